@@ -1,0 +1,74 @@
+# `make demo` and `make test` each work alone on a fresh machine that has Python 3.11 or later.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q -c constraints.txt
+CORE := $(VENV)/.core-installed
+DEV := $(VENV)/.dev-installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test slow lint types walls docs check clean
+
+help:
+	@echo "make demo    sites train, their files are fused, a picture shows the result (installs the library alone)"
+	@echo "make test    the tests, without the slow ones"
+	@echo "make slow    only the slow tests"
+	@echo "make lint    ruff: rules and format"
+	@echo "make types   mypy, strict"
+	@echo "make walls   import-linter: an import may only go down"
+	@echo "make docs    the documentation, into docs/_build/html"
+	@echo "make check   test, lint, types, walls, docs"
+	@echo "make clean   remove everything that these commands made, .venv included"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(CORE): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[dev]"
+	@touch $(CORE) $@
+
+demo: $(CORE)
+	$(BIN)/consilience demo demo-output
+	@echo "The picture of the report: $(CURDIR)/demo-output/demo.png"
+
+# One BLAS thread for each test process: the processes already fill the cores.
+test slow: export OMP_NUM_THREADS ?= 1
+
+test: $(DEV)
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+# pytest exits with 5 when it selected nothing, which is no failure here.
+slow: $(DEV)
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow || test $$? -eq 5
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV)
+	$(BIN)/mypy
+
+walls: $(DEV)
+	$(BIN)/lint-imports
+
+docs: $(DEV)
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "The documentation: $(CURDIR)/docs/_build/html/index.html"
+
+check: test
+	$(MAKE) lint types walls docs
+
+clean:
+	rm -rf .venv build dist docs/_build demo-output
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

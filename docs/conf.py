@@ -1,0 +1,55 @@
+"""Sphinx configuration; `make docs` builds with warnings as errors."""
+
+from importlib.metadata import version as installed_version
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from consilience import families, methods
+
+project = "consilience"
+author = "The consilience authors"
+project_copyright = author
+release = version = installed_version("consilience")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinxcontrib.bibtex",
+]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings say types together with shapes and units
+napoleon_google_docstring = False
+napoleon_numpy_docstring = True
+napoleon_use_ivar = True
+python_use_unqualified_type_names = True
+
+bibtex_bibfiles = ["refs.bib"]
+bibtex_default_style = "unsrt"
+bibtex_reference_style = "author_year"
+
+html_theme = "furo"
+html_title = f"consilience {release}"
+
+
+def document_once(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+    """Leave to the sections on families and methods what they give, though `import consilience` gives it too."""
+    if what == "module" and app.env.temp_data.get("autodoc:module") == "consilience":
+        elsewhere = [*vars(families).values(), *vars(methods).values()]
+        if any(obj is other for other in elsewhere):
+            return True
+    return None
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what autodoc asks at each member."""
+    app.connect("autodoc-skip-member", document_once)

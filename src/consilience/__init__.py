@@ -1,0 +1,42 @@
+"""Consilience: models trained apart, fused into one. No data travels, only parameters."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from consilience import families
+from consilience.api import check, fuse, load, save
+from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
+from consilience.families.posterior import Attached, Features, Posterior
+from consilience.matching import Matching
+from consilience.methods import Average, Concatenate, KLFusion, KMeans, Status
+from consilience.models import describe, rebuild
+from consilience.result import Fusion
+
+__version__ = version("consilience")
+
+__all__ = [
+    "Attached",
+    "Average",
+    "Concatenate",
+    "ConsilienceError",
+    "Features",
+    "FileFormatError",
+    "Fusion",
+    "InputError",
+    "KLFusion",
+    "KMeans",
+    "Matching",
+    "OptionError",
+    "Posterior",
+    "Status",
+    "UnsupportedError",
+    "__version__",
+    "check",
+    "describe",
+    "families",
+    "fuse",
+    "load",
+    "rebuild",
+    "save",
+]

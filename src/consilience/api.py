@@ -1,0 +1,273 @@
+"""The public functions: fuse, check, save, load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from tqdm import tqdm
+
+from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.families.ensemble import Ensemble
+from consilience.families.posterior import Features, Posterior
+from consilience.io.posterior_file import read_posterior, write_posterior
+from consilience.io.provenance import file_digest, make_provenance
+from consilience.methods import Method, make_method
+from consilience.methods.base import Progress, silent
+from consilience.models import describe, rebuild
+from consilience.result import Fusion
+
+RECOMMENDED = "kl"
+"""The method that ``method=None`` takes for posteriors."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """One model handed in: what to call it in messages, its posterior, and its file's digest."""
+
+    name: str
+    posterior: Posterior
+    digest: str | None
+
+
+def fuse(
+    models: Sequence[Any],
+    method: str | Method | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    rng: int | np.random.Generator = 0,
+    engine: None = None,
+    progress: bool | Progress = False,
+    samples: Sequence[float] | None = None,
+    **options: Any,
+) -> Fusion:
+    """Fuse models that were trained apart into one.
+
+    Parameters
+    ----------
+    models
+        Fitted models, Posteriors, or paths of posterior files, mixed if they describe the same kind of thing.
+    method
+        A name (see ``consilience methods``) or a method object; None takes the recommended one.
+    weights
+        How much each model counts (J,); None counts all the same.
+    rng
+        Seed or Generator; the same seed gives the same bytes.
+    engine
+        Where the work runs. This version runs it here: None.
+    progress
+        True shows a bar on a terminal; a callable is told (steps done, steps in all).
+    samples
+        Number of observations behind each model (J,), for models that do not record it (GaussianMixture).
+    **options
+        The method's options.
+
+    Returns
+    -------
+    Fusion
+
+    Raises
+    ------
+    InputError
+        Listing everything that is wrong with the models.
+    OptionError
+        For options that do not exist or do not fit the models.
+    UnsupportedError
+        For models that no adapter knows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.mixture import BayesianGaussianMixture
+    >>> X = np.random.default_rng(0).normal(size=(200, 2)) + np.repeat([[0.0, 0.0], [8.0, 8.0]], 100, axis=0)
+    >>> a, b = (BayesianGaussianMixture(n_components=2, random_state=0).fit(X[start::2]) for start in (0, 1))
+    >>> fusion = fuse([a, b], n_components=2)
+    >>> fusion.model.predict([[0.0, 0.0], [8.0, 8.0]]).shape
+    (2,)
+    """
+    if engine is not None:
+        raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
+    chosen = make_method(RECOMMENDED if method is None else method, options)
+    given, problems = _gather(models, samples)
+    if problems:
+        raise InputError(problems)
+    ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
+    seed = rng if isinstance(rng, int) else None
+    generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
+    with _progress(progress) as report:
+        outcome = chosen.fuse(ensemble, generator, report)
+    inputs = [
+        {"name": one.name, "components": one.posterior.n_components, "weight": float(weight)}
+        | ({} if one.digest is None else {"sha256": one.digest})
+        for one, weight in zip(given, ensemble.site_weights, strict=True)
+    ]
+    result = {
+        "n_components": outcome.posterior.n_components,
+        "status": outcome.status.name.lower(),
+        "objective": outcome.objective if math.isfinite(outcome.objective) else None,
+        **outcome.details,
+    }
+    return Fusion(
+        posterior=outcome.posterior,
+        matching=outcome.matching,
+        objective=outcome.objective,
+        history=outcome.history,
+        status=outcome.status,
+        details=outcome.details,
+        provenance=make_provenance(chosen.name, asdict(chosen), seed, sorted(inputs, key=_input_key), result),
+        _rebuild=rebuild,
+    )
+
+
+def check(
+    models: Sequence[Any],
+    method: str | Method | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    samples: Sequence[float] | None = None,
+    **options: Any,
+) -> list[str]:
+    """Return everything that would go wrong in ``fuse`` with the same arguments, a line each; empty when nothing would.
+
+    One model is held in memory at a time beside what is compared.
+
+    Raises
+    ------
+    OptionError
+        When the method or an option does not exist.
+    """
+    chosen = make_method(RECOMMENDED if method is None else method, options)
+    given, problems = _gather(models, samples)
+    try:
+        if len({one.posterior.family for one in given}) == 1:
+            of_given = None if weights is None or len(given) < len(models) else weights
+            problems += chosen.refuse(
+                Ensemble.of([one.posterior for one in given], of_given, [one.name for one in given])
+            )
+    except OptionError as error:
+        problems.append(str(error))
+    return problems
+
+
+def save(
+    model: Any, path: str | Path, *, samples: float | None = None, features: Features | None = None
+) -> None:
+    """Write the posterior of a fitted model to a file that can be fused: parameters only, no data.
+
+    Parameters
+    ----------
+    model
+        A fitted model or a Posterior.
+    path
+        Where to; usually ``*.safetensors``. The file appears whole or not at all.
+    samples
+        Number of observations the model was fitted to, for models that do not record it (GaussianMixture).
+    features
+        What the columns mean; taken from the model where it knows.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be described or the path cannot be written.
+    UnsupportedError
+        When no adapter knows the model's class.
+    """
+    write_posterior(Path(path), describe(model, samples=samples, features=features))
+
+
+def load(path: str | Path) -> Posterior:
+    """Return the posterior in a file.
+
+    Raises
+    ------
+    FileFormatError
+        When the file is not a posterior file of a version that this library reads.
+    InputError
+        When its values are not valid, naming the components at fault.
+    """
+    return read_posterior(Path(path))[0]
+
+
+def _gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list[_Given], list[str]]:
+    """Return what could be read of `models`, and every problem with them, each naming its model."""
+    if isinstance(models, str | Path) or not isinstance(models, Sequence):
+        raise InputError(f"models: expected a list of models or paths, found {type(models).__name__}")
+    if samples is not None and len(samples) != len(models):
+        raise OptionError(f"samples: expected {len(models)} numbers, one for each model, found {len(samples)}")
+    given: list[_Given] = []
+    problems: list[str] = []
+    for number, model in enumerate(models):
+        try:
+            if isinstance(model, str | Path):
+                path = Path(model)
+                given.append(_Given(str(model), read_posterior(path)[0], file_digest(path)))
+            else:
+                count = None if samples is None else float(samples[number])
+                given.append(_Given(f"model {number}", describe(model, samples=count), None))
+        except UnsupportedError as error:
+            problems.append(f"model {number}: {error}")
+        except InputError as error:
+            prefix = "" if isinstance(model, str | Path) else f"model {number}: "
+            problems += [f"{prefix}{problem}" for problem in error.problems]
+    problems += _disagreements(given)
+    if len(models) < 2:
+        problems.append(f"fusing takes at least two models, found {len(models)}")
+    return given, problems
+
+
+def _disagreements(given: list[_Given]) -> list[str]:
+    """Return how the models differ in what must agree, and which files were given twice."""
+    problems: list[str] = []
+    digests: dict[str, str] = {}
+    for one in given:
+        if one.digest is not None and one.digest in digests:
+            problems.append(
+                f"{one.name}: is the same file as {digests[one.digest]}; leave one out, or give it twice the weight"
+            )
+        elif one.digest is not None:
+            digests[one.digest] = one.name
+    for one in given[1:]:
+        first, other = given[0], one.posterior
+        expected = first.posterior
+        if other.family != expected.family:
+            problems.append(f"{one.name}: is {other.family}, expected {expected.family} as in {first.name}")
+            continue
+        problems += [f"{one.name}: {text}" for text in expected.features.differences(other.features)]
+        keys = sorted(set(expected.source) | set(other.source))
+        problems += [
+            f"{one.name}: has {key} {other.source.get(key)!r}, expected {expected.source.get(key)!r} as in {first.name}"
+            for key in keys
+            if other.source.get(key) != expected.source.get(key)
+        ]
+        for name, attached in other.attached.items():
+            if name in expected.attached and not attached.fits(expected.attached[name]):
+                problems.append(f"{one.name}: attached array {name!r} has another shape or rule than in {first.name}")
+    return problems
+
+
+def _input_key(record: dict[str, Any]) -> tuple[str, str]:
+    """Order inputs by content, so that arrival order does not change a fused file."""
+    return str(record.get("sha256", "")), str(record["name"])
+
+
+@contextmanager
+def _progress(wanted: bool | Progress) -> Iterator[Progress]:
+    """Yield what a method reports its progress to; a bar is shown on a terminal only and leaves no trace."""
+    if callable(wanted):
+        yield wanted
+    elif wanted:
+        with tqdm(total=1, disable=None, leave=False, desc="fusing", unit="start") as bar:
+
+            def report(done: int, total: int) -> None:
+                bar.total, bar.n = total, done
+                bar.refresh()
+
+            yield report
+    else:
+        yield silent

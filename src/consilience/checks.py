@@ -1,0 +1,66 @@
+"""Small checks on arrays that several rooms need; each raises with what was expected and what was found."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.errors import InputError, OptionError
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+def as_rows(name: str, values: ArrayLike, columns: int | None = None) -> Array:
+    """Return `values` as a float64 array (n, columns), or raise naming `name`; 1-D input is one row.
+
+    Examples
+    --------
+    >>> as_rows("mean", [1.0, 2.0], columns=2).shape
+    (1, 2)
+    """
+    rows = np.asarray(values, dtype=np.float64)
+    if rows.ndim == 1:
+        rows = rows[None, :]
+    if rows.ndim != 2 or (columns is not None and rows.shape[1] != columns):
+        expected = f"(n, {'any' if columns is None else columns})"
+        raise InputError(f"{name}: expected an array of shape {expected}, found {np.shape(values)}")
+    return rows
+
+
+def as_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
+    """Return `values` as a float64 array (n,), or raise naming `name`; a scalar is repeated `length` times."""
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim == 0:
+        vector = np.full(1 if length is None else length, float(vector))
+    if vector.ndim != 1 or (length is not None and vector.shape[0] != length):
+        raise InputError(f"{name}: expected {'any number of' if length is None else length} values, found {vector.shape}")
+    return vector
+
+
+def as_matrices(name: str, values: ArrayLike, dim: int) -> Array:
+    """Return `values` as a float64 array (n, dim, dim), or raise naming `name`; 2-D input is one matrix."""
+    matrices = np.asarray(values, dtype=np.float64)
+    if matrices.ndim == 2:
+        matrices = matrices[None]
+    if matrices.ndim != 3 or matrices.shape[1:] != (dim, dim):
+        raise InputError(f"{name}: expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}")
+    return matrices
+
+
+def as_weights(weights: ArrayLike | None, count: int, what: str = "weights") -> Array:
+    """Return `count` finite non-negative weights that are not all zero; None gives ones."""
+    if weights is None:
+        return np.ones(count)
+    vector = np.asarray(weights, dtype=np.float64)
+    if vector.shape != (count,):
+        raise OptionError(f"{what}: expected {count} numbers, one for each, found shape {vector.shape}")
+    if not np.all(np.isfinite(vector)) or np.any(vector < 0) or not np.any(vector > 0):
+        raise OptionError(f"{what}: must be finite, not negative and not all zero, found {vector.tolist()}")
+    return vector
+
+
+def symmetric(matrices: Array) -> Array:
+    """Return (M + M^T) / 2 over the last two axes."""
+    averaged: Array = (matrices + np.swapaxes(matrices, -1, -2)) / 2.0
+    return averaged

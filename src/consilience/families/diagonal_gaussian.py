@@ -1,0 +1,103 @@
+"""Gaussians with diagonal covariance: a vector of independent Gaussians, such as the weights of a neuron."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array, as_rows, as_weights
+from consilience.families.base import Draws, Family
+from consilience.families.special import log_excess
+from consilience.families.wasserstein import squared_distances
+
+
+@dataclass(frozen=True)
+class DiagonalGaussian(Family):
+    """Gaussian with variances v; eta = (m / v, -1 / (2 v)), T = (z, z^2), P = 2 D.
+
+    Parameters
+    ----------
+    dim
+        Data dimension D.
+    """
+
+    dim: int
+    name: ClassVar[str] = "diagonal-gaussian"
+
+    @property
+    def size(self) -> int:
+        """Length P = 2 D of a row of natural parameters."""
+        return 2 * self.dim
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor needs."""
+        return {"dim": self.dim}
+
+    def to_natural(self, *, mean: ArrayLike, variance: ArrayLike) -> Array:
+        """Return eta (n, P) from means and variances (n, D)."""
+        precision = 1.0 / as_rows("variance", variance, self.dim)
+        return np.concatenate([as_rows("mean", mean, self.dim) * precision, -0.5 * precision], axis=1)
+
+    def _split(self, eta: Array) -> tuple[Array, Array]:
+        return eta[:, : self.dim], -2.0 * eta[:, self.dim :]
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``mean`` and ``variance`` (n, D)."""
+        linear, precision = self._split(eta)
+        return {"mean": linear / precision, "variance": 1.0 / precision}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return sum_d m^2 / (2 v) + log(2 pi v) / 2."""
+        linear, precision = self._split(eta)
+        return 0.5 * np.sum(linear**2 / precision + np.log(2.0 * np.pi / precision), axis=1)
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return (m, m^2 + v)."""
+        p = self.from_natural(eta)
+        return np.concatenate([p["mean"], p["mean"] ** 2 + p["variance"]], axis=1)
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of the Gaussian with these first and second moments."""
+        first, second = mean[:, : self.dim], mean[:, self.dim :]
+        return self.to_natural(mean=first, variance=second - first**2)
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return KL(a || b) from differences of natural parameters."""
+        linear_a, precision_a = self._split(eta_a)
+        linear_b, precision_b = self._split(eta_b)
+        change = (precision_b - precision_a) / precision_a
+        shift = (linear_b - linear_a) - change * linear_a
+        return 0.5 * np.sum(log_excess(change) + shift**2 / precision_b, axis=1)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Rows with a variance that is not positive."""
+        bad = eta[:, self.dim :] >= 0
+        return [
+            (int(i), f"has a variance that is not positive (dimension {int(np.argmax(bad[i]))})")
+            for i in np.flatnonzero(bad.any(axis=1))
+        ]
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n, D)."""
+        p = self.from_natural(eta)
+        return {"value": p["mean"] + np.sqrt(p["variance"]) * rng.standard_normal((size, *p["mean"].shape))}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (z, z^2)."""
+        return np.concatenate([draws["value"], draws["value"] ** 2], axis=-1)
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b): of means plus of standard deviations."""
+        a, b = self.from_natural(eta_a), self.from_natural(eta_b)
+        widths = squared_distances(np.sqrt(a["variance"]), np.sqrt(b["variance"]))
+        return squared_distances(a["mean"], b["mean"]) + widths
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return eta (P,) with the weighted mean of means and of standard deviations."""
+        share = as_weights(weights, eta.shape[0])
+        share = share / share.sum()
+        p = self.from_natural(eta)
+        return self.to_natural(mean=share @ p["mean"], variance=(share @ np.sqrt(p["variance"])) ** 2)[0]

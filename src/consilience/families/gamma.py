@@ -1,0 +1,77 @@
+"""Gamma: posteriors of rates and precisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import digamma, gammaln
+
+from consilience.checks import Array, as_vector
+from consilience.families.base import Draws, Family
+from consilience.families.special import gamma_bregman, gamma_shape, log_excess
+
+
+@dataclass(frozen=True)
+class Gamma(Family):
+    """Gamma law with shape a and rate b; eta = (a - 1, -b), T = (log x, x), P = 2."""
+
+    name: ClassVar[str] = "gamma"
+
+    @property
+    def size(self) -> int:
+        """Length P = 2 of a row of natural parameters."""
+        return 2
+
+    def config(self) -> dict[str, Any]:
+        """Nothing to configure."""
+        return {}
+
+    def to_natural(self, *, shape: ArrayLike, rate: ArrayLike) -> Array:
+        """Return eta (n, 2) from shape and rate (n,)."""
+        return np.stack([as_vector("shape", shape) - 1.0, -as_vector("rate", rate)], axis=1)
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``shape`` and ``rate`` (n,)."""
+        return {"shape": eta[:, 0] + 1.0, "rate": -eta[:, 1]}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return log Gamma(a) - a log b."""
+        a, b = eta[:, 0] + 1.0, -eta[:, 1]
+        result: Array = gammaln(a) - a * np.log(b)
+        return result
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return (psi(a) - log b, a / b)."""
+        a, b = eta[:, 0] + 1.0, -eta[:, 1]
+        return np.stack([digamma(a) - np.log(b), a / b], axis=1)
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of given E log x and E x."""
+        shape = gamma_shape(np.log(mean[:, 1]) - mean[:, 0])
+        return self.to_natural(shape=shape, rate=shape / mean[:, 1])
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return a_b h(rho - 1) + B(a_b, a_a), rho the ratio of means: two non-negative terms."""
+        shape_a, shape_b = eta_a[:, 0] + 1.0, eta_b[:, 0] + 1.0
+        change = eta_b - eta_a
+        ratio = (-change[:, 1] * shape_a + eta_a[:, 1] * change[:, 0]) / (-eta_a[:, 1] * shape_b)
+        return shape_b * log_excess(ratio) + gamma_bregman(shape_b, shape_a)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Rows with a shape or rate that is not positive."""
+        shape, rate = eta[:, 0] + 1.0, -eta[:, 1]
+        problems = [(int(i), f"has shape {shape[i]:.6g}, which must be positive") for i in np.flatnonzero(shape <= 0)]
+        return problems + [
+            (int(i), f"has rate {rate[i]:.6g}, which must be positive") for i in np.flatnonzero(rate <= 0)
+        ]
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n)."""
+        return {"value": rng.gamma(eta[:, 0] + 1.0, -1.0 / eta[:, 1], size=(size, eta.shape[0]))}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (log x, x)."""
+        return np.stack([np.log(draws["value"]), draws["value"]], axis=-1)

@@ -1,0 +1,319 @@
+"""Gaussians with full, spherical and known covariance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric
+from consilience.errors import InputError
+from consilience.families.base import Draws, Family
+from consilience.families.linalg import (
+    cholesky,
+    flatten,
+    half_solve,
+    inverse,
+    log_determinant,
+    not_positive_definite,
+    relative_eigenvalues,
+    unflatten,
+)
+from consilience.families.special import log_excess
+from consilience.families.wasserstein import bures_barycenter, bures_distances, squared_distances
+
+_LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True)
+class Gaussian(Family):
+    """Gaussian with full covariance; eta = (Lambda m, -Lambda / 2), T = (z, z z^T), P = D + D^2.
+
+    Parameters
+    ----------
+    dim
+        Data dimension D.
+
+    Examples
+    --------
+    >>> family = Gaussian(dim=2)
+    >>> eta = family.to_natural(mean=[[1.0, 2.0]], covariance=[[[2.0, 0.0], [0.0, 4.0]]])
+    >>> family.from_natural(eta)["mean"]
+    array([[1., 2.]])
+    """
+
+    dim: int
+    name: ClassVar[str] = "gaussian"
+
+    @property
+    def size(self) -> int:
+        """Length P = D + D^2 of a row of natural parameters."""
+        return self.dim + self.dim**2
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor needs."""
+        return {"dim": self.dim}
+
+    def to_natural(self, *, mean: ArrayLike, covariance: ArrayLike) -> Array:
+        """Return eta (n, P) from means (n, D) and covariances (n, D, D)."""
+        precision = inverse(as_matrices("covariance", covariance, self.dim), "covariance")
+        means = as_rows("mean", mean, self.dim)
+        return np.concatenate([np.einsum("nij,nj->ni", precision, means), flatten(-0.5 * precision)], axis=1)
+
+    def _split(self, eta: Array) -> tuple[Array, Array]:
+        """Precision times mean (n, D), and precision (n, D, D)."""
+        return eta[:, : self.dim], -2.0 * unflatten(eta[:, self.dim :], self.dim)
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``mean`` (n, D) and ``covariance`` (n, D, D)."""
+        linear, precision = self._split(eta)
+        covariance = inverse(precision, "precision")
+        return {"mean": np.einsum("nij,nj->ni", covariance, linear), "covariance": covariance}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return m^T Lambda m / 2 - log|Lambda| / 2 + D log(2 pi) / 2."""
+        linear, precision = self._split(eta)
+        factor = cholesky(precision, "precision")
+        quadratic = np.sum(half_solve(factor, linear) ** 2, axis=1)
+        return 0.5 * (quadratic - log_determinant(factor) + self.dim * _LOG_TWO_PI)
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return (m, S + m m^T)."""
+        parameters = self.from_natural(eta)
+        mean, covariance = parameters["mean"], parameters["covariance"]
+        return np.concatenate([mean, flatten(covariance + mean[:, :, None] * mean[:, None, :])], axis=1)
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of the Gaussian with these first and second moments."""
+        first, second = mean[:, : self.dim], unflatten(mean[:, self.dim :], self.dim)
+        return self.to_natural(mean=first, covariance=second - first[:, :, None] * first[:, None, :])
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return KL(a || b) from differences of natural parameters: (sum h(u_i) + r^T S_b r) / 2.
+
+        u are the eigenvalues of S_a (Lambda_b - Lambda_a), h(u) = u - log(1 + u), and r is Lambda_b (m_b - m_a).
+        """
+        linear_a, precision_a = self._split(eta_a)
+        linear_b, precision_b = self._split(eta_b)
+        change = precision_b - precision_a
+        factor_a = cholesky(precision_a, "precision")
+        mean_a = np.linalg.solve(precision_a, linear_a[:, :, None])[:, :, 0]
+        shift = (linear_b - linear_a) - np.einsum("nij,nj->ni", change, mean_a)
+        spread = log_excess(relative_eigenvalues(factor_a, change)).sum(axis=1)
+        return 0.5 * (spread + np.sum(half_solve(cholesky(precision_b, "precision"), shift) ** 2, axis=1))
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Rows whose precision is not symmetric positive definite."""
+        return not_positive_definite(self._split(eta)[1], "covariance")
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n, D)."""
+        linear, precision = self._split(eta)
+        factor = cholesky(precision, "precision")
+        noise = rng.standard_normal((size, eta.shape[0], self.dim, 1))
+        offset = np.linalg.solve(np.swapaxes(factor, 1, 2), noise)[..., 0]
+        return {"value": np.linalg.solve(precision, linear[:, :, None])[:, :, 0] + offset}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (z, z z^T)."""
+        value = draws["value"]
+        outer = value[..., :, None] * value[..., None, :]
+        return np.concatenate([value, outer.reshape(*value.shape[:-1], -1)], axis=-1)
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b): |m_a - m_b|^2 plus the Bures distance of covariances."""
+        a, b = self.from_natural(eta_a), self.from_natural(eta_b)
+        return squared_distances(a["mean"], b["mean"]) + bures_distances(a["covariance"], b["covariance"])
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return eta (P,) of the Gaussian that minimises sum_i w_i W2^2(q, q_i); fixed point of Alvarez-Esteban et al."""
+        share = as_weights(weights, eta.shape[0])
+        share = share / share.sum()
+        parameters = self.from_natural(eta)
+        covariance = bures_barycenter(parameters["covariance"], share)
+        return self.to_natural(mean=share @ parameters["mean"], covariance=covariance)[0]
+
+
+@dataclass(frozen=True)
+class SphericalGaussian(Family):
+    """Gaussian with covariance v I; eta = (m / v, -1 / (2 v)), T = (z, |z|^2), P = D + 1.
+
+    Parameters
+    ----------
+    dim
+        Data dimension D.
+    """
+
+    dim: int
+    name: ClassVar[str] = "spherical-gaussian"
+
+    @property
+    def size(self) -> int:
+        """Length P = D + 1 of a row of natural parameters."""
+        return self.dim + 1
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor needs."""
+        return {"dim": self.dim}
+
+    def to_natural(self, *, mean: ArrayLike, variance: ArrayLike) -> Array:
+        """Return eta (n, P) from means (n, D) and variances (n,)."""
+        means = as_rows("mean", mean, self.dim)
+        precision = 1.0 / as_vector("variance", variance, means.shape[0])
+        return np.concatenate([means * precision[:, None], -0.5 * precision[:, None]], axis=1)
+
+    def _split(self, eta: Array) -> tuple[Array, Array]:
+        return eta[:, : self.dim], -2.0 * eta[:, self.dim]
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``mean`` (n, D) and ``variance`` (n,)."""
+        linear, precision = self._split(eta)
+        return {"mean": linear / precision[:, None], "variance": 1.0 / precision}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return |m|^2 / (2 v) + D log(2 pi v) / 2."""
+        linear, precision = self._split(eta)
+        quadratic = np.sum(linear**2, axis=1) / precision
+        return 0.5 * (quadratic + self.dim * (_LOG_TWO_PI - np.log(precision)))
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return (m, |m|^2 + D v)."""
+        linear, precision = self._split(eta)
+        mean = linear / precision[:, None]
+        return np.concatenate([mean, (np.sum(mean**2, axis=1) + self.dim / precision)[:, None]], axis=1)
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of the spherical Gaussian with this mean and mean square norm."""
+        first, second = mean[:, : self.dim], mean[:, self.dim]
+        return self.to_natural(mean=first, variance=(second - np.sum(first**2, axis=1)) / self.dim)
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return KL(a || b) from differences of natural parameters."""
+        linear_a, precision_a = self._split(eta_a)
+        linear_b, precision_b = self._split(eta_b)
+        change = precision_b - precision_a
+        shift = (linear_b - linear_a) - (change / precision_a)[:, None] * linear_a
+        return 0.5 * (self.dim * log_excess(change / precision_a) + np.sum(shift**2, axis=1) / precision_b)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Rows whose variance is not positive."""
+        return [(int(i), "has a variance that is not positive") for i in np.flatnonzero(eta[:, self.dim] >= 0)]
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n, D)."""
+        p = self.from_natural(eta)
+        noise = rng.standard_normal((size, *p["mean"].shape))
+        return {"value": p["mean"] + np.sqrt(p["variance"])[:, None] * noise}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (z, |z|^2)."""
+        value = draws["value"]
+        return np.concatenate([value, np.sum(value**2, axis=-1, keepdims=True)], axis=-1)
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b)."""
+        a, b = self.from_natural(eta_a), self.from_natural(eta_b)
+        widths = np.sqrt(a["variance"])[:, None] - np.sqrt(b["variance"])
+        return squared_distances(a["mean"], b["mean"]) + self.dim * widths**2
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return eta (P,) with the weighted mean of means and of standard deviations."""
+        share = as_weights(weights, eta.shape[0])
+        share = share / share.sum()
+        p = self.from_natural(eta)
+        return self.to_natural(mean=share @ p["mean"], variance=(share @ np.sqrt(p["variance"])) ** 2)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class KnownCovarianceGaussian(Family):
+    """Gaussian mean under a covariance S that all components share and that is known; eta = S^-1 m, T = z, P = D.
+
+    The base measure is exp(-z^T S^-1 z / 2). Divergences are half squared Mahalanobis distances, so both barycenters
+    are the mean of means: k-means geometry.
+
+    Parameters
+    ----------
+    covariance
+        The known covariance S (D, D).
+    """
+
+    covariance: Array
+    precision: Array = field(init=False, repr=False)
+    name: ClassVar[str] = "known-covariance-gaussian"
+
+    def __post_init__(self) -> None:
+        matrix = np.array(self.covariance, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
+            raise InputError(f"covariance: expected a finite square matrix, found shape {matrix.shape}")
+        precision = inverse(matrix[None], "covariance")[0]
+        for array in (matrix, precision):
+            array.setflags(write=False)
+        object.__setattr__(self, "covariance", matrix)
+        object.__setattr__(self, "precision", precision)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KnownCovarianceGaussian) and np.array_equal(self.covariance, other.covariance)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.covariance.tobytes()))
+
+    @property
+    def dim(self) -> int:
+        """Data dimension D."""
+        return int(self.covariance.shape[0])
+
+    @property
+    def size(self) -> int:
+        """Length P = D of a row of natural parameters."""
+        return self.dim
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor needs."""
+        return {"covariance": cast("list[list[float]]", self.covariance.tolist())}
+
+    def to_natural(self, *, mean: ArrayLike) -> Array:
+        """Return eta (n, P) from means (n, D)."""
+        return as_rows("mean", mean, self.dim) @ self.precision
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``mean`` (n, D)."""
+        return {"mean": self.mean_parameters(eta)}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return m^T S^-1 m / 2 + log|2 pi S| / 2."""
+        constant = self.dim * _LOG_TWO_PI + log_determinant(cholesky(self.covariance[None], "covariance"))[0]
+        return 0.5 * (np.einsum("ni,ni->n", eta, self.mean_parameters(eta)) + constant)
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return m."""
+        means: Array = eta @ self.covariance
+        return means
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of these means."""
+        return self.to_natural(mean=mean)
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return half the squared Mahalanobis distance of the means."""
+        change = eta_b - eta_a
+        return 0.5 * np.einsum("ni,ni->n", change, change @ self.covariance)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Every finite row is a member."""
+        return []
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n, D)."""
+        factor = cholesky(self.covariance[None], "covariance")[0]
+        return {"value": self.mean_parameters(eta) + rng.standard_normal((size, *eta.shape)) @ factor.T}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return z."""
+        return np.asarray(draws["value"], dtype=np.float64)
+
+    def entropy(self, eta: Array) -> Array:
+        """Return log|2 pi e S| / 2, the same for every component."""
+        log_det = log_determinant(cholesky(symmetric(self.covariance)[None], "covariance"))[0]
+        return np.full(eta.shape[0], 0.5 * (self.dim * (1.0 + _LOG_TWO_PI) + log_det))

@@ -1,0 +1,212 @@
+"""Normal-Gamma: posteriors of Gaussian components with diagonal or spherical precision."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import digamma, gammaln
+
+from consilience.checks import Array, as_rows, as_vector
+from consilience.families.base import Draws, Family
+from consilience.families.special import gamma_bregman, gamma_shape, log_excess
+
+_LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+class _NormalGammaFamily(Family):
+    """What the diagonal and the spherical form share: R precisions, of which each data dimension uses one.
+
+    eta = (kappa m, -kappa / 2, -(b + kappa [m^2] / 2), the exponent of the precisions), where [m^2] is m^2 summed over
+    the dimensions that share a precision. Rates b are (n, R).
+    """
+
+    dim: int
+
+    @property
+    @abstractmethod
+    def n_rates(self) -> int:
+        """Number R of precisions of a component."""
+
+    @property
+    def _block(self) -> int:
+        """Number of data dimensions that share a precision."""
+        return self.dim // self.n_rates
+
+    @property
+    def size(self) -> int:
+        """Length P = D + 1 + R + 1 of a row of natural parameters."""
+        return self.dim + 2 + self.n_rates
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor needs."""
+        return {"dim": self.dim}
+
+    def _pooled(self, values: Array) -> Array:
+        """Sum (..., D) over the dimensions that share a precision: (..., R)."""
+        return values.reshape(*values.shape[:-1], self.n_rates, self._block).sum(axis=-1)
+
+    def _spread(self, values: Array) -> Array:
+        """Repeat (..., R) for each data dimension: (..., D)."""
+        return np.repeat(values, self._block, axis=-1)
+
+    def _natural(self, mean: Array, kappa: Array, shape: Array, rate: Array) -> Array:
+        second = rate + 0.5 * kappa[:, None] * self._pooled(mean**2)
+        exponent = shape - 1.0 + 0.5 * self._block
+        return np.concatenate([kappa[:, None] * mean, -0.5 * kappa[:, None], -second, exponent[:, None]], axis=1)
+
+    def standard(self, eta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return m (n, D), kappa (n,), shape (n,) and rates (n, R)."""
+        kappa = -2.0 * eta[:, self.dim]
+        mean = eta[:, : self.dim] / kappa[:, None]
+        rate = -eta[:, self.dim + 1 : -1] - 0.5 * kappa[:, None] * self._pooled(mean**2)
+        return mean, kappa, self._shape(eta), rate
+
+    def _shape(self, eta: Array) -> Array:
+        return eta[:, -1] + 1.0 - 0.5 * self._block
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return (D/2) log(2 pi / kappa) + sum over precisions of log Gamma(a) - a log b."""
+        _, kappa, shape, rate = self.standard(eta)
+        location = 0.5 * self.dim * (_LOG_TWO_PI - np.log(kappa))
+        result: Array = location + self.n_rates * gammaln(shape) - shape * np.log(rate).sum(axis=1)
+        return result
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return (m a / b, D / kappa + sum m^2 a / b, a / b, sum of psi(a) - log b)."""
+        mean, kappa, shape, rate = self.standard(eta)
+        precision = shape[:, None] / rate
+        square = self.dim / kappa + (self._pooled(mean**2) * precision).sum(axis=1)
+        log_precision = self.n_rates * digamma(shape) - np.log(rate).sum(axis=1)
+        linear = mean * self._spread(precision)
+        return np.concatenate([linear, square[:, None], precision, log_precision[:, None]], axis=1)
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of given E[T]."""
+        precision = mean[:, self.dim + 1 : -1]
+        centre = mean[:, : self.dim] / self._spread(precision)
+        kappa = self.dim / (mean[:, self.dim] - (self._pooled(centre**2) * precision).sum(axis=1))
+        shape = gamma_shape((np.log(precision).sum(axis=1) - mean[:, -1]) / self.n_rates)
+        return self._natural(centre, kappa, shape, shape[:, None] / precision)
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return KL(a || b) as a sum of non-negative terms; rho is the ratio of mean precisions.
+
+        D h(kappa_b / kappa_a - 1) / 2 + kappa_b sum_d lambda_a (m_a - m_b)^2 / 2 + a_b sum h(rho - 1)
+        + R B(a_b, a_a), with h(u) = u - log(1 + u) and B the Bregman divergence of log Gamma(x) - x log x.
+        """
+        mean_a, kappa_a, shape_a, rate_a = self.standard(eta_a)
+        mean_b, kappa_b, shape_b, rate_b = self.standard(eta_b)
+        precision = shape_a[:, None] / rate_a
+        location = 0.5 * self.dim * log_excess((kappa_b - kappa_a) / kappa_a)
+        location += 0.5 * kappa_b * (self._pooled((mean_b - mean_a) ** 2) * precision).sum(axis=1)
+        typical_a, typical_b = rate_a / shape_a[:, None], rate_b / shape_b[:, None]
+        ratios = shape_b * log_excess((typical_b - typical_a) / typical_a).sum(axis=1)
+        return location + ratios + self.n_rates * gamma_bregman(shape_b, shape_a)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Rows with kappa, shape or a rate that is not positive."""
+        kappa = -2.0 * eta[:, self.dim]
+        shape = self._shape(eta)
+        problems = [(int(i), f"has kappa = {kappa[i]:.6g}, which must be positive") for i in np.flatnonzero(kappa <= 0)]
+        problems += [(int(i), f"has shape {shape[i]:.6g}, which must be positive") for i in np.flatnonzero(shape <= 0)]
+        good = np.flatnonzero(kappa > 0)
+        bad = good[(self.standard(eta[good])[3] <= 0).any(axis=1)]
+        return problems + [(int(i), "has a rate that is not positive") for i in bad]
+
+    def _draw(self, eta: Array, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Draws of mean (size, n, D) and precision (size, n, R)."""
+        mean, kappa, shape, rate = self.standard(eta)
+        precision = rng.gamma(shape[:, None], 1.0 / rate, size=(size, *rate.shape))
+        noise = rng.standard_normal((size, *mean.shape))
+        return mean + noise / np.sqrt(kappa[:, None] * self._spread(precision)), precision
+
+    def _statistics(self, mean: Array, precision: Array) -> Array:
+        linear = mean * self._spread(precision)
+        square = (linear * mean).sum(axis=-1, keepdims=True)
+        log_precision = np.log(precision).sum(axis=-1, keepdims=True)
+        return np.concatenate([linear, square, precision, log_precision], axis=-1)
+
+
+@dataclass(frozen=True)
+class NormalGamma(_NormalGammaFamily):
+    """One precision per dimension: lambda_d ~ Gamma(a, b_d), mu_d | lambda_d ~ N(m_d, 1 / (kappa lambda_d)).
+
+    kappa and the shape a are shared by the dimensions, as in a mixture with diagonal covariances, so P = 2 D + 2 and
+    both barycenters stay in the family. For a kappa and a shape per dimension use a Product of NormalGamma(1).
+
+    Parameters
+    ----------
+    dim
+        Data dimension D.
+    """
+
+    dim: int
+    name: ClassVar[str] = "normal-gamma"
+
+    @property
+    def n_rates(self) -> int:
+        """One precision per dimension."""
+        return self.dim
+
+    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
+        """Return eta (n, P) from mean (n, D), kappa (n,), shape (n,) and rate (n, D)."""
+        means = as_rows("mean", mean, self.dim)
+        kappas, shapes = as_vector("kappa", kappa, means.shape[0]), as_vector("shape", shape, means.shape[0])
+        return self._natural(means, kappas, shapes, as_rows("rate", rate, self.dim))
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``mean`` (n, D), ``kappa`` (n,), ``shape`` (n,) and ``rate`` (n, D)."""
+        mean, kappa, shape, rate = self.standard(eta)
+        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate}
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``mean`` and ``precision`` (size, n, D)."""
+        mean, precision = self._draw(eta, size, rng)
+        return {"mean": mean, "precision": precision}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (lambda mu, sum lambda mu^2, lambda, sum log lambda)."""
+        return self._statistics(draws["mean"], draws["precision"])
+
+
+@dataclass(frozen=True)
+class SphericalNormalGamma(_NormalGammaFamily):
+    """One precision for all dimensions: lambda ~ Gamma(a, b), mu | lambda ~ N(m, I / (kappa lambda)); P = D + 3.
+
+    Parameters
+    ----------
+    dim
+        Data dimension D.
+    """
+
+    dim: int
+    name: ClassVar[str] = "spherical-normal-gamma"
+
+    @property
+    def n_rates(self) -> int:
+        """One precision."""
+        return 1
+
+    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
+        """Return eta (n, P) from mean (n, D) and kappa, shape, rate (n,)."""
+        means = as_rows("mean", mean, self.dim)
+        vectors = [as_vector(name, v, means.shape[0]) for name, v in (("kappa", kappa), ("shape", shape), ("rate", rate))]
+        return self._natural(means, vectors[0], vectors[1], vectors[2][:, None])
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``mean`` (n, D) and ``kappa``, ``shape``, ``rate`` (n,)."""
+        mean, kappa, shape, rate = self.standard(eta)
+        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate[:, 0]}
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``mean`` (size, n, D) and ``precision`` (size, n)."""
+        mean, precision = self._draw(eta, size, rng)
+        return {"mean": mean, "precision": precision[..., 0]}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (lambda mu, lambda |mu|^2, lambda, log lambda)."""
+        return self._statistics(draws["mean"], draws["precision"][..., None])

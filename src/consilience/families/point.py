@@ -1,0 +1,84 @@
+"""Points: parameters without a posterior, in Euclidean geometry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array, as_rows
+from consilience.errors import UnsupportedError
+from consilience.families.base import Draws, Family
+
+
+@dataclass(frozen=True)
+class Point(Family):
+    """Points in R^D; eta = x, A = |x|^2 / 2, so the divergence is |x - y|^2 / 2 and every barycenter is the mean.
+
+    A point has no width: products and entropies are refused.
+
+    Parameters
+    ----------
+    dim
+        Dimension D.
+    """
+
+    dim: int
+    name: ClassVar[str] = "point"
+
+    @property
+    def size(self) -> int:
+        """Length P = D of a row."""
+        return self.dim
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor needs."""
+        return {"dim": self.dim}
+
+    def to_natural(self, *, value: ArrayLike) -> Array:
+        """Return the points (n, D)."""
+        return as_rows("value", value, self.dim)
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``value`` (n, D)."""
+        return {"value": eta.copy()}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return |x|^2 / 2."""
+        return 0.5 * np.einsum("nd,nd->n", eta, eta)
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return x."""
+        return eta.copy()
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return x."""
+        return mean.copy()
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return |x - y|^2 / 2."""
+        return self.log_normalizer(eta_a - eta_b)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Every finite row is a member."""
+        return []
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n, D): the points themselves."""
+        return {"value": np.repeat(eta[None], size, axis=0)}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return x."""
+        return np.asarray(draws["value"], dtype=np.float64)
+
+    def entropy(self, eta: Array) -> Array:
+        """Refuse: a point has no entropy.
+
+        Raises
+        ------
+        UnsupportedError
+            Always.
+        """
+        raise UnsupportedError("Point: a point has no entropy; use a family with a width, such as SphericalGaussian")

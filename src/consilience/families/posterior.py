@@ -1,0 +1,263 @@
+"""What a site sends: the posterior of every component of its model, and what travels with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError
+from consilience.families.base import Family
+
+AxisTag = Literal["component", "fixed"]
+Rule = Literal["sum", "mean", "precision-mean", "keep"]
+RULES: tuple[Rule, ...] = ("sum", "mean", "precision-mean", "keep")
+
+
+def _frozen(values: ArrayLike) -> Array:
+    array = np.array(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Attached:
+    """A named array that is carried through the matching: transition counts, a bias, a hyper-parameter.
+
+    Parameters
+    ----------
+    values
+        Any shape; every axis tagged ``component`` has length L.
+    axes
+        One tag per axis: ``component`` follows the matching, ``fixed`` stays.
+    rule
+        How entries of different sites that land on the same place are combined: ``sum`` and ``mean`` (weighted by the
+        site weights), ``precision-mean`` (weighted by `precision` too), or ``keep`` (the first site's entry).
+    precision
+        Same shape as `values`; needed by ``precision-mean`` only.
+    """
+
+    values: Array
+    axes: tuple[AxisTag, ...]
+    rule: Rule
+    precision: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", _frozen(self.values))
+        object.__setattr__(self, "axes", tuple(self.axes))
+        if self.precision is not None:
+            object.__setattr__(self, "precision", _frozen(self.precision))
+
+    def problems(self, n_components: int) -> list[str]:
+        """Return what is wrong with it in a model of `n_components`."""
+        found = []
+        if len(self.axes) != self.values.ndim or set(self.axes) - {"component", "fixed"}:
+            found.append(f"has axes {self.axes} for {self.values.ndim} dimensions")
+        elif any(
+            size != n_components for size, tag in zip(self.values.shape, self.axes, strict=True) if tag == "component"
+        ):
+            found.append(f"has shape {self.values.shape}, but its component axes must have length {n_components}")
+        if self.rule not in RULES:
+            found.append(f"has rule {self.rule!r}; expected one of {', '.join(RULES)}")
+        if (self.rule == "precision-mean") != (self.precision is not None):
+            found.append("must have a precision exactly when its rule is 'precision-mean'")
+        elif self.precision is not None and (
+            self.precision.shape != self.values.shape or not np.all(np.isfinite(self.precision) & (self.precision > 0))
+        ):
+            found.append("has a precision that is not positive, finite and of the shape of its values")
+        if not np.all(np.isfinite(self.values)):
+            found.append("has NaN or infinite values")
+        return found
+
+    def fits(self, other: Attached) -> bool:
+        """Return whether both can be carried through one matching: same axes, rule and fixed lengths."""
+        return (
+            self.axes == other.axes
+            and self.rule == other.rule
+            and all(
+                tag == "component" or mine == theirs
+                for tag, mine, theirs in zip(self.axes, self.values.shape, other.values.shape, strict=True)
+            )
+        )
+
+    def take(self, order: Labels) -> Attached:
+        """Return it with its component axes in another order."""
+        arrays = [self.values, self.precision]
+        for axis, tag in enumerate(self.axes):
+            if tag == "component":
+                arrays = [None if array is None else np.take(array, order, axis=axis) for array in arrays]
+        assert arrays[0] is not None  # noqa: S101  (narrows the type)
+        return replace(self, values=arrays[0], precision=arrays[1])
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the data columns mean, so that models of different columns are not fused by mistake.
+
+    Parameters
+    ----------
+    names
+        Column names in order: features, or the vocabulary of a topic model.
+    units
+        Unit of each column.
+    scaling
+        Name -> numbers of a transformation that every site must share, such as ``{"mean": ..., "scale": ...}``.
+    classes
+        Order of class labels, for models that have them.
+    """
+
+    names: tuple[str, ...] | None = None
+    units: tuple[str, ...] | None = None
+    scaling: Mapping[str, tuple[float, ...]] | None = None
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("names", "units", "classes"):
+            values: Sequence[Any] | None = getattr(self, name)
+            if values is not None:
+                object.__setattr__(self, name, tuple(str(value) for value in values))
+        if self.scaling is not None:
+            scaling = {str(key): tuple(float(v) for v in values) for key, values in self.scaling.items()}
+            object.__setattr__(self, "scaling", MappingProxyType(scaling))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the given fields as JSON values."""
+        fields: dict[str, Any] = {
+            name: None if getattr(self, name) is None else list(getattr(self, name))
+            for name in ("names", "units", "classes")
+        }
+        fields["scaling"] = None if self.scaling is None else {key: list(v) for key, v in self.scaling.items()}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def differences(self, other: Features) -> list[str]:
+        """Return how `other` differs in what both state, each with the remedy."""
+        found = []
+        for what, mine, theirs in (
+            ("features", self.names, other.names),
+            ("units", self.units, other.units),
+            ("classes", self.classes, other.classes),
+        ):
+            if mine is None or theirs is None or mine == theirs:
+                continue
+            if sorted(mine) == sorted(theirs):
+                found.append(f"has the same {what} in another order; train with the columns ordered {_first(mine)}")
+            elif len(mine) != len(theirs):
+                found.append(f"has {len(theirs)} {what}, expected {len(mine)}: {_first(mine)}")
+            else:
+                place = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
+                found.append(f"has other {what}: number {place} is {theirs[place]!r}, expected {mine[place]!r}")
+        if self.scaling is not None and other.scaling is not None and dict(self.scaling) != dict(other.scaling):
+            found.append("was trained on columns scaled by other numbers; agree on one scaling for all sites")
+        return found
+
+
+def _first(names: Sequence[str], count: int = 5) -> str:
+    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A mean-field posterior over the L components of one model: what a site sends, and what a fusion gives.
+
+    Parameters
+    ----------
+    family
+        The exponential family of every component.
+    natural
+        Natural parameters (L, P).
+    prior
+        Natural parameters (P,) of the prior that every component had; needed by Bayes products.
+    counts
+        Effective number of observations behind each component (L,).
+    weights
+        Mixture weights (L,), not negative; they need not sum to one.
+    attached
+        Arrays carried through the matching, by name.
+    features
+        What the data columns mean.
+    source
+        What rebuilding the model needs, as JSON values; ``source["kind"]`` names the adapter.
+
+    Raises
+    ------
+    InputError
+        Listing every component and field that is not valid.
+
+    Examples
+    --------
+    >>> from consilience.families import Gamma
+    >>> Posterior(Gamma(), Gamma().to_natural(shape=[2.0, 3.0], rate=[1.0, 1.0])).n_components
+    2
+    """
+
+    family: Family
+    natural: Array
+    prior: Array | None = field(default=None, kw_only=True)
+    counts: Array | None = field(default=None, kw_only=True)
+    weights: Array | None = field(default=None, kw_only=True)
+    attached: Mapping[str, Attached] = field(default_factory=dict, kw_only=True)
+    features: Features = field(default_factory=Features, kw_only=True)
+    source: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("natural", "prior", "counts", "weights"):
+            values = getattr(self, name)
+            if values is not None:
+                object.__setattr__(self, name, _frozen(values))
+        object.__setattr__(self, "attached", MappingProxyType(dict(self.attached)))
+        object.__setattr__(self, "source", MappingProxyType(dict(self.source)))
+        problems = self._problems()
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def n_components(self) -> int:
+        """Number L of components."""
+        return int(self.natural.shape[0])
+
+    def _problems(self) -> list[str]:
+        if self.natural.ndim != 2 or self.natural.shape[1] != self.family.size:
+            return [f"natural parameters of {self.family} must be (n, {self.family.size}), found {self.natural.shape}"]
+        if self.n_components == 0:
+            return ["the model has no components"]
+        found = [f"component {row} {text}" for row, text in self.family.check(self.natural)]
+        for name in ("counts", "weights"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.shape != (self.n_components,):
+                found.append(f"{name} must be ({self.n_components},), found {values.shape}")
+                continue
+            bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+            found += [f"component {i} has {name} {values[i]}, which must be finite and not negative" for i in bad]
+        if self.prior is not None:
+            if self.prior.shape != (self.family.size,):
+                found.append(f"prior must be ({self.family.size},), found {self.prior.shape}")
+            elif not np.all(np.isfinite(self.prior)):
+                found.append("the prior has NaN or infinite natural parameters")
+        for name, attached in self.attached.items():
+            found += [f"attached array {name!r} {text}" for text in attached.problems(self.n_components)]
+        names = self.features.names
+        dim = getattr(self.family, "dim", None)
+        if names is not None and dim is not None and len(names) != dim:
+            found.append(f"has {len(names)} feature names for {dim} dimensions")
+        return found
+
+    def take(self, order: Labels) -> Posterior:
+        """Return it with its components in another order (or only some of them)."""
+        return replace(
+            self,
+            natural=self.natural[order],
+            counts=None if self.counts is None else self.counts[order],
+            weights=None if self.weights is None else self.weights[order],
+            attached={name: attached.take(order) for name, attached in self.attached.items()},
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the standard parameters of the components, by name."""
+        return self.family.from_natural(self.natural)

@@ -1,0 +1,1 @@
+"""Files: posteriors, recipes and where a result came from."""

@@ -1,0 +1,53 @@
+"""How a fused file came to be: enough to make it again, and nothing that changes between two identical runs."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+_BLOCK = 2**20
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    names = ("consilience", "numpy", "scipy", "scikit-learn")
+    return {**{name: version(name) for name in names}, "python": platform.python_version()}
+
+
+def make_provenance(
+    method: str, options: Mapping[str, Any], seed: int | None, inputs: list[dict[str, Any]], result: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the record that a fused file carries, as JSON values.
+
+    Parameters
+    ----------
+    method, options
+        The method's name and all its options.
+    seed
+        The integer seed, None when a Generator was given.
+    inputs
+        One record per model: ``name``, ``components``, ``weight`` and, for files, ``sha256``.
+    result
+        What came out: ``status``, ``objective`` and the method's own details.
+    """
+    return {
+        "method": method,
+        "options": dict(options),
+        "seed": seed,
+        "inputs": inputs,
+        "result": dict(result),
+        "versions": library_versions(),
+    }

@@ -1,0 +1,214 @@
+"""Matching with a group-sparse count of components: the assignment step of KL-fusion, integral and relaxed.
+
+Rows are local components (L of them, in blocks of one site each), columns are global ones (G). The problem is
+
+    min_P <C, P> + lambda sum_g ||P_g||_2,   rows of P sum to 1, each block's columns sum to at most 1, P >= 0,
+
+equations (8) and (9) of Claici et al. 2020. For binary P the norm of a column is the square root of its number of users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.matching.assignment import assign_block, assign_blocks
+
+_CERTIFY_EVERY = 25
+
+
+def binary_penalty(labels: Labels, n_columns: int) -> float:
+    """Return sum_g sqrt(n_g), the norm (8) of a binary matching."""
+    return float(np.sqrt(np.bincount(labels, minlength=n_columns)).sum())
+
+
+def descend_binary(
+    costs: Array, offsets: Labels, strength: float, labels: Labels | None, rng: np.random.Generator, max_sweeps: int
+) -> Labels:
+    """Return labels (L,) after block-coordinate descent on (9) with binary P; exact in each block.
+
+    Given the users n_g outside block j, its optimum is the assignment with costs C + lambda (sqrt(n_g + 1) - sqrt(n_g)).
+    With ``strength`` zero the blocks are independent and solved at once.
+
+    Parameters
+    ----------
+    costs
+        C (L, G).
+    offsets
+        Start of each block (J + 1,).
+    strength
+        lambda.
+    labels
+        Labels to improve; None starts from nothing assigned.
+    rng
+        Draws the order of blocks.
+    max_sweeps
+        Passes over all blocks at most; stops when one changes nothing.
+    """
+    if strength == 0.0:
+        return assign_blocks(costs, offsets)
+    n_columns = costs.shape[1]
+    current = np.full(costs.shape[0], -1, dtype=np.int64) if labels is None else labels.copy()
+    users = np.bincount(current[current >= 0], minlength=n_columns).astype(np.float64)
+    for _ in range(max_sweeps):
+        changed = False
+        for block in rng.permutation(len(offsets) - 1):
+            rows = slice(offsets[block], offsets[block + 1])
+            old = current[rows]
+            users[old[old >= 0]] -= 1.0
+            new = assign_block(costs[rows] + strength * (np.sqrt(users + 1.0) - np.sqrt(users)))
+            users[new] += 1.0
+            if not np.array_equal(new, old):
+                current[rows], changed = new, True
+        if not changed:
+            break
+    return current
+
+
+@dataclass(frozen=True, eq=False)
+class RelaxedPlan:
+    """A solution of the relaxed problem with its certificate.
+
+    Parameters
+    ----------
+    plan
+        P (L, G): rows sum to 1, block columns sum to at most 1.
+    upper
+        Objective of `plan`.
+    lower
+        A proved lower bound on the optimum.
+    state
+        What a warm start needs.
+    """
+
+    plan: Array
+    upper: float
+    lower: float
+    state: tuple[Array, Array, float]
+
+
+def solve_relaxed(
+    costs: Array,
+    offsets: Labels,
+    strength: float,
+    gap: float,
+    max_iterations: int,
+    warm: tuple[Array, Array, float] | None = None,
+) -> RelaxedPlan:
+    """Solve the relaxed problem by consensus ADMM to a certified relative gap.
+
+    Three copies of P carry the group norm, the row constraints and the block-column constraints. The first copy gives a
+    subgradient Y of the norm, and sum_j min_{P in U_j} <C_j + Y_j, P>, a set of assignment problems, bounds the optimum
+    from below; repairing the second copy to feasibility bounds it from above.
+
+    Parameters
+    ----------
+    costs
+        C (L, G).
+    offsets
+        Start of each block (J + 1,).
+    strength
+        lambda.
+    gap
+        Stop when upper - lower <= gap * max(1, |upper|) in the scale of the mean absolute cost.
+    max_iterations
+        ADMM steps at most; the returned certificate is valid either way.
+    warm
+        ``state`` of an earlier solution of a similar problem.
+    """
+    scale = float(np.abs(costs).mean()) or 1.0
+    c, weight = costs / scale, strength / scale
+    blocks = _Blocks(offsets)
+    if warm is None:
+        consensus, duals, rho = np.full(c.shape, 1.0 / c.shape[1]), np.zeros((3, *c.shape)), 1.0
+    else:
+        consensus, duals, rho = warm[0].copy(), warm[1].copy(), warm[2]
+    best_plan, upper, lower = consensus, np.inf, -np.inf
+    for step in range(1, max_iterations + 1):
+        shifted = consensus - duals[0] - c / rho
+        norms = np.linalg.norm(shifted, axis=0)
+        shrink = np.maximum(0.0, 1.0 - weight / (rho * np.maximum(norms, 1e-300)))
+        copies = np.stack(
+            [shifted * shrink, project_simplex(consensus - duals[1]), blocks.project(consensus - duals[2])]
+        )
+        if step % _CERTIFY_EVERY == 0 or step == max_iterations:
+            subgradient = rho * (consensus - duals[0] - copies[0]) - c
+            lower = max(lower, _lower_bound(c, subgradient, offsets, weight))
+            plan = blocks.repair(copies[1])
+            value = float(np.sum(c * plan) + weight * np.linalg.norm(plan, axis=0).sum())
+            if value < upper:
+                best_plan, upper = plan, value
+            if upper - lower <= gap * max(1.0, abs(upper)):
+                break
+        previous, consensus = consensus, (copies + duals).mean(axis=0)
+        duals += copies - consensus
+        primal = float(np.linalg.norm(copies - consensus))
+        dual = float(np.sqrt(3.0) * np.linalg.norm(consensus - previous))
+        if step % 10 == 0 and step <= max_iterations // 2:
+            rho, duals = _balance(rho, duals, primal, dual)
+    return RelaxedPlan(best_plan, upper * scale, lower * scale, (consensus, duals, rho))
+
+
+def _balance(rho: float, duals: Array, primal: float, dual: float) -> tuple[float, Array]:
+    """Move the penalty towards equal residuals; scaled duals move the other way."""
+    if primal > 10.0 * dual:
+        return rho * 1.5, duals / 1.5
+    if dual > 10.0 * primal:
+        return rho / 1.5, duals * 1.5
+    return rho, duals
+
+
+def _lower_bound(costs: Array, subgradient: Array, offsets: Labels, weight: float) -> float:
+    """Return the assignment bound for a subgradient, first shrunk into the ball that makes it one."""
+    norms = np.linalg.norm(subgradient, axis=0)
+    inside = subgradient * np.minimum(1.0, weight / np.maximum(norms, 1e-300))
+    total = costs + inside
+    return float(total[np.arange(len(total)), assign_blocks(total, offsets)].sum())
+
+
+def project_simplex(rows: Array) -> Array:
+    """Return the Euclidean projection of each row on the probability simplex."""
+    ordered = -np.sort(-rows, axis=1)
+    excess = np.cumsum(ordered, axis=1) - 1.0
+    steps = np.arange(1, rows.shape[1] + 1)
+    last = np.sum(ordered * steps > excess, axis=1) - 1
+    threshold = excess[np.arange(len(rows)), last] / (last + 1)
+    return np.maximum(rows - threshold[:, None], 0.0)
+
+
+class _Blocks:
+    """Ragged blocks of rows, padded to (J, L_max) for operations on block columns."""
+
+    def __init__(self, offsets: Labels) -> None:
+        sizes = np.diff(offsets)
+        inside = np.arange(sizes.max())
+        self.real = inside < sizes[:, None]
+        self.index = np.where(self.real, offsets[:-1, None] + inside, 0)
+
+    def project(self, values: Array) -> Array:
+        """Project every block column on {x >= 0, sum x <= 1}."""
+        padded = np.where(self.real[:, :, None], values[self.index], -np.inf)
+        clipped = np.maximum(padded, 0.0)
+        over = clipped.sum(axis=1) > 1.0
+        if np.any(over):
+            columns = np.swapaxes(padded, 1, 2)[over]
+            finite = np.where(np.isfinite(columns), columns, columns.max(axis=1, keepdims=True) - 2.0)
+            np.swapaxes(clipped, 1, 2)[over] = project_simplex(finite)
+        return self._ragged(clipped)
+
+    def repair(self, plan: Array) -> Array:
+        """Return a feasible plan near `plan`, whose rows sum to 1 and are not negative."""
+        padded = np.where(self.real[:, :, None], plan[self.index], 0.0)
+        padded = padded / np.maximum(padded.sum(axis=1, keepdims=True), 1.0)
+        slack = 1.0 - padded.sum(axis=1)
+        deficit = np.where(self.real, 1.0 - padded.sum(axis=2), 0.0)
+        slack, deficit = np.maximum(slack, 0.0), np.maximum(deficit, 0.0)
+        share = slack / np.maximum(slack.sum(axis=1, keepdims=True), 1e-300)
+        filled = self._ragged(padded + deficit[:, :, None] * share[:, None, :])
+        return filled / filled.sum(axis=1, keepdims=True)
+
+    def _ragged(self, padded: Array) -> Array:
+        """Return padded (J, L_max, G) as rows (L, G)."""
+        return padded[self.real]

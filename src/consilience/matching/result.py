@@ -1,0 +1,40 @@
+"""The answer to "who is who"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """Which fused component each local component became.
+
+    Parameters
+    ----------
+    labels
+        Global index of each local component (L,), in the order of the models given; -1 for a dropped one.
+    owner
+        The model of each local component (L,).
+    n_components
+        Number G of fused components.
+    coupling
+        Optional soft plan (L, G).
+    """
+
+    labels: Labels
+    owner: Labels
+    n_components: int
+    coupling: Array | None = None
+
+    @property
+    def members(self) -> Labels:
+        """Number of local components behind each fused one (G,)."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=self.n_components)
+
+    def of_site(self, site: int) -> Labels:
+        """Return the labels of one model's components."""
+        return self.labels[self.owner == site]

@@ -1,0 +1,191 @@
+"""What every fusion method is: match, then average.
+
+A method is a frozen dataclass of options with one job of its own, ``match``: labels for the stacked components. The rest
+is the same for all: put the models in canonical order, average what was matched, carry what is attached, and put the
+fused components in an order that does not depend on how the local ones were numbered.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError, OptionError
+from consilience.families import Direction
+from consilience.families.ensemble import Ensemble
+from consilience.families.posterior import Posterior
+from consilience.matching.result import Matching
+from consilience.methods.combine import Combine, combine
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all)."""
+
+
+class Status(Enum):
+    """How a fusion ended; the value says what to do about it."""
+
+    CONVERGED = "converged"
+    MAX_ITERATIONS = "stopped at max_iterations before the matching settled; raise max_iterations"
+    AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """What ``match`` gives: labels and how they were found.
+
+    Parameters
+    ----------
+    labels
+        Global index of every stacked component (L,), -1 for a dropped one; indices are consecutive from 0.
+    objective
+        Value of the method's objective at the end; NaN for a method without one.
+    history
+        The objective after each iteration (iterations,).
+    status
+        How it ended.
+    coupling
+        Soft plan (L, G), for methods that have one.
+    details
+        Further facts worth reporting, as JSON values.
+    """
+
+    labels: Labels
+    objective: float = float("nan")
+    history: Array = field(default_factory=lambda: np.zeros(0))
+    status: Status = Status.CONVERGED
+    coupling: Array | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A finished fusion of posteriors; fields as in Assignment."""
+
+    posterior: Posterior
+    matching: Matching
+    objective: float
+    history: Array
+    status: Status
+    details: Mapping[str, Any]
+
+
+def silent(_done: int, _total: int) -> None:
+    """Report progress to nobody."""
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A way to fuse posteriors; its fields are its options.
+
+    Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
+    comes out), ``paper`` (a key of docs/refs.bib, or why there is none), and ``relabels`` (whether the numbering of
+    local components is without meaning for it).
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[str]
+    gives: ClassVar[str]
+    paper: ClassVar[str]
+    relabels: ClassVar[bool] = True
+
+    combine: Combine = field(default="barycenter", kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.require("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'")
+
+    @property
+    def average_direction(self) -> Direction:
+        """Which Kullback-Leibler barycenter averages matched components."""
+        return "forward"
+
+    def require(self, option: str, valid: bool, expected: str) -> None:
+        """Raise OptionError naming `option` unless `valid`."""
+        if not valid:
+            raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+
+    @abstractmethod
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Return which components are the same thing."""
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Return why these models cannot be fused with these options, a line each; empty when they can."""
+        if self.combine == "product":
+            pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
+            lacking = [name for name, posterior in pairs if posterior.prior is None]
+            if lacking:
+                return [f"combine='product' needs every model's prior, which is missing in {', '.join(lacking)}"]
+        return []
+
+    @final
+    def fuse(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress = silent) -> Outcome:
+        """Match and average.
+
+        Raises
+        ------
+        InputError
+            When the models do not fit the options.
+        """
+        reasons = self.refuse(ensemble)
+        if reasons:
+            raise InputError(reasons)
+        canonical, origin = ensemble.canonical(relabel=self.relabels)
+        found = self.match(canonical, rng, progress)
+        n_components = int(found.labels.max()) + 1
+        posterior = combine(canonical, found.labels, n_components, self.combine, self.average_direction)
+        labels, coupling = found.labels, found.coupling
+        if self.relabels:
+            order = _fused_order(posterior, labels)
+            posterior = posterior.take(order)
+            new_index = np.append(np.argsort(order), -1)
+            labels = new_index[labels]
+            coupling = None if coupling is None else coupling[:, order]
+        user_labels = np.empty_like(labels)
+        user_labels[origin] = labels
+        if coupling is not None:
+            user_coupling = np.empty_like(coupling)
+            user_coupling[origin] = coupling
+            coupling = user_coupling
+        matching = Matching(user_labels, ensemble.owner, n_components, coupling)
+        posterior = replace(posterior, source=dict(canonical.posteriors[0].source))
+        return Outcome(posterior, matching, found.objective, found.history, found.status, found.details)
+
+
+def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemble], Assignment]) -> Assignment:
+    """Match only components with at least `min_count` effective observations; the others get label -1.
+
+    A model keeps its best-informed component whatever its count. Models that state no counts keep everything.
+    """
+    counts = ensemble.column("counts")
+    if counts is None or min_count <= 0 or counts.min() >= min_count:
+        return match(ensemble)
+    best = np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]
+    keep = counts >= min_count
+    keep[best] = True
+    kept = [
+        posterior.take(np.flatnonzero(keep[start:end]))
+        for posterior, start, end in zip(ensemble.posteriors, ensemble.offsets[:-1], ensemble.offsets[1:], strict=True)
+    ]
+    found = match(Ensemble(tuple(kept), ensemble.site_weights, ensemble.names))
+    labels = np.full(len(counts), -1, dtype=np.int64)
+    labels[keep] = found.labels
+    coupling = None
+    if found.coupling is not None:
+        coupling = np.zeros((len(counts), found.coupling.shape[1]))
+        coupling[keep] = found.coupling
+    details = {**found.details, "left_out": int(np.sum(~keep))}
+    return replace(found, labels=labels, coupling=coupling, details=details)
+
+
+def _fused_order(posterior: Posterior, labels: Labels) -> Labels:
+    """Order components by observations (or members), largest first, then by their parameters."""
+    mass = posterior.counts
+    if mass is None:
+        mass = np.bincount(labels[labels >= 0], minlength=posterior.n_components).astype(np.float64)
+    return np.lexsort((*posterior.natural.T[::-1], -mass))

@@ -1,0 +1,101 @@
+"""Clustering of all components without regard to which model they come from: k-means with KL divergences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from consilience.families import Direction
+from consilience.families.ensemble import Ensemble
+from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
+from consilience.methods.kl_descent import Problem
+
+
+@dataclass(frozen=True)
+class KMeans(Method):
+    """Bregman hard clustering (Banerjee et al. 2005, algorithm 1) of all local components.
+
+    It may put two components of one model into one cluster, which KL-fusion never does; the number of such pairs is
+    reported as ``violations``.
+
+    Parameters
+    ----------
+    n_components
+        Number of clusters; None takes that of the largest model.
+    direction
+        ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together.
+    restarts
+        Starts from other seeds; the lowest objective wins.
+    max_iterations
+        Steps at most in one start.
+    min_count
+        Local components with fewer effective observations are left out (label -1).
+    combine
+        How the members of a cluster are averaged in the end.
+    """
+
+    name: ClassVar[str] = "kmeans"
+    summary: ClassVar[str] = "cluster all components by KL divergence, whoever they come from (a baseline)"
+    needs: ClassVar[str] = "posteriors of one exponential family; the number of components must be told"
+    gives: ClassVar[str] = "a posterior of the same family"
+    paper: ClassVar[str] = "banerjee2005"
+
+    n_components: int | None = None
+    direction: Direction = "forward"
+    restarts: int = 8
+    max_iterations: int = 100
+    min_count: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("n_components", "restarts", "max_iterations"):
+            value = getattr(self, option)
+            valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            self.require(option, valid or (option == "n_components" and value is None), "a positive integer")
+        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+
+    @property
+    def average_direction(self) -> Direction:
+        """The direction of the objective is the direction of the average."""
+        return self.direction
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Alternate nearest centres and barycenters from several starts and keep the lowest objective."""
+        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+
+    def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        problem = Problem(ensemble, self.direction)
+        count = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
+        best: Assignment | None = None
+        for start, generator in enumerate(rng.spawn(self.restarts)):
+            progress(start, self.restarts)
+            found = self._lloyd(problem, problem.seeds(count, generator))
+            if best is None or found.objective < best.objective:
+                best = found
+        assert best is not None  # noqa: S101  (restarts is at least 1)
+        progress(self.restarts, self.restarts)
+        pairs = np.unique(np.stack([ensemble.owner, best.labels]), axis=1).shape[1]
+        return Assignment(
+            best.labels,
+            best.objective,
+            best.history,
+            best.status,
+            details={"violations": len(best.labels) - pairs},
+        )
+
+    def _lloyd(self, problem: Problem, centres: np.ndarray) -> Assignment:
+        history: list[float] = []
+        labels = np.full(len(problem.ensemble.natural), -1)
+        status = Status.MAX_ITERATIONS
+        for _ in range(self.max_iterations):
+            proposed = problem.costs(centres).argmin(axis=1)
+            if np.array_equal(proposed, labels):
+                status = Status.CONVERGED
+                break
+            labels = proposed
+            centres = problem.barycenters(labels, len(centres), centres)
+            history.append(problem.matched_cost(centres, labels))
+        compact = np.unique(labels, return_inverse=True)[1]
+        return Assignment(compact, history[-1], np.array(history), status)

@@ -1,0 +1,193 @@
+"""Average: what a fused component is, given the local components that are copies of it.
+
+Two answers, and they mean different things. The **barycenter** is the Kullback-Leibler mean of the copies: it keeps the
+width of one site's posterior. The **product** is the posterior given all sites' data, each site's prior removed once and
+one prior put back: its width shrinks as data adds up, and for conjugate models with matched components it equals the
+posterior that pooling the data would give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError
+from consilience.families import Direction, Family
+from consilience.families.ensemble import Ensemble
+from consilience.families.posterior import Attached, Posterior
+
+Combine = Literal["barycenter", "product"]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupSums:
+    """Sufficient statistics of a matching, additive over shards of sites.
+
+    Parameters
+    ----------
+    sums
+        Weighted sums of parameters over each group (G, P).
+    mass
+        Sum of weights of each group (G,).
+    """
+
+    sums: Array
+    mass: Array
+
+    def __add__(self, other: GroupSums) -> GroupSums:
+        return GroupSums(self.sums + other.sums, self.mass + other.mass)
+
+    def means(self, fallback: Array | None = None) -> Array:
+        """Return the mean of every group (G, P); empty groups take `fallback`."""
+        empty = self.mass < 1e-12
+        means: Array = self.sums / np.where(empty, 1.0, self.mass)[:, None]
+        if fallback is not None:
+            means[empty] = fallback[empty]
+        return means
+
+
+def group_sums(parameters: Array, labels: Labels, weights: Array, n_groups: int) -> GroupSums:
+    """Return the statistics of rows with integer labels; rows labelled -1 are left out."""
+    kept = np.flatnonzero(labels >= 0)
+    member = csr_array((weights[kept], (labels[kept], kept)), shape=(n_groups, len(labels)))
+    return GroupSums(np.asarray(member @ parameters), np.asarray(member.sum(axis=1)).ravel())
+
+
+def plan_sums(parameters: Array, plan: Array, weights: Array) -> GroupSums:
+    """Return the statistics of rows with a soft plan (L, G)."""
+    weighted = plan * weights[:, None]
+    return GroupSums(weighted.T @ parameters, weighted.sum(axis=0))
+
+
+def averaged_parameters(family: Family, natural: Array, direction: Direction) -> Array:
+    """Return the parameters whose mean is the barycenter: natural ones, or mean parameters for the reverse direction."""
+    return natural if direction == "forward" else family.mean_parameters(natural)
+
+
+def from_averaged(family: Family, means: Array, direction: Direction) -> Array:
+    """Return natural parameters of what ``averaged_parameters`` averages to."""
+    return means if direction == "forward" else family.from_mean(means)
+
+
+def common_prior(ensemble: Ensemble) -> Array | None:
+    """Return the weighted mean of the sites' priors (P,): their prior, when they share one; None where one lacks it."""
+    priors = [posterior.prior for posterior in ensemble.posteriors]
+    known = [prior for prior in priors if prior is not None]
+    if len(known) < len(priors):
+        return None
+    share = ensemble.site_weights / ensemble.site_weights.sum()
+    mean: Array = share @ np.stack(known)
+    return mean
+
+
+def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, direction: Direction) -> Posterior:
+    """Return the fused posterior of a matching: components, prior, counts, weights and what is attached.
+
+    Parameters
+    ----------
+    ensemble
+        The stacked models.
+    labels
+        Group of each component (L,); -1 drops it. Every group has at least one member.
+    n_groups
+        Number G of groups.
+    how
+        ``barycenter`` or ``product``.
+    direction
+        Which barycenter; a product has none.
+
+    Raises
+    ------
+    InputError
+        When a product leaves the family's domain.
+    """
+    prior = common_prior(ensemble)
+    if how == "product" and prior is not None:
+        natural = _product(ensemble, labels, n_groups, prior)
+    else:
+        parameters = averaged_parameters(ensemble.family, ensemble.natural, direction)
+        means = group_sums(parameters, labels, ensemble.row_weights, n_groups).means()
+        natural = from_averaged(ensemble.family, means, direction)
+    counts = ensemble.column("counts")
+    fused_counts = None if counts is None else _totals(counts, labels, ensemble.row_weights, n_groups)
+    return Posterior(
+        ensemble.family,
+        natural,
+        prior=prior,
+        counts=fused_counts,
+        weights=_mixture_weights(ensemble, labels, n_groups),
+        attached=_carry(ensemble, labels, n_groups),
+        features=next((p.features for p in ensemble.posteriors if p.features.names), ensemble.posteriors[0].features),
+    )
+
+
+def _totals(values: Array, labels: Labels, weights: Array, n_groups: int) -> Array:
+    kept = labels >= 0
+    return np.bincount(labels[kept], weights=(values * weights)[kept], minlength=n_groups)
+
+
+def _product(ensemble: Ensemble, labels: Labels, n_groups: int, prior: Array) -> Array:
+    """Each site's own prior removed from each of its components, summed, and the common prior put back."""
+    own_priors = np.stack([p.prior for p in ensemble.posteriors if p.prior is not None])
+    likelihoods = ensemble.natural - own_priors[ensemble.owner]
+    natural: Array = prior + group_sums(likelihoods, labels, ensemble.row_weights, n_groups).sums
+    faults = ensemble.family.check(natural)
+    if faults:
+        row, text = faults[0]
+        raise InputError(f"the product of the posteriors matched to component {row} {text}: check the sites' priors")
+    return natural
+
+
+def _mixture_weights(ensemble: Ensemble, labels: Labels, n_groups: int) -> Array | None:
+    """Return mixture weights (G,): each site's weights in proportion to its observations, where these are known."""
+    weights = ensemble.column("weights")
+    if weights is None:
+        return None
+    totals = np.add.reduceat(weights, ensemble.offsets[:-1])
+    share = weights / np.where(totals > 0, totals, 1.0)[ensemble.owner]
+    counts = ensemble.column("counts")
+    if counts is not None:
+        share = share * np.add.reduceat(counts, ensemble.offsets[:-1])[ensemble.owner]
+    mass = _totals(share, labels, ensemble.row_weights, n_groups)
+    total = mass.sum()
+    return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
+
+
+def _carry(ensemble: Ensemble, labels: Labels, n_groups: int) -> dict[str, Attached]:
+    """Return what all sites attach, carried through the matching."""
+    shared = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
+    return {
+        name: _carry_one([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups)
+        for name in sorted(shared)
+    }
+
+
+def _carry_one(arrays: list[Attached], ensemble: Ensemble, labels: Labels, n_groups: int) -> Attached:
+    """Add up every site's array at its groups' places, then normalise as its rule says."""
+    first = arrays[0]
+    shape = tuple(
+        n_groups if tag == "component" else size for tag, size in zip(first.axes, first.values.shape, strict=True)
+    )
+    total, mass, kept = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
+    for site, attached in enumerate(arrays):
+        own = labels[ensemble.offsets[site] : ensemble.offsets[site + 1]]
+        rows = np.flatnonzero(own >= 0)
+        values = attached.take(rows)
+        places = np.ix_(
+            *(own[rows] if tag == "component" else np.arange(size) for tag, size in zip(first.axes, shape, strict=True))
+        )
+        weight = ensemble.site_weights[site] * (1.0 if values.precision is None else values.precision)
+        np.add.at(total, places, weight * values.values)
+        np.add.at(mass, places, np.broadcast_to(weight, values.values.shape))
+        fresh = np.isnan(kept[places])
+        kept[places] = np.where(fresh, values.values, kept[places])
+    if first.rule == "sum":
+        return Attached(total, first.axes, "sum")
+    if first.rule == "keep":
+        return Attached(np.nan_to_num(kept), first.axes, "keep")
+    means = total / np.where(mass > 0, mass, 1.0)
+    return Attached(means, first.axes, first.rule, np.maximum(mass, 1e-300) if first.rule == "precision-mean" else None)

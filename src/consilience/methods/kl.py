@@ -1,0 +1,216 @@
+"""KL-fusion: components matched by Kullback-Leibler divergence and averaged, their number known or not.
+
+Claici, Yurochkin, Ghosh, Solomon, "Model Fusion with Kullback-Leibler Divergence", ICML 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.families import Direction
+from consilience.families.ensemble import Ensemble
+from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
+from consilience.methods.kl_descent import Fit, Problem, fit_binary, fit_relaxed
+
+_PATH = np.geomspace(4.0, 0.02, 12)
+_PATH_RESTARTS = 2
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class KLFusion(Method):
+    """Fuse components under equation (9), or (6) and (3) when their number is given.
+
+    Parameters
+    ----------
+    n_components
+        Number G of fused components, at least that of the largest site; None finds it.
+    regularization
+        Multiplier of the standard deviation of cross-site divergences that gives lambda, the price of a component; the
+        paper uses 0.1. ``"auto"`` takes the value on a path whose number of components the slope heuristic prefers.
+    max_components
+        Upper limit of G when it is to be found; None takes three times the largest site, or all components if fewer.
+    assignment
+        ``"integral"`` keeps the matching binary; ``"relaxed"`` solves the convex relaxation of each matching step to a
+        certified gap, as the paper does, and rounds at the end.
+    direction
+        ``"forward"``: KL(fused || local), means of natural parameters (the paper). ``"reverse"``: KL(local || fused),
+        means of mean parameters.
+    restarts
+        Starts from other seeds; the lowest objective wins.
+    max_iterations
+        Matching and averaging steps at most in one start.
+    tolerance
+        Relative decrease of the objective below which a start has converged.
+    gap
+        Certified relative gap of a relaxed matching step.
+    min_count
+        Local components with fewer effective observations are left out (label -1); they say little but the prior.
+    combine
+        ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
+
+    Examples
+    --------
+    >>> KLFusion(regularization=0.3).regularization
+    0.3
+    """
+
+    name: ClassVar[str] = "kl"
+    summary: ClassVar[str] = "match components by KL divergence, average them; their number is found"
+    needs: ClassVar[str] = "posteriors of one exponential family; any number of components per site"
+    gives: ClassVar[str] = "a posterior of the same family"
+    paper: ClassVar[str] = "claici2020"
+
+    n_components: int | None = None
+    regularization: float | Literal["auto"] = "auto"
+    max_components: int | None = None
+    assignment: Literal["integral", "relaxed"] = "integral"
+    direction: Direction = "forward"
+    restarts: int = 5
+    max_iterations: int = 100
+    tolerance: float = 1e-6
+    gap: float = 1e-4
+    min_count: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("n_components", "max_components"):
+            value = getattr(self, option)
+            self.require(option, value is None or _is_count(value), "a positive integer or None")
+        for option in ("restarts", "max_iterations"):
+            self.require(option, _is_count(getattr(self, option)), "a positive integer")
+        for option in ("tolerance", "gap", "min_count"):
+            self.require(option, _is_number(getattr(self, option)), "a number that is not negative")
+        value = self.regularization
+        self.require("regularization", value == "auto" or _is_number(value), "'auto' or a number that is not negative")
+        self.require("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'")
+        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+
+    @property
+    def average_direction(self) -> Direction:
+        """The direction of the objective is the direction of the average."""
+        return self.direction
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Also refuse a number of components below that of the largest model."""
+        reasons = super().refuse(ensemble)
+        largest = int(ensemble.sizes.max())
+        for option in ("n_components", "max_components"):
+            value = getattr(self, option)
+            if value is not None and value < largest:
+                reasons.append(
+                    f"{option} is {value}, but {ensemble.names[int(ensemble.sizes.argmax())]} has {largest} components, "
+                    f"and no two of one model may become the same: give at least {largest}"
+                )
+        return reasons
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Descend on the objective from several starts and keep the lowest."""
+        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+
+    def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        problem = Problem(ensemble, self.direction)
+        details: dict[str, Any] = {}
+        if self.n_components is not None:
+            count, multiplier = min(self.n_components, len(ensemble.natural)), 0.0
+        else:
+            count = self._limit(ensemble)
+            multiplier, path = self._multiplier(problem, count, rng, progress)
+            details |= {"regularization": multiplier, "spread": problem.spread, "path": path}
+        strength = multiplier * problem.spread
+        best: Fit | None = None
+        for start, generator in enumerate(rng.spawn(self.restarts)):
+            progress(start, self.restarts)
+            fit = self._start(problem, count, strength, generator)
+            if best is None or fit.objective < best.objective:
+                best = fit
+        assert best is not None  # noqa: S101  (restarts is at least 1)
+        progress(self.restarts, self.restarts)
+        if best.gap is not None:
+            details["certified_gap"] = best.gap
+        return Assignment(
+            best.labels, best.objective, np.array(best.history), self._status(best, count, ensemble), best.plan, details
+        )
+
+    def _limit(self, ensemble: Ensemble) -> int:
+        total = len(ensemble.natural)
+        return min(total, self.max_components or 3 * int(ensemble.sizes.max()))
+
+    def _start(self, problem: Problem, count: int, strength: float, rng: np.random.Generator) -> Fit:
+        seeds = problem.seeds(count, rng)
+        largest = int(problem.ensemble.sizes.max())
+        if len(seeds) < largest:
+            first = int(problem.ensemble.sizes.argmax())
+            offsets = problem.ensemble.offsets
+            seeds = problem.ensemble.natural[offsets[first] : offsets[first + 1]]
+        if self.assignment == "relaxed" and strength > 0:
+            return fit_relaxed(problem, seeds, strength, self.max_iterations, self.tolerance, self.gap)
+        return fit_binary(problem, seeds, strength, rng, self.max_iterations, self.tolerance)
+
+    def _multiplier(
+        self, problem: Problem, count: int, rng: np.random.Generator, progress: Progress
+    ) -> tuple[float, list[dict[str, float]]]:
+        """Return the multiplier and the path it was chosen from."""
+        if self.regularization != "auto":
+            return float(self.regularization), []
+        method = replace(self, assignment="integral")
+        points: dict[int, tuple[float, float]] = {}
+        steps = [(value, generator) for generator in rng.spawn(_PATH_RESTARTS) for value in _PATH]
+        for step, (value, generator) in enumerate(steps):
+            progress(step, len(steps))
+            fit = method._start(problem, count, value * problem.spread, generator)
+            cost = float(problem.matched_cost(fit.centres, fit.labels))
+            if fit.n_groups not in points or cost < points[fit.n_groups][0]:
+                points[fit.n_groups] = (cost, float(value))
+        sizes = np.array(sorted(points))
+        costs = np.array([points[size][0] for size in sizes])
+        chosen = int(sizes[slope_heuristic(sizes, costs)])
+        path = [{"n_components": int(s), "cost": points[s][0], "regularization": points[s][1]} for s in sizes.tolist()]
+        return points[chosen][1], path
+
+    def _status(self, fit: Fit, count: int, ensemble: Ensemble) -> Status:
+        if not fit.converged:
+            return Status.MAX_ITERATIONS
+        if self.n_components is None and fit.n_groups == count < len(ensemble.natural) and count > ensemble.sizes.max():
+            return Status.AT_CAPACITY
+        return Status.CONVERGED
+
+
+def slope_heuristic(sizes: Array, costs: Array) -> int:
+    """Return the index of the model size that the slope heuristic prefers.
+
+    Where a model is large enough, further components only fit noise and the cost falls linearly; twice that slope is the
+    penalty per component (Birge & Massart 2007; Baudry, Maugis, Michel 2012). The slope is fitted to the upper half of
+    the sizes found. Nothing here needs the posteriors to be calibrated: a cost in any unit gives the same answer.
+
+    Parameters
+    ----------
+    sizes
+        Numbers of components, ascending (k,).
+    costs
+        Lowest matched divergence found at each (k,).
+
+    Examples
+    --------
+    >>> int(slope_heuristic(np.array([3, 4, 5, 6, 7, 8]), np.array([900.0, 400.0, 100.0, 90.0, 80.0, 70.0])))
+    2
+    """
+    if len(sizes) < 3:
+        return 0
+    upper = sizes >= (sizes[0] + sizes[-1]) / 2
+    if upper.sum() < 2:
+        upper[-2:] = True
+    slope = max(0.0, -float(np.polyfit(sizes[upper], costs[upper], 1)[0]))
+    return int(np.argmin(costs + 2.0 * slope * sizes))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -1,0 +1,321 @@
+"""One start of KL-fusion: alternate matching and averaging until neither lowers the objective.
+
+The objective, equation (9) of Claici et al. 2020, with theta_g for fused and theta_l for local components:
+
+    sum_l w_l sum_g P_lg KL(theta_g || theta_l) + lambda sum_g ||P_g||_2.
+
+Matching is exact given the averages (block by block when P is binary, to a certified gap when it is relaxed), averaging
+is the closed-form barycenter given the matching. Every step that would raise the objective is rejected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.families import Direction, Family, FixedSide
+from consilience.families.ensemble import Ensemble
+from consilience.matching.assignment import assign_blocks
+from consilience.matching.group_sparse import binary_penalty, descend_binary, solve_relaxed
+from consilience.matching.seeding import greedy_plus_plus
+from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums, plan_sums
+
+_SPREAD_ROWS = 256
+_SWEEPS = 20
+_ADMM_STEPS = 2000
+_ACTIVE_MASS = 0.999
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The data of one objective: fixed once and shared by every restart.
+
+    Parameters
+    ----------
+    ensemble
+        The stacked models, L components in all.
+    direction
+        ``forward``: KL(fused || local) and means of natural parameters; ``reverse``: the other of both.
+    """
+
+    ensemble: Ensemble
+    direction: Direction
+
+    @property
+    def family(self) -> Family:
+        """The family of every component."""
+        return self.ensemble.family
+
+    @cached_property
+    def divergence(self) -> FixedSide:
+        """Divergences between moving centres and all local components."""
+        return FixedSide(self.family, self.ensemble.natural, self.direction)
+
+    @cached_property
+    def averaged(self) -> Array:
+        """Parameters (L, P) whose weighted mean is the barycenter."""
+        return averaged_parameters(self.family, self.ensemble.natural, self.direction)
+
+    def costs(self, centres: Array) -> Array:
+        """Return the weighted divergences (L, G) of local components from centres (G, P)."""
+        weighted: Array = self.divergence.costs(centres).T * self.ensemble.row_weights[:, None]
+        return weighted
+
+    def centres(self, sums: GroupSums, fallback: Array | None = None) -> Array:
+        """Return the barycenters (G, P); groups without mass keep their row of `fallback`."""
+        used = sums.mass >= 1e-12
+        centres = np.empty_like(sums.sums) if fallback is None else fallback.copy()
+        means = GroupSums(sums.sums[used], sums.mass[used]).means()
+        centres[used] = from_averaged(self.family, means, self.direction)
+        return centres
+
+    def barycenters(self, labels: Labels, n_groups: int, fallback: Array | None = None) -> Array:
+        """Return the barycenters (G, P) of a binary matching."""
+        return self.centres(group_sums(self.averaged, labels, self.ensemble.row_weights, n_groups), fallback)
+
+    def matched_cost(self, centres: Array, labels: Labels) -> float:
+        """Return the weighted divergence of local components from their centres, without the penalty."""
+        return _matched(self.costs(centres), labels)
+
+    def seeds(self, count: int, rng: np.random.Generator) -> Array:
+        """Return local components (at most `count`, P) drawn as first centres by k-means++."""
+        natural = self.ensemble.natural
+        rows = greedy_plus_plus(
+            lambda chosen: self.divergence.costs(natural[chosen]), self.ensemble.row_weights, count, rng
+        )
+        return natural[rows]
+
+    @cached_property
+    def spread(self) -> float:
+        """Standard deviation of divergences between components of different sites, over a fixed sample of pairs.
+
+        It is what ``regularization`` multiplies. The sample depends on nothing random, so that every restart and every
+        value of the multiplier has the same objective.
+        """
+        total = len(self.ensemble.natural)
+        sample = np.unique(np.linspace(0, total - 1, min(total, _SPREAD_ROWS)).astype(np.int64))
+        values = self.divergence.costs(self.ensemble.natural[sample])
+        across = self.ensemble.owner[sample][:, None] != self.ensemble.owner
+        return float(values[across].std()) if np.any(across) else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A matching and the averages that belong to it.
+
+    Parameters
+    ----------
+    labels
+        Group of each local component (L,), consecutive from 0.
+    centres
+        Barycenters (G, P).
+    objective
+        Value of (9).
+    history
+        The objective after each averaging step.
+    converged
+        Whether the last step changed nothing.
+    gap
+        Relative certified gap of the last relaxed matching, for the relaxed objective.
+    plan
+        The relaxed matching (L, G) before rounding.
+    """
+
+    labels: Labels
+    centres: Array
+    objective: float
+    history: tuple[float, ...]
+    converged: bool
+    gap: float | None = None
+    plan: Array | None = None
+
+    @property
+    def n_groups(self) -> int:
+        """Number G of groups."""
+        return int(self.centres.shape[0])
+
+
+def _matched(costs: Array, labels: Labels) -> float:
+    """Return the total cost of a binary matching."""
+    return float(costs[np.arange(len(labels)), labels].sum())
+
+
+def _compact(problem: Problem, labels: Labels) -> tuple[Labels, Array]:
+    """Return labels without gaps and the barycenters of the groups that are left."""
+    used, consecutive = np.unique(labels, return_inverse=True)
+    return consecutive, problem.barycenters(consecutive, len(used))
+
+
+def fit_binary(
+    problem: Problem, centres: Array, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> Fit:
+    """Descend on (9) with binary P from `centres`.
+
+    A group that nobody uses may have any centre at no cost, so it is offered the worst-matched local component; the
+    next matching opens it only if that lowers the objective. At the end whole groups are dissolved as long as that does.
+
+    Parameters
+    ----------
+    problem
+        The objective's data.
+    centres
+        First centres (G, P), at least as many as the largest site has components.
+    strength
+        lambda.
+    rng
+        Draws the order of sites.
+    max_iterations
+        Matching and averaging steps at most.
+    tolerance
+        Relative decrease below which the descent has converged.
+    """
+    fit = _alternate(problem, centres, strength, None, rng, max_iterations, tolerance, ())
+    if strength > 0:
+        fit = _dissolve(problem, fit, strength, rng, max_iterations, tolerance)
+    labels, centres = _compact(problem, fit.labels)
+    return replace(fit, labels=labels, centres=centres)
+
+
+def _alternate(
+    problem: Problem,
+    centres: Array,
+    strength: float,
+    labels: Labels | None,
+    rng: np.random.Generator,
+    max_iterations: int,
+    tolerance: float,
+    history: tuple[float, ...],
+) -> Fit:
+    offsets, n_groups = problem.ensemble.offsets, centres.shape[0]
+    values = list(history)
+    costs = problem.costs(centres)
+    current = labels
+    best = np.inf if current is None else _matched(costs, current) + strength * binary_penalty(current, n_groups)
+    converged = False
+    for _ in range(max_iterations):
+        proposed = descend_binary(costs, offsets, strength, current, rng, _SWEEPS)
+        moved = problem.barycenters(proposed, n_groups, centres)
+        moved = _offer_spares(problem, moved, proposed, costs)
+        moved_costs = problem.costs(moved)
+        value = _matched(moved_costs, proposed) + strength * binary_penalty(proposed, n_groups)
+        if current is not None and value > best:
+            converged = True
+            break
+        settled = current is not None and np.array_equal(proposed, current)
+        small = best - value <= tolerance * abs(best) if np.isfinite(best) else False
+        current, centres, costs, best = proposed, moved, moved_costs, value
+        values.append(value)
+        if settled or small:
+            converged = True
+            break
+    assert current is not None  # noqa: S101  (max_iterations is at least 1)
+    return Fit(current, centres, best, tuple(values), converged)
+
+
+def _offer_spares(problem: Problem, centres: Array, labels: Labels, costs: Array) -> Array:
+    """Put the centres of unused groups on the worst-matched local components."""
+    unused = np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0)
+    if unused.size:
+        worst = np.argsort(-costs[np.arange(len(labels)), labels], kind="stable")[: unused.size]
+        centres[unused[: worst.size]] = problem.ensemble.natural[worst]
+    return centres
+
+
+def _dissolve(
+    problem: Problem, fit: Fit, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> Fit:
+    """Try to do without each group, smallest first, as long as the objective falls."""
+    largest = int(problem.ensemble.sizes.max())
+    improved = True
+    while improved:
+        improved = False
+        labels, centres = _compact(problem, fit.labels)
+        fit = replace(fit, labels=labels, centres=centres)
+        if fit.n_groups <= largest:
+            break
+        costs = problem.costs(fit.centres)
+        for group in np.argsort(np.bincount(fit.labels), kind="stable"):
+            others = np.arange(fit.n_groups) != group
+            trial = descend_binary(costs[:, others], problem.ensemble.offsets, strength, None, rng, 3)
+            value = _value(problem, trial, strength)
+            if value < fit.objective:
+                kept = Fit(trial, problem.barycenters(trial, fit.n_groups - 1, fit.centres[others]), value, (), True)
+                fit = _alternate(
+                    problem, kept.centres, strength, trial, rng, max_iterations, tolerance, (*fit.history, value)
+                )
+                improved = True
+                break
+    return fit
+
+
+def _value(problem: Problem, labels: Labels, strength: float) -> float:
+    """Return (9) at the barycenters of a binary matching."""
+    compact, centres = _compact(problem, labels)
+    return _matched(problem.costs(centres), compact) + strength * binary_penalty(compact, len(centres))
+
+
+def fit_relaxed(
+    problem: Problem, centres: Array, strength: float, max_iterations: int, tolerance: float, gap: float
+) -> Fit:
+    """Descend on (9) with P relaxed to P >= 0, each matching solved to a certified relative gap; then round.
+
+    Components with total mass below 0.999 are dropped, the largest are put back while a site has more components than
+    are left, and the descent goes on without the dropped ones. Rounding takes the assignment nearest the plan.
+
+    Parameters
+    ----------
+    problem, centres, strength, max_iterations, tolerance
+        As in ``fit_binary``.
+    gap
+        Relative gap at which a matching counts as solved.
+    """
+    history: tuple[float, ...] = ()
+    while True:
+        plan, centres, values, converged, certified = _alternate_relaxed(
+            problem, centres, strength, max_iterations, tolerance, gap
+        )
+        history += values if not history or values[0] <= history[-1] else tuple(v for v in values if v <= history[-1])
+        mass = plan.sum(axis=0)
+        active = mass >= _ACTIVE_MASS
+        largest = int(problem.ensemble.sizes.max())
+        if active.sum() < largest:
+            active[np.argsort(-mass, kind="stable")[:largest]] = True
+        if np.all(active):
+            break
+        centres = centres[active]
+    labels = assign_blocks(-plan, problem.ensemble.offsets)
+    used, compact = np.unique(labels, return_inverse=True)
+    return Fit(
+        compact,
+        problem.barycenters(compact, len(used)),
+        history[-1],
+        history,
+        converged,
+        certified,
+        plan[:, used],
+    )
+
+
+def _alternate_relaxed(
+    problem: Problem, centres: Array, strength: float, max_iterations: int, tolerance: float, gap: float
+) -> tuple[Array, Array, tuple[float, ...], bool, float]:
+    values: list[float] = []
+    costs, plan, warm, certified, best = problem.costs(centres), None, None, np.inf, np.inf
+    for _ in range(max_iterations):
+        solved = solve_relaxed(costs, problem.ensemble.offsets, strength, gap, _ADMM_STEPS, warm)
+        moved = problem.centres(plan_sums(problem.averaged, solved.plan, problem.ensemble.row_weights), centres)
+        moved_costs = problem.costs(moved)
+        value = float(np.sum(moved_costs * solved.plan) + strength * np.linalg.norm(solved.plan, axis=0).sum())
+        if plan is not None and value > best:
+            return plan, centres, tuple(values), True, certified
+        certified = (solved.upper - solved.lower) / max(1.0, abs(solved.upper))
+        small = best - value <= tolerance * abs(value)
+        plan, centres, costs, warm, best = solved.plan, moved, moved_costs, solved.state, value
+        values.append(value)
+        if small:
+            return plan, centres, tuple(values), True, certified
+    assert plan is not None  # noqa: S101  (max_iterations is at least 1)
+    return plan, centres, tuple(values), False, certified

@@ -1,0 +1,87 @@
+"""Adapters: which libraries' models are taken in and given back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from consilience.errors import UnsupportedError
+from consilience.families.posterior import Features, Posterior
+from consilience.models.base import Adapter
+from consilience.models.sklearn_bayesian_mixture import BayesianGaussianMixtureAdapter
+from consilience.models.sklearn_kmeans import KMeansAdapter
+from consilience.models.sklearn_mixture import GaussianMixtureAdapter
+from consilience.models.sklearn_topics import LatentDirichletAllocationAdapter
+
+ADAPTERS: tuple[Adapter, ...] = (
+    BayesianGaussianMixtureAdapter(),
+    GaussianMixtureAdapter(),
+    KMeansAdapter(),
+    LatentDirichletAllocationAdapter(),
+)
+"""Every adapter; a new one is one file and one line here."""
+
+
+def describe(model: Any, *, samples: float | None = None, features: Features | None = None) -> Posterior:
+    """Return the posterior over the components of a fitted model: what a site sends.
+
+    Parameters
+    ----------
+    model
+        A fitted model of a library in the table, or a Posterior, which is returned as it is.
+    samples
+        Number of observations it was fitted to; needed for models that do not record it (GaussianMixture).
+    features
+        What the columns mean; taken from the model where it knows.
+
+    Raises
+    ------
+    UnsupportedError
+        When no adapter knows the model's class.
+    InputError
+        When the model is not fitted or has parameters outside its family.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> model = KMeans(n_clusters=2, n_init=1, random_state=0).fit([[0.0], [0.1], [5.0], [5.1]])
+    >>> describe(model).counts
+    array([2., 2.])
+    """
+    if isinstance(model, Posterior):
+        return model if features is None else replace(model, features=features)
+    for adapter in ADAPTERS:
+        if adapter.accepts(model):
+            posterior = adapter.describe(model, samples)
+            return posterior if features is None else replace(posterior, features=features)
+    known = ", ".join(adapter.kind for adapter in ADAPTERS)
+    raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {known}")
+
+
+def rebuild(posterior: Posterior) -> Any:
+    """Return a fitted model with the components of `posterior`, of the kind that ``posterior.source`` names.
+
+    A posterior that came from no library's model is returned as it is.
+
+    Raises
+    ------
+    UnsupportedError
+        When this version has no adapter for that kind.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> model = KMeans(n_clusters=2, n_init=1, random_state=0).fit([[0.0], [0.1], [5.0], [5.1]])
+    >>> rebuild(describe(model)).predict([[4.9]]).shape
+    (1,)
+    """
+    kind = posterior.source.get("kind")
+    if kind is None:
+        return posterior
+    for adapter in ADAPTERS:
+        if adapter.kind == kind:
+            return adapter.rebuild(posterior)
+    raise UnsupportedError(f"this version cannot rebuild a {kind!r}; known: {', '.join(a.kind for a in ADAPTERS)}")
+
+
+__all__ = ["ADAPTERS", "Adapter", "describe", "rebuild"]

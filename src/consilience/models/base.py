@@ -1,0 +1,65 @@
+"""What an adapter is: how a library's fitted model becomes a posterior, and a posterior becomes such a model.
+
+To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe`` and
+``rebuild``, and add an instance to the table in ``__init__``; the laws in ``tests/contracts`` then run on it. An adapter
+recognises models by the names of their classes, so a library is imported only when one of its models is rebuilt.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, final
+
+from consilience.errors import InputError
+from consilience.families.posterior import Features, Posterior
+
+ASSUMED_SAMPLES = 1000.0
+"""Observations that a model is taken to be fitted to when neither it nor the user says how many."""
+
+
+class Adapter(ABC):
+    """One class of fitted models, in and out."""
+
+    kind: ClassVar[str]
+    library: ClassVar[str]
+    class_name: ClassVar[str]
+
+    @abstractmethod
+    def describe(self, model: Any, samples: float | None) -> Posterior:
+        """Return the posterior over the components of a fitted `model`.
+
+        `samples` is the number of observations it was fitted to, for models that do not record it.
+        """
+
+    @abstractmethod
+    def rebuild(self, posterior: Posterior) -> Any:
+        """Return a fitted model with the components of `posterior`."""
+
+    @final
+    def accepts(self, model: object) -> bool:
+        """Return whether `model` is of this class or a subclass."""
+        return any(
+            kind.__name__ == self.class_name and kind.__module__.split(".")[0] == self.library
+            for kind in type(model).__mro__
+        )
+
+    @final
+    def fitted(self, model: Any, attribute: str) -> None:
+        """Raise unless `model` has the attribute that fitting sets."""
+        if not hasattr(model, attribute):
+            raise InputError(f"this {self.class_name} is not fitted yet; call fit first")
+
+
+def sklearn_features(model: Any) -> Features:
+    """Return the column names that scikit-learn recorded, where it did."""
+    names = getattr(model, "feature_names_in_", None)
+    return Features() if names is None else Features(names=tuple(str(name) for name in names))
+
+
+def set_sklearn_features(model: Any, posterior: Posterior, n_features: int) -> None:
+    """Give a rebuilt estimator the number of columns, and their names where known."""
+    model.n_features_in_ = n_features
+    if posterior.features.names is not None:
+        import numpy as np
+
+        model.feature_names_in_ = np.array(posterior.features.names, dtype=object)

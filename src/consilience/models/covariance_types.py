@@ -1,0 +1,78 @@
+"""The four covariance types of scikit-learn's mixtures as conjugate families, both ways.
+
+``full`` and ``tied`` are Normal-Wisharts. A tied covariance is one factor that all components of a model share; every
+component carries a copy of it, which is exact: averaging the copies of the fused components gives the shared factor of
+the joint posterior, scatter of the matched means included. ``diag`` and ``spherical`` are Normal-Gammas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.families import Family, NormalGamma, NormalWishart, SphericalNormalGamma
+
+COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
+
+
+@dataclass(frozen=True, eq=False)
+class ConjugateParameters:
+    """Means (n, D), kappa (n,), degrees of freedom (n,) and spread: dof times a typical covariance of the type's shape."""
+
+    mean: Array
+    kappa: Array
+    dof: Array
+    spread: Array
+
+
+def family_of(covariance_type: str, dim: int) -> Family:
+    """Return the conjugate family of a covariance type.
+
+    Raises
+    ------
+    InputError
+        For another covariance type.
+    """
+    if covariance_type in ("full", "tied"):
+        return NormalWishart(dim)
+    if covariance_type == "diag":
+        return NormalGamma(dim)
+    if covariance_type == "spherical":
+        return SphericalNormalGamma(dim)
+    raise InputError(f"covariance_type: expected one of {', '.join(COVARIANCE_TYPES)}, found {covariance_type!r}")
+
+
+def to_natural(family: Family, parameters: ConjugateParameters) -> Array:
+    """Return natural parameters (n, P); spread is (n, D, D), (n, D) or (n,) by family."""
+    mean, kappa, dof, spread = parameters.mean, parameters.kappa, parameters.dof, parameters.spread
+    if isinstance(family, NormalWishart):
+        return family.to_natural(mean=mean, kappa=kappa, inverse_scale=spread, dof=dof)
+    if isinstance(family, NormalGamma):
+        return family.to_natural(mean=mean, kappa=kappa, shape=dof / 2.0, rate=spread / 2.0)
+    assert isinstance(family, SphericalNormalGamma)  # noqa: S101  (narrows the type; family_of gives no other)
+    return family.to_natural(mean=mean, kappa=kappa, shape=family.dim * dof / 2.0, rate=family.dim * spread / 2.0)
+
+
+def from_natural(family: Family, natural: Array) -> ConjugateParameters:
+    """Return the inverse of ``to_natural``."""
+    if isinstance(family, NormalWishart):
+        mean, kappa, inverse_scale, dof = family.standard(natural)
+        return ConjugateParameters(mean, kappa, dof, inverse_scale)
+    if isinstance(family, NormalGamma):
+        mean, kappa, shape, rate = family.standard(natural)
+        return ConjugateParameters(mean, kappa, 2.0 * shape, 2.0 * rate)
+    assert isinstance(family, SphericalNormalGamma)  # noqa: S101  (narrows the type; family_of gives no other)
+    mean, kappa, shape, rate = family.standard(natural)
+    return ConjugateParameters(mean, kappa, 2.0 * shape / family.dim, 2.0 * rate[:, 0] / family.dim)
+
+
+def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, Array]:
+    """Return scikit-learn's ``precisions_cholesky_`` and ``precisions_`` of covariances of a type."""
+    if covariance_type in ("diag", "spherical"):
+        factor = 1.0 / np.sqrt(covariances)
+        return factor, factor**2
+    upper = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariances)), -1, -2)
+    return upper, upper @ np.swapaxes(upper, -1, -2)

@@ -1,0 +1,67 @@
+"""What every fusion returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from consilience.checks import Array
+from consilience.families.posterior import Posterior
+from consilience.io.posterior_file import write_posterior
+from consilience.matching.result import Matching
+from consilience.methods.base import Status
+
+
+@dataclass(frozen=True, eq=False)
+class Fusion:
+    """A fused model and how it came about.
+
+    Parameters
+    ----------
+    posterior
+        Posterior over the fused components.
+    matching
+        Which fused component each local component became.
+    objective
+        Value of the method's objective at the end; NaN for a method without one.
+    history
+        The objective after each iteration (iterations,).
+    status
+        How the fusion ended; ``status.value`` says what to do about it.
+    details
+        What the method found on its way, such as the regularization it chose.
+    provenance
+        Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
+    """
+
+    posterior: Posterior
+    matching: Matching
+    objective: float
+    history: Array
+    status: Status
+    details: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    _rebuild: Callable[[Posterior], Any] = field(repr=False)
+
+    @cached_property
+    def model(self) -> Any:
+        """A fitted model of the kind that went in, with the fused components."""
+        return self._rebuild(self.posterior)
+
+    @property
+    def n_components(self) -> int:
+        """Number G of fused components."""
+        return self.posterior.n_components
+
+    def save(self, path: str | Path) -> None:
+        """Write the fused posterior with its provenance, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written.
+        """
+        write_posterior(Path(path), self.posterior, dict(self.provenance))

@@ -1,0 +1,39 @@
+"""Numeric tolerances of the tests, each named by what causes the error that it allows."""
+
+# -- Kullback-Leibler divergences against exact arithmetic: the promise of the families, not a measurement.
+
+# A matrix of divergences is one matrix product: its rounding is relative to the row, whose size its median tells.
+KL_MATRIX_PRODUCT = 1e-9
+# Entries below this part of their row's median would drown in that rounding, so they are computed again pair by pair.
+KL_RECOMPUTED_BELOW = 1e-6
+# What the stable formula for one pair promises, relative to the divergence itself,
+KL_PAIRWISE = 1e-8
+# down to divergences at which the components are the same for every purpose.
+KL_INDISTINGUISHABLE = 1e-12
+
+# -- Closed forms in float64.
+
+# A few thousand roundings of 1e-16 in sums of like-sized terms, or one well-conditioned Cholesky factorisation.
+ROUNDING = 1e-12
+# A log-ratio near zero is the difference of two logarithms (or digammas) of size ten, each rounded.
+LOGARITHM = 1e-14
+# Where the formula itself amplifies rounding (kappa m m' taken out of a natural parameter, far from the origin), the
+# result may err as much as if every input had moved by a few units in the last place: so many steps, generously.
+NEIGHBOURS = 30.0
+# Newton iterations, stopped when their step is of this size.
+ROOT_FINDING = 1e-8
+# Divided differences in fifty digits with a step of 1e-15: the error is the square of the step, times curvature.
+EXACT_DIFFERENCES = 1e-20
+
+# -- Comparisons with other methods of calculation.
+
+# The minimum of a smooth function is flat: its place is known only to the root of the rounding in its values.
+FLAT_MINIMUM = 1e-5
+# scipy.linalg.sqrtm and nested square roots of covariances of condition below 1e3.
+MATRIX_ROOT = 1e-9
+# The fixed point of the Wasserstein barycenter stops at a change of 1e-6 in the Frobenius norm.
+FIXED_POINT = 1e-5
+# Adaptive quadrature asks for this accuracy.
+QUADRATURE = 1e-7
+# A Monte-Carlo mean with a fixed seed lies within so many standard errors: one failure in 1.7 million honest draws.
+STANDARD_ERRORS = 5.0
