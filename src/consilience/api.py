@@ -155,9 +155,7 @@ def check(
     return problems
 
 
-def save(
-    model: Any, path: str | Path, *, samples: float | None = None, features: Features | None = None
-) -> None:
+def save(model: Any, path: str | Path, *, samples: float | None = None, features: Features | None = None) -> None:
     """Write the posterior of a fitted model to a file that can be fused: parameters only, no data.
 
     Parameters

@@ -34,7 +34,9 @@ def as_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
     if vector.ndim == 0:
         vector = np.full(1 if length is None else length, float(vector))
     if vector.ndim != 1 or (length is not None and vector.shape[0] != length):
-        raise InputError(f"{name}: expected {'any number of' if length is None else length} values, found {vector.shape}")
+        raise InputError(
+            f"{name}: expected {'any number of' if length is None else length} values, found {vector.shape}"
+        )
     return vector
 
 

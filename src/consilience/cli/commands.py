@@ -65,9 +65,7 @@ def fuse(
     if target.exists() and any(Path(model).exists() and target.samefile(model) for model in plan.models):
         raise InputError(f"{target}: is one of the models to fuse; give another output")
     chosen = seed if seed is not None else (plan.seed or 0)
-    fusion = api.fuse(
-        plan.models, plan.method, weights=plan.weights, rng=chosen, progress=not quiet, **plan.options
-    )
+    fusion = api.fuse(plan.models, plan.method, weights=plan.weights, rng=chosen, progress=not quiet, **plan.options)
     fusion.save(target)
     if not quiet:
         click.echo(_summary(fusion))

@@ -141,7 +141,9 @@ def _repeat(folder: Path, values: Array, classes: Labels, names: tuple[str, ...]
     candidates |= {
         "naive average": api.fuse(paths, "average", rng=seed).model,
         "concatenation": api.fuse(paths, "concatenate", rng=seed).model,
-        f"KL-k-means, {POOLED_COMPONENTS} told": api.fuse(paths, "kmeans", rng=seed, n_components=POOLED_COMPONENTS).model,
+        f"KL-k-means, {POOLED_COMPONENTS} told": api.fuse(
+            paths, "kmeans", rng=seed, n_components=POOLED_COMPONENTS
+        ).model,
         "fused": rebuild(api.load(folder / "fused.safetensors")),
         "fused, product": api.fuse(paths, rng=seed, combine="product").model,
         "all data pooled": _fit(values[np.concatenate(sites)], POOLED_COMPONENTS, seed),

@@ -9,17 +9,20 @@ in ``tests/contracts`` then run on it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from consilience.checks import Array, as_rows, as_weights
+from consilience.checks import Array, Labels, as_rows, as_weights
 from consilience.errors import InputError, OptionError
 
 Direction = Literal["forward", "reverse"]
 Draws = dict[str, Any]
 
 _NEAR_ZERO = 1e-6
+_ROUNDING = 3e-10
+_EPSILON = float(np.finfo(np.float64).eps)
 _PAIR_BYTES = 2**26
 
 
@@ -27,6 +30,7 @@ class Family(ABC):
     """A frozen value that knows its dimension and the geometry of its natural parameters."""
 
     name: ClassVar[str]
+    to_natural: ClassVar[Callable[..., Array]]  # natural parameters (n, P) of standard ones, given by keyword
 
     @property
     @abstractmethod
@@ -35,7 +39,7 @@ class Family(ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """What the constructor needs, as JSON values."""
+        """Return what the constructor needs, as JSON values."""
 
     @abstractmethod
     def from_natural(self, eta: Array) -> Draws:
@@ -83,7 +87,7 @@ class Family(ABC):
     def kl(self, eta_a: Array, eta_b: Array) -> Array:
         """Return the matrix KL(q_a || q_b) (n_a, n_b): one matrix product and two vectors.
 
-        Entries far below the rest of their row, where the product has lost digits, are recomputed by ``kl_pairs``.
+        Entries where the product has lost digits are recomputed by ``kl_pairs``.
 
         Parameters
         ----------
@@ -147,9 +151,14 @@ class Family(ABC):
 
     @final
     def log_density(self, eta: Array, draws: Draws) -> Array:
-        """Return log q(z | eta) (size, n) of what ``sample`` gives, relative to the base measure h."""
+        """Return log q(z | eta) (size, n) of what ``sample`` gives."""
         inner: Array = np.einsum("snp,np->sn", self.sufficient_statistics(draws), eta)
-        return inner - self.log_normalizer(eta)
+        return inner - self.log_normalizer(eta) + self.log_base_measure(draws)
+
+    def log_base_measure(self, draws: Draws) -> Array | float:
+        """Return log h of what ``sample`` gives: zero but for families that say otherwise."""
+        del draws
+        return 0.0
 
     def entropy(self, eta: Array) -> Array:
         """Return the differential entropy A(eta) - <eta, E[T]> - E[log h] (n,), in nats."""
@@ -191,33 +200,42 @@ class FixedSide:
 
     def costs(self, eta: Array) -> Array:
         """Return the divergences (n_moving, n_fixed), clipped at zero."""
-        product, moving, fixed = self._parts(eta)
+        left, right, moving, fixed = self._factors(eta)
+        product: Array = left @ right.T
         product += moving[:, None]
         product += fixed
         return np.maximum(product, 0.0, out=product)
 
-    def _parts(self, eta: Array) -> tuple[Array, Array, Array]:
+    def _factors(self, eta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return the two factors of the product and the two vectors added to it."""
         potential, offset = self._from_centre(eta), eta - self.centre
         if self.direction == "reverse":
-            return -(offset @ self.slope.T), potential, self.intercept
+            return -offset, self.slope, potential, self.intercept
         slope = self.family.mean_parameters(eta) - self.centre_mean
-        return -(slope @ self.offset.T), np.einsum("np,np->n", slope, offset) - potential, self.potential
+        return -slope, self.offset, np.einsum("np,np->n", slope, offset) - potential, self.potential
 
     def accurate_costs(self, eta: Array) -> Array:
         """Return ``costs`` with every entry that has lost digits recomputed from its pair.
 
-        An entry counts as lost below 1e-6 of its row's median or of the numbers it was summed from.
+        Lost are entries below 1e-6 of their row's median, and those whose rounding error may exceed 3e-10 of the larger
+        of themselves and that median.
         """
-        product, moving, fixed = self._parts(eta)
-        matrix: Array = product + moving[:, None] + fixed
+        left, right, moving, fixed = self._factors(eta)
+        matrix: Array = left @ right.T + moving[:, None] + fixed
         if matrix.size == 0:
             return matrix
-        level = np.maximum(np.abs(np.median(matrix, axis=1))[:, None], np.abs(moving)[:, None] + np.abs(fixed))
-        rows, columns = np.nonzero(matrix < _NEAR_ZERO * level)
+        median = np.abs(np.median(matrix, axis=1))[:, None]
+        if self.direction == "forward":  # differences of mean parameters carry the rounding of both
+            left_size, right_size = np.abs(left) + 2.0 * np.abs(self.centre_mean), np.abs(right)
+        else:
+            left_size, right_size = np.abs(left), np.abs(right) + 2.0 * np.abs(self.centre_mean)
+        rounding = _EPSILON * (left_size @ right_size.T + np.abs(moving)[:, None] + np.abs(fixed))
+        lost = (matrix < _NEAR_ZERO * median) | (rounding > _ROUNDING * np.maximum(median, matrix))
+        rows, columns = np.nonzero(lost)
         matrix[rows, columns] = self.pairs(eta, rows, columns)
         return np.maximum(matrix, 0.0, out=matrix)
 
-    def pairs(self, eta: Array, rows: Array, columns: Array) -> Array:
+    def pairs(self, eta: Array, rows: Labels, columns: Labels) -> Array:
         """Return the divergence of each (moving row, fixed row) pair, accurately, in chunks of bounded memory."""
         result = np.empty(len(rows))
         step = max(1, _PAIR_BYTES // (8 * self.family.size))
@@ -229,4 +247,3 @@ class FixedSide:
             else:
                 result[part] = self.family.kl_pairs(fixed, moving)
         return result
-

@@ -39,7 +39,7 @@ class Categorical(Family):
         return self.dim - 1
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def to_natural(self, *, probabilities: ArrayLike) -> Array:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_rows, as_weights
 from consilience.families.base import Draws, Family
-from consilience.families.special import log_excess
+from consilience.families.special import ratio_excess
 from consilience.families.wasserstein import squared_distances
 
 
@@ -33,7 +33,7 @@ class DiagonalGaussian(Family):
         return 2 * self.dim
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def to_natural(self, *, mean: ArrayLike, variance: ArrayLike) -> Array:
@@ -68,9 +68,9 @@ class DiagonalGaussian(Family):
         """Return KL(a || b) from differences of natural parameters."""
         linear_a, precision_a = self._split(eta_a)
         linear_b, precision_b = self._split(eta_b)
-        change = (precision_b - precision_a) / precision_a
-        shift = (linear_b - linear_a) - change * linear_a
-        return 0.5 * np.sum(log_excess(change) + shift**2 / precision_b, axis=1)
+        change = precision_b - precision_a
+        shift = (linear_b - linear_a) - change / precision_a * linear_a
+        return 0.5 * np.sum(ratio_excess(change, precision_b, precision_a) + shift**2 / precision_b, axis=1)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a variance that is not positive."""

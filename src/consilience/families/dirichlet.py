@@ -11,7 +11,7 @@ from scipy.special import digamma, gammaln, polygamma
 
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Family
-from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, log_excess
+from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, ratio_excess
 
 _FLOOR = 1e-8  # psi(alpha) is about -1 / alpha: a smaller concentration carries no information, only overflow
 
@@ -59,8 +59,9 @@ class _SimplexFamily(Family):
         change = eta_b - eta_a
         total_a, total_b = a.sum(axis=1), b.sum(axis=1)
         total_change = change.sum(axis=1)
-        relative = (a * (total_change / total_a)[:, None] - change) / b
-        direction: Array = (b * log_excess(relative)).sum(axis=1)
+        scale = (total_b / total_a)[:, None]
+        apart = a * (total_change / total_a)[:, None] - change
+        direction: Array = (b * ratio_excess(apart, a * scale, b)).sum(axis=1)
         return direction + gamma_bregman(b, a).sum(axis=1) - gamma_bregman(total_b, total_a)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
@@ -109,7 +110,7 @@ class Dirichlet(_SimplexFamily):
         return self.dim
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def to_natural(self, *, concentration: ArrayLike) -> Array:
@@ -133,7 +134,7 @@ class Beta(_SimplexFamily):
         return 2
 
     def config(self) -> dict[str, Any]:
-        """Nothing to configure."""
+        """Return nothing: there is nothing to configure."""
         return {}
 
     def to_natural(self, *, a: ArrayLike, b: ArrayLike) -> Array:

@@ -11,7 +11,7 @@ from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, as_vector
 from consilience.families.base import Draws, Family
-from consilience.families.special import gamma_bregman, gamma_shape, log_excess
+from consilience.families.special import gamma_bregman, gamma_shape, ratio_excess
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Gamma(Family):
         return 2
 
     def config(self) -> dict[str, Any]:
-        """Nothing to configure."""
+        """Return nothing: there is nothing to configure."""
         return {}
 
     def to_natural(self, *, shape: ArrayLike, rate: ArrayLike) -> Array:
@@ -57,8 +57,9 @@ class Gamma(Family):
         """Return a_b h(rho - 1) + B(a_b, a_a), rho the ratio of means: two non-negative terms."""
         shape_a, shape_b = eta_a[:, 0] + 1.0, eta_b[:, 0] + 1.0
         change = eta_b - eta_a
-        ratio = (-change[:, 1] * shape_a + eta_a[:, 1] * change[:, 0]) / (-eta_a[:, 1] * shape_b)
-        return shape_b * log_excess(ratio) + gamma_bregman(shape_b, shape_a)
+        cross_a, cross_b = -eta_a[:, 1] * shape_b, -eta_b[:, 1] * shape_a
+        ratios = ratio_excess(eta_a[:, 1] * change[:, 0] - change[:, 1] * shape_a, cross_b, cross_a)
+        return shape_b * ratios + gamma_bregman(shape_b, shape_a)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a shape or rate that is not positive."""

@@ -16,12 +16,12 @@ from consilience.families.linalg import (
     flatten,
     half_solve,
     inverse,
+    log_det_excess,
     log_determinant,
     not_positive_definite,
-    relative_eigenvalues,
     unflatten,
 )
-from consilience.families.special import log_excess
+from consilience.families.special import ratio_excess
 from consilience.families.wasserstein import bures_barycenter, bures_distances, squared_distances
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -53,7 +53,7 @@ class Gaussian(Family):
         return self.dim + self.dim**2
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def to_natural(self, *, mean: ArrayLike, covariance: ArrayLike) -> Array:
@@ -91,9 +91,9 @@ class Gaussian(Family):
         return self.to_natural(mean=first, covariance=second - first[:, :, None] * first[:, None, :])
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return KL(a || b) from differences of natural parameters: (sum h(u_i) + r^T S_b r) / 2.
+        """Return KL(a || b) from differences of natural parameters, with r = Lambda_b (m_b - m_a).
 
-        u are the eigenvalues of S_a (Lambda_b - Lambda_a), h(u) = u - log(1 + u), and r is Lambda_b (m_b - m_a).
+        It is half of tr(S_a Lambda_b) - D - log|S_a Lambda_b| plus r^T S_b r.
         """
         linear_a, precision_a = self._split(eta_a)
         linear_b, precision_b = self._split(eta_b)
@@ -101,8 +101,8 @@ class Gaussian(Family):
         factor_a = cholesky(precision_a, "precision")
         mean_a = np.linalg.solve(precision_a, linear_a[:, :, None])[:, :, 0]
         shift = (linear_b - linear_a) - np.einsum("nij,nj->ni", change, mean_a)
-        spread = log_excess(relative_eigenvalues(factor_a, change)).sum(axis=1)
-        return 0.5 * (spread + np.sum(half_solve(cholesky(precision_b, "precision"), shift) ** 2, axis=1))
+        factor_b = cholesky(precision_b, "precision")
+        return 0.5 * (log_det_excess(factor_a, factor_b, change) + np.sum(half_solve(factor_b, shift) ** 2, axis=1))
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose precision is not symmetric positive definite."""
@@ -128,7 +128,7 @@ class Gaussian(Family):
         return squared_distances(a["mean"], b["mean"]) + bures_distances(a["covariance"], b["covariance"])
 
     def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
-        """Return eta (P,) of the Gaussian that minimises sum_i w_i W2^2(q, q_i); fixed point of Alvarez-Esteban et al."""
+        """Return eta (P,) of the Gaussian that minimises sum_i w_i W2^2(q, q_i), by ``bures_barycenter``."""
         share = as_weights(weights, eta.shape[0])
         share = share / share.sum()
         parameters = self.from_natural(eta)
@@ -155,7 +155,7 @@ class SphericalGaussian(Family):
         return self.dim + 1
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def to_natural(self, *, mean: ArrayLike, variance: ArrayLike) -> Array:
@@ -195,7 +195,8 @@ class SphericalGaussian(Family):
         linear_b, precision_b = self._split(eta_b)
         change = precision_b - precision_a
         shift = (linear_b - linear_a) - (change / precision_a)[:, None] * linear_a
-        return 0.5 * (self.dim * log_excess(change / precision_a) + np.sum(shift**2, axis=1) / precision_b)
+        spread = self.dim * ratio_excess(change, precision_b, precision_a)
+        return 0.5 * (spread + np.sum(shift**2, axis=1) / precision_b)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose variance is not positive."""
@@ -270,7 +271,7 @@ class KnownCovarianceGaussian(Family):
         return self.dim
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"covariance": cast("list[list[float]]", self.covariance.tolist())}
 
     def to_natural(self, *, mean: ArrayLike) -> Array:
@@ -312,6 +313,12 @@ class KnownCovarianceGaussian(Family):
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return z."""
         return np.asarray(draws["value"], dtype=np.float64)
+
+    def log_base_measure(self, draws: Draws) -> Array:
+        """Return -z^T S^-1 z / 2."""
+        value = draws["value"]
+        result: Array = -0.5 * np.einsum("...i,...i->...", value @ self.precision, value)
+        return result
 
     def entropy(self, eta: Array) -> Array:
         """Return log|2 pi e S| / 2, the same for every component."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from consilience.checks import Array, symmetric
 from consilience.errors import InputError
+from consilience.families.special import log_excess
 
 
 def flatten(matrices: Array) -> Array:
@@ -21,7 +22,7 @@ def unflatten(rows: Array, dim: int) -> Array:
 def cholesky(matrices: Array, what: str) -> Array:
     """Return lower Cholesky factors (n, D, D), or raise naming `what` and the component at fault."""
     try:
-        factors: Array = np.linalg.cholesky(matrices)
+        factors = np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
         faults = not_positive_definite(matrices, what) or [(0, f"has a {what} that is not positive definite")]
         raise InputError(f"component {faults[0][0]} {faults[0][1]}") from None
@@ -41,18 +42,32 @@ def log_determinant(factors: Array) -> Array:
     return result
 
 
+def _solve(matrices: Array, right: Array) -> Array:
+    return np.asarray(np.linalg.solve(matrices, right), dtype=np.float64)
+
+
 def half_solve(factors: Array, vectors: Array) -> Array:
     """Return L^-1 x (n, D) for each factor and vector."""
-    result: Array = np.linalg.solve(factors, vectors[:, :, None])[:, :, 0]
-    return result
+    return _solve(factors, vectors[:, :, None])[:, :, 0]
 
 
-def relative_eigenvalues(factors: Array, matrices: Array) -> Array:
-    """Return the eigenvalues (n, D) of L^-1 M L^-T."""
-    half = np.linalg.solve(factors, matrices)
-    whole = np.linalg.solve(factors, np.swapaxes(half, 1, 2))
-    result: Array = np.linalg.eigvalsh(symmetric(whole))
-    return result
+def log_det_excess(factor_a: Array, factor_b: Array, change: Array) -> Array:
+    """Return tr(A^-1 B) - D - log|A^-1 B| (n,), from Cholesky factors of A and B and ``change = B - A``.
+
+    With u the eigenvalues of A^-1 (B - A) it is sum h(u), h(u) = u - log(1 + u), which keeps its digits for B near A.
+    Where some u is not small, the trace and the difference of log determinants keep theirs.
+    """
+    half = _solve(factor_a, change)
+    whole = symmetric(_solve(factor_a, np.swapaxes(half, 1, 2)))
+    eigenvalues = np.linalg.eigvalsh(whole)
+    far = np.abs(eigenvalues).max(axis=1) > 0.5
+    near = log_excess(np.where(far[:, None], 0.0, eigenvalues)).sum(axis=1)
+    if not np.any(far):
+        return near
+    relative = _solve(factor_a[far], factor_b[far])
+    trace = np.sum(relative**2, axis=(1, 2)) - factor_a.shape[1]
+    near[far] = trace - log_determinant(factor_b[far]) + log_determinant(factor_a[far])
+    return near
 
 
 def not_positive_definite(matrices: Array, what: str) -> list[tuple[int, str]]:

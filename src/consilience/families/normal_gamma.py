@@ -12,7 +12,7 @@ from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Family
-from consilience.families.special import gamma_bregman, gamma_shape, log_excess
+from consilience.families.special import gamma_bregman, gamma_shape, minus_products_over, ratio_excess
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
@@ -42,7 +42,7 @@ class _NormalGammaFamily(Family):
         return self.dim + 2 + self.n_rates
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def _pooled(self, values: Array) -> Array:
@@ -62,7 +62,9 @@ class _NormalGammaFamily(Family):
         """Return m (n, D), kappa (n,), shape (n,) and rates (n, R)."""
         kappa = -2.0 * eta[:, self.dim]
         mean = eta[:, : self.dim] / kappa[:, None]
-        rate = -eta[:, self.dim + 1 : -1] - 0.5 * kappa[:, None] * self._pooled(mean**2)
+        linear = eta[:, : self.dim].reshape(-1, self.n_rates, self._block)
+        squares = [(linear[:, :, place], linear[:, :, place]) for place in range(self._block)]
+        rate = minus_products_over(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
         return mean, kappa, self._shape(eta), rate
 
     def _shape(self, eta: Array) -> Array:
@@ -101,10 +103,10 @@ class _NormalGammaFamily(Family):
         mean_a, kappa_a, shape_a, rate_a = self.standard(eta_a)
         mean_b, kappa_b, shape_b, rate_b = self.standard(eta_b)
         precision = shape_a[:, None] / rate_a
-        location = 0.5 * self.dim * log_excess((kappa_b - kappa_a) / kappa_a)
+        location = 0.5 * self.dim * ratio_excess(kappa_b - kappa_a, kappa_b, kappa_a)
         location += 0.5 * kappa_b * (self._pooled((mean_b - mean_a) ** 2) * precision).sum(axis=1)
         typical_a, typical_b = rate_a / shape_a[:, None], rate_b / shape_b[:, None]
-        ratios = shape_b * log_excess((typical_b - typical_a) / typical_a).sum(axis=1)
+        ratios = shape_b * ratio_excess(typical_b - typical_a, typical_b, typical_a).sum(axis=1)
         return location + ratios + self.n_rates * gamma_bregman(shape_b, shape_a)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
@@ -194,7 +196,9 @@ class SphericalNormalGamma(_NormalGammaFamily):
     def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
         """Return eta (n, P) from mean (n, D) and kappa, shape, rate (n,)."""
         means = as_rows("mean", mean, self.dim)
-        vectors = [as_vector(name, v, means.shape[0]) for name, v in (("kappa", kappa), ("shape", shape), ("rate", rate))]
+        vectors = [
+            as_vector(name, v, means.shape[0]) for name, v in (("kappa", kappa), ("shape", shape), ("rate", rate))
+        ]
         return self._natural(means, vectors[0], vectors[1], vectors[2][:, None])
 
     def from_natural(self, eta: Array) -> Draws:

@@ -17,12 +17,18 @@ from consilience.families.linalg import (
     flatten,
     half_solve,
     inverse,
+    log_det_excess,
     log_determinant,
     not_positive_definite,
-    relative_eigenvalues,
     unflatten,
 )
-from consilience.families.special import decreasing_root, gamma_bregman_below, log_excess, log_minus_digamma
+from consilience.families.special import (
+    decreasing_root,
+    gamma_bregman_below,
+    log_minus_digamma,
+    minus_products_over,
+    ratio_excess,
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class NormalWishart(Family):
         return self.dim + 2 + self.dim**2
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def to_natural(
@@ -101,7 +107,9 @@ class NormalWishart(Family):
         kappa = -2.0 * eta[:, self.dim]
         mean = eta[:, : self.dim] / kappa[:, None]
         second = -2.0 * unflatten(eta[:, self.dim + 1 : -1], self.dim)
-        return mean, kappa, second - kappa[:, None, None] * mean[:, :, None] * mean[:, None, :], self._dof(eta)
+        linear = eta[:, : self.dim]
+        inverse_scale = minus_products_over(second, [(linear[:, :, None], linear[:, None, :])], kappa[:, None, None])
+        return mean, kappa, inverse_scale, self._dof(eta)
 
     def _dof(self, eta: Array) -> Array:
         return 2.0 * eta[:, -1] + self.dim
@@ -166,12 +174,14 @@ class NormalWishart(Family):
         D h(kappa_b / kappa_a - 1) / 2 + kappa_b (m_a - m_b)^T C_a^-1 (m_a - m_b) / 2 + nu_b sum h(rho - 1) / 2
         + sum_d B_d(nu_b / 2, nu_a / 2), B_d the Bregman divergence of log Gamma(x - d / 2) - x log x.
         """
-        mean_a, kappa_a, factor_a, dof_a = self._typical(eta_a)
+        mean_a, kappa_a, inverse_scale_a, dof_a = self.standard(eta_a)
         mean_b, kappa_b, inverse_scale_b, dof_b = self.standard(eta_b)
-        change = inverse_scale_b / dof_b[:, None, None] - factor_a @ np.swapaxes(factor_a, 1, 2)
-        location = 0.5 * self.dim * log_excess((kappa_b - kappa_a) / kappa_a)
+        typical_a, typical_b = inverse_scale_a / dof_a[:, None, None], inverse_scale_b / dof_b[:, None, None]
+        factor_a, factor_b = cholesky(typical_a, "scale matrix"), cholesky(typical_b, "scale matrix")
+        change = typical_b - typical_a
+        location = 0.5 * self.dim * ratio_excess(kappa_b - kappa_a, kappa_b, kappa_a)
         location += 0.5 * kappa_b * np.sum(half_solve(factor_a, mean_b - mean_a) ** 2, axis=1)
-        shape = 0.5 * dof_b * log_excess(relative_eigenvalues(factor_a, change)).sum(axis=1)
+        shape = 0.5 * dof_b * log_det_excess(factor_a, factor_b, change)
         freedom = sum(gamma_bregman_below(0.5 * dof_b, 0.5 * dof_a, 0.5 * d) for d in range(self.dim))
         result: Array = location + shape + freedom
         return result

@@ -34,7 +34,7 @@ class Point(Family):
         return self.dim
 
     def config(self) -> dict[str, Any]:
-        """What the constructor needs."""
+        """Return what the constructor needs."""
         return {"dim": self.dim}
 
     def to_natural(self, *, value: ArrayLike) -> Array:

@@ -109,12 +109,15 @@ class Features:
         Name -> numbers of a transformation that every site must share, such as ``{"mean": ..., "scale": ...}``.
     classes
         Order of class labels, for models that have them.
+    from_columns
+        Whether the model itself was trained on named columns, so that a rebuilt one expects them too.
     """
 
     names: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
     scaling: Mapping[str, tuple[float, ...]] | None = None
     classes: tuple[str, ...] | None = None
+    from_columns: bool = False
 
     def __post_init__(self) -> None:
         for name in ("names", "units", "classes"):
@@ -132,6 +135,7 @@ class Features:
             for name in ("names", "units", "classes")
         }
         fields["scaling"] = None if self.scaling is None else {key: list(v) for key, v in self.scaling.items()}
+        fields["from_columns"] = self.from_columns or None
         return {name: value for name, value in fields.items() if value is not None}
 
     def differences(self, other: Features) -> list[str]:

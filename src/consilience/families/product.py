@@ -44,7 +44,7 @@ class Product(Family):
         return sum(family.size for _, family in self.blocks)
 
     def config(self) -> dict[str, Any]:
-        """The blocks' names and configurations."""
+        """Return the blocks' names and configurations."""
         return {"blocks": {name: {"name": family.name, **family.config()} for name, family in self.blocks}}
 
     def _parts(self, *arrays: Array) -> Iterator[tuple[Any, ...]]:
@@ -60,7 +60,6 @@ class Product(Family):
         names = [name for name, _ in self.blocks]
         if sorted(parameters) != sorted(names):
             raise InputError(f"Product: expected parameters for the blocks {names}, found {sorted(parameters)}")
-        family: Any
         return np.concatenate([family.to_natural(**parameters[name]) for name, family in self.blocks], axis=1)
 
     def from_natural(self, eta: Array) -> Draws:

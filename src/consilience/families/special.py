@@ -12,7 +12,7 @@ equal numbers; these forms are sums of non-negative terms. With ``h(u) = u - log
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,7 @@ _NODES: Final = (1.0 + _LEGENDRE[0]) / 2.0
 _NODE_WEIGHTS: Final = _LEGENDRE[1] / 2.0
 _ATANH_TERMS: Final = 12
 _ROOT_STEPS: Final = 120
+_SPLITTER: Final = 2.0**27 + 1.0
 
 
 def log_excess(u: Array) -> Array:
@@ -54,10 +55,56 @@ def log_excess(u: Array) -> Array:
     return np.where(near, series, large - np.log1p(large))
 
 
+def ratio_excess(change: Array, b: Array, a: Array) -> Array:
+    """Return ``h(b / a - 1)`` for positive `a` and `b` with ``b - a = change``.
+
+    `change` gives the digits where `a` is near `b`; the logarithm of the ratio gives them where the two are far apart,
+    since ``1 + u`` loses them for `u` near -1.
+    """
+    u = change / a
+    far = np.abs(u) > 0.5
+    ratio = np.where(far, b / a, 1.0)
+    return np.where(far, ratio - 1.0 - np.log(ratio), log_excess(np.where(far, 0.0, u)))
+
+
+def minus_products_over(first: Array, pairs: Sequence[tuple[Array, Array]], divisor: Array) -> Array:
+    """Return ``first`` minus the sum of ``x y / divisor`` over pairs, accurate also where they nearly cancel.
+
+    Every product, division and sum is split into its rounded value and its error (Dekker 1971); the errors are added
+    at the end.
+    """
+    high, low = first, np.zeros_like(first)
+    for x, y in pairs:
+        product, product_error = _two_product(x, y)
+        quotient = product / divisor
+        back, back_error = _two_product(quotient, divisor)
+        left = (product - back) - back_error + product_error
+        total = high - quotient
+        shadow = total - high
+        low = low + ((high - (total - shadow)) - (quotient + shadow)) - left / divisor
+        high = total
+    result: Array = high + low
+    return result
+
+
+def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
+    """Return the rounded product and its exact error, by Veltkamp splitting."""
+    product = x * y
+    x_high, x_low = _halves(x)
+    y_high, y_low = _halves(y)
+    error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    return product, error
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    scaled = x * _SPLITTER
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
 def entropy_bregman(b: Array, a: Array) -> Array:
     """Return ``b log(b / a) - b + a``, the Bregman divergence of ``x log x``, for positive `a` and `b`."""
-    result: Array = b * log_excess((a - b) / b)
-    return result
+    return b * ratio_excess(a - b, a, b)
 
 
 def gamma_bregman(b: Array, a: Array) -> Array:
@@ -72,9 +119,8 @@ def gamma_bregman(b: Array, a: Array) -> Array:
     True
     """
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    relative = (b - a) / a
-    result = 0.5 * log_excess(relative)
-    near = np.abs(relative) < _NEAR
+    result = 0.5 * ratio_excess(b - a, b, a)
+    near = np.abs(b - a) < _NEAR * a
     far = ~near
     if np.any(near):
         result[near] += _taylor_remainder(b[near], a[near], _binet_curvature)
@@ -139,7 +185,7 @@ def log_minus_digamma(x: Array) -> Array:
 
 
 def decreasing_root(function: Callable[[Array], tuple[Array, Array]], start: Array) -> Array:
-    """Return, for every entry, the root in ``[-700, 700]`` of a decreasing function: Newton kept inside a bracket.
+    """Return, for every entry, the root in [-700, 700] of a decreasing function: Newton kept inside a bracket.
 
     Parameters
     ----------
@@ -165,7 +211,7 @@ def decreasing_root(function: Callable[[Array], tuple[Array, Array]], start: Arr
 
 
 def gamma_shape(gap: Array) -> Array:
-    """Return the shape `a` with ``log a - psi(a) = gap`` (n,), for positive gaps: the Gamma of given E x and E log x."""
+    """Return the shape `a` with ``log a - psi(a) = gap`` (n,): the Gamma of given E x and E log x."""
 
     def function(z: Array) -> tuple[Array, Array]:
         a = np.exp(z)

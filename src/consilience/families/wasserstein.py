@@ -41,8 +41,8 @@ def bures_distances(a: Array, b: Array) -> Array:
 def bures_barycenter(covariances: Array, share: Array, tolerance: float = 1e-12, max_iterations: int = 500) -> Array:
     """Return the covariance (D, D) that minimises the weighted sum of Bures distances.
 
-    Fixed point S <- S^-1/2 (sum_i w_i (S^1/2 S_i S^1/2)^1/2)^2 S^-1/2 (Alvarez-Esteban et al. 2016, equation 8), stopped
-    at a relative Frobenius change below `tolerance`; it increases towards the unique solution from any start.
+    Fixed point S <- S^-1/2 (sum_i w_i (S^1/2 S_i S^1/2)^1/2)^2 S^-1/2 (Alvarez-Esteban et al. 2016), stopped at a
+    relative Frobenius change below `tolerance`; the solution is unique.
     """
     current: Array = np.einsum("n,nij->ij", share, covariances)
     for _ in range(max_iterations):

@@ -1,9 +1,9 @@
 """Posterior files: safetensors, with everything but arrays in one JSON document of the header.
 
 Format 1 (provisional until the statistical models are complete). Tensors, all float64: ``natural`` (L, P), and where
-present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and ``attached.NAME.precision``. The header's metadata has one
-key, ``consilience``, whose value is the JSON of ``Header``. One key, because the order of several is not fixed, and the
-same fusion must give the same bytes.
+present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and ``attached.NAME.precision``. The header's metadata has
+one key, ``consilience``, whose value is the JSON of ``Header``. One key, because the order of several is not fixed, and
+the same fusion must give the same bytes.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class FeaturesHeader(BaseModel):
     units: list[str] | None = None
     scaling: dict[str, list[float]] | None = None
     classes: list[str] | None = None
+    from_columns: bool = False
 
 
 class Header(BaseModel):

@@ -4,7 +4,8 @@ Rows are local components (L of them, in blocks of one site each), columns are g
 
     min_P <C, P> + lambda sum_g ||P_g||_2,   rows of P sum to 1, each block's columns sum to at most 1, P >= 0,
 
-equations (8) and (9) of Claici et al. 2020. For binary P the norm of a column is the square root of its number of users.
+equations (8) and (9) of Claici et al. 2020. For binary P the norm of a column is the square root of its number of
+users.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def descend_binary(
 ) -> Labels:
     """Return labels (L,) after block-coordinate descent on (9) with binary P; exact in each block.
 
-    Given the users n_g outside block j, its optimum is the assignment with costs C + lambda (sqrt(n_g + 1) - sqrt(n_g)).
-    With ``strength`` zero the blocks are independent and solved at once.
+    Given the users n_g outside block j, its optimum is the assignment with costs C + lambda (sqrt(n_g + 1) -
+    sqrt(n_g)). With ``strength`` zero the blocks are independent and solved at once.
 
     Parameters
     ----------

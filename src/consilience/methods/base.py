@@ -1,8 +1,8 @@
 """What every fusion method is: match, then average.
 
-A method is a frozen dataclass of options with one job of its own, ``match``: labels for the stacked components. The rest
-is the same for all: put the models in canonical order, average what was matched, carry what is attached, and put the
-fused components in an order that does not depend on how the local ones were numbered.
+A method is a frozen dataclass of options with one job of its own, ``match``: labels for the stacked components. The
+rest is the same for all: put the models in canonical order, average what was matched, carry what is attached, and put
+the fused components in an order that does not depend on how the local ones were numbered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 

@@ -1,9 +1,9 @@
 """Average: what a fused component is, given the local components that are copies of it.
 
-Two answers, and they mean different things. The **barycenter** is the Kullback-Leibler mean of the copies: it keeps the
-width of one site's posterior. The **product** is the posterior given all sites' data, each site's prior removed once and
-one prior put back: its width shrinks as data adds up, and for conjugate models with matched components it equals the
-posterior that pooling the data would give.
+Two answers, and they mean different things. The **barycenter** is the Kullback-Leibler mean of the copies: it keeps
+the width of one site's posterior. The **product** is the posterior given all sites' data, each site's prior removed
+once and one prior put back: its width shrinks as data adds up, and for conjugate models with matched components it
+equals the posterior that pooling the data would give.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def plan_sums(parameters: Array, plan: Array, weights: Array) -> GroupSums:
 
 
 def averaged_parameters(family: Family, natural: Array, direction: Direction) -> Array:
-    """Return the parameters whose mean is the barycenter: natural ones, or mean parameters for the reverse direction."""
+    """Return the parameters whose mean is the barycenter: natural ones, or mean parameters in the reverse direction."""
     return natural if direction == "forward" else family.mean_parameters(natural)
 
 
@@ -127,7 +127,8 @@ def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, dir
 
 def _totals(values: Array, labels: Labels, weights: Array, n_groups: int) -> Array:
     kept = labels >= 0
-    return np.bincount(labels[kept], weights=(values * weights)[kept], minlength=n_groups)
+    totals = np.bincount(labels[kept], weights=(values * weights)[kept], minlength=n_groups)
+    return totals.astype(np.float64, copy=False)
 
 
 def _product(ensemble: Ensemble, labels: Labels, n_groups: int, prior: Array) -> Array:

@@ -5,20 +5,18 @@ Claici, Yurochkin, Ghosh, Solomon, "Model Fusion with Kullback-Leibler Divergenc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
-from consilience.methods.kl_descent import Fit, Problem, fit_binary, fit_relaxed
+from consilience.methods.kl_descent import Fit, Problem, fit_binary, fit_relaxed, without_one_group
 
-_PATH = np.geomspace(4.0, 0.02, 12)
 _PATH_RESTARTS = 2
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -30,13 +28,14 @@ class KLFusion(Method):
     n_components
         Number G of fused components, at least that of the largest site; None finds it.
     regularization
-        Multiplier of the standard deviation of cross-site divergences that gives lambda, the price of a component; the
-        paper uses 0.1. ``"auto"`` takes the value on a path whose number of components the slope heuristic prefers.
+        A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
+        give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
+        number of components up to `max_components` and takes the one that the slope heuristic prefers.
     max_components
         Upper limit of G when it is to be found; None takes three times the largest site, or all components if fewer.
     assignment
         ``"integral"`` keeps the matching binary; ``"relaxed"`` solves the convex relaxation of each matching step to a
-        certified gap, as the paper does, and rounds at the end.
+        certified gap, as the paper does, and rounds at the end. They differ only under a numeric `regularization`.
     direction
         ``"forward"``: KL(fused || local), means of natural parameters (the paper). ``"reverse"``: KL(local || fused),
         means of mean parameters.
@@ -102,9 +101,10 @@ class KLFusion(Method):
         for option in ("n_components", "max_components"):
             value = getattr(self, option)
             if value is not None and value < largest:
+                name = ensemble.names[int(ensemble.sizes.argmax())]
                 reasons.append(
-                    f"{option} is {value}, but {ensemble.names[int(ensemble.sizes.argmax())]} has {largest} components, "
-                    f"and no two of one model may become the same: give at least {largest}"
+                    f"{option} is {value}, but {name} has {largest} components, and no two of one model may become "
+                    f"the same: give at least {largest}"
                 )
         return reasons
 
@@ -115,14 +115,16 @@ class KLFusion(Method):
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         problem = Problem(ensemble, self.direction)
         details: dict[str, Any] = {}
-        if self.n_components is not None:
-            count, multiplier = min(self.n_components, len(ensemble.natural)), 0.0
-        else:
-            count = self._limit(ensemble)
-            multiplier, path = self._multiplier(problem, count, rng, progress)
-            details |= {"regularization": multiplier, "spread": problem.spread, "path": path}
-        strength = multiplier * problem.spread
         best: Fit | None = None
+        strength = 0.0
+        if self.n_components is not None:
+            count = min(self.n_components, len(ensemble.natural))
+        elif self.regularization == "auto":
+            best, details["path"] = self._choose_size(problem, rng, progress)
+            count = best.n_groups
+        else:
+            count, strength = self._limit(ensemble), self.regularization * problem.spread
+            details |= {"regularization": float(self.regularization), "spread": problem.spread}
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             fit = self._start(problem, count, strength, generator)
@@ -133,7 +135,7 @@ class KLFusion(Method):
         if best.gap is not None:
             details["certified_gap"] = best.gap
         return Assignment(
-            best.labels, best.objective, np.array(best.history), self._status(best, count, ensemble), best.plan, details
+            best.labels, best.objective, np.array(best.history), self._status(best, ensemble), best.plan, details
         )
 
     def _limit(self, ensemble: Ensemble) -> int:
@@ -151,41 +153,41 @@ class KLFusion(Method):
             return fit_relaxed(problem, seeds, strength, self.max_iterations, self.tolerance, self.gap)
         return fit_binary(problem, seeds, strength, rng, self.max_iterations, self.tolerance)
 
-    def _multiplier(
-        self, problem: Problem, count: int, rng: np.random.Generator, progress: Progress
-    ) -> tuple[float, list[dict[str, float]]]:
-        """Return the multiplier and the path it was chosen from."""
-        if self.regularization != "auto":
-            return float(self.regularization), []
-        method = replace(self, assignment="integral")
-        points: dict[int, tuple[float, float]] = {}
-        steps = [(value, generator) for generator in rng.spawn(_PATH_RESTARTS) for value in _PATH]
-        for step, (value, generator) in enumerate(steps):
-            progress(step, len(steps))
-            fit = method._start(problem, count, value * problem.spread, generator)
-            cost = float(problem.matched_cost(fit.centres, fit.labels))
-            if fit.n_groups not in points or cost < points[fit.n_groups][0]:
-                points[fit.n_groups] = (cost, float(value))
-        sizes = np.array(sorted(points))
-        costs = np.array([points[size][0] for size in sizes])
-        chosen = int(sizes[slope_heuristic(sizes, costs)])
-        path = [{"n_components": int(s), "cost": points[s][0], "regularization": points[s][1]} for s in sizes.tolist()]
-        return points[chosen][1], path
+    def _choose_size(
+        self, problem: Problem, rng: np.random.Generator, progress: Progress
+    ) -> tuple[Fit, list[dict[str, float]]]:
+        """Return the fit whose number of components the slope heuristic prefers, and the costs it was chosen from.
 
-    def _status(self, fit: Fit, count: int, ensemble: Ensemble) -> Status:
+        Sizes are fitted from the largest down: from fresh seeds, and from the next larger fit less one group.
+        """
+        sizes = np.arange(int(problem.ensemble.sizes.max()), self._limit(problem.ensemble) + 1)
+        fits: dict[int, Fit] = {}
+        for step, (size, generator) in enumerate(zip(sizes[::-1].tolist(), rng.spawn(len(sizes)), strict=True)):
+            progress(step, len(sizes))
+            tried = [self._start(problem, size, 0.0, child) for child in generator.spawn(_PATH_RESTARTS)]
+            if size + 1 in fits:
+                centres = without_one_group(problem, fits[size + 1])
+                tried.append(fit_binary(problem, centres, 0.0, generator, self.max_iterations, self.tolerance))
+            fits[size] = min(tried, key=lambda fit: fit.objective)
+        costs = np.minimum.accumulate([fits[size].objective for size in sizes.tolist()])
+        path = [{"n_components": int(g), "cost": float(c)} for g, c in zip(sizes, costs, strict=True)]
+        return fits[int(sizes[slope_heuristic(sizes, costs)])], path
+
+    def _status(self, fit: Fit, ensemble: Ensemble) -> Status:
         if not fit.converged:
             return Status.MAX_ITERATIONS
-        if self.n_components is None and fit.n_groups == count < len(ensemble.natural) and count > ensemble.sizes.max():
+        limit = self._limit(ensemble)
+        if self.n_components is None and fit.n_groups == limit < len(ensemble.natural):
             return Status.AT_CAPACITY
         return Status.CONVERGED
 
 
-def slope_heuristic(sizes: Array, costs: Array) -> int:
+def slope_heuristic(sizes: Labels, costs: Array) -> int:
     """Return the index of the model size that the slope heuristic prefers.
 
-    Where a model is large enough, further components only fit noise and the cost falls linearly; twice that slope is the
-    penalty per component (Birge & Massart 2007; Baudry, Maugis, Michel 2012). The slope is fitted to the upper half of
-    the sizes found. Nothing here needs the posteriors to be calibrated: a cost in any unit gives the same answer.
+    Where a model is large enough, further components only fit noise and the cost falls linearly; twice that slope is
+    the penalty per component (Birge & Massart 2007; Baudry, Maugis, Michel 2012). The slope is fitted to the upper half
+    of the sizes found. Nothing here needs the posteriors to be calibrated: a cost in any unit gives the same answer.
 
     Parameters
     ----------

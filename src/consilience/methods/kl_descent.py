@@ -155,7 +155,7 @@ def fit_binary(
     """Descend on (9) with binary P from `centres`.
 
     A group that nobody uses may have any centre at no cost, so it is offered the worst-matched local component; the
-    next matching opens it only if that lowers the objective. At the end whole groups are dissolved as long as that does.
+    next matching opens it only if that lowers the objective. At the end groups are dissolved as long as that does.
 
     Parameters
     ----------
@@ -249,6 +249,16 @@ def _dissolve(
                 improved = True
                 break
     return fit
+
+
+def without_one_group(problem: Problem, fit: Fit) -> Array:
+    """Return the centres (G - 1, P) left when the group goes whose members cost least to place elsewhere."""
+    costs = problem.costs(fit.centres)
+    trials = []
+    for group in range(fit.n_groups):
+        left = np.delete(costs, group, axis=1)
+        trials.append(_matched(left, assign_blocks(left, problem.ensemble.offsets)))
+    return np.delete(fit.centres, int(np.argmin(trials)), axis=0)
 
 
 def _value(problem: Problem, labels: Labels, strength: float) -> float:

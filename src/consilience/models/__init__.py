@@ -53,7 +53,9 @@ def describe(model: Any, *, samples: float | None = None, features: Features | N
     for adapter in ADAPTERS:
         if adapter.accepts(model):
             posterior = adapter.describe(model, samples)
-            return posterior if features is None else replace(posterior, features=features)
+            if features is None:
+                return posterior
+            return replace(posterior, features=replace(features, from_columns=posterior.features.from_columns))
     known = ", ".join(adapter.kind for adapter in ADAPTERS)
     raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {known}")
 

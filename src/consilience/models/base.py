@@ -1,14 +1,16 @@
 """What an adapter is: how a library's fitted model becomes a posterior, and a posterior becomes such a model.
 
-To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe`` and
-``rebuild``, and add an instance to the table in ``__init__``; the laws in ``tests/contracts`` then run on it. An adapter
-recognises models by the names of their classes, so a library is imported only when one of its models is rebuilt.
+To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe``
+and ``rebuild``, and add an instance to the table in ``__init__``; the laws in ``tests/contracts`` then run on it. An
+adapter recognises models by the names of their classes, so a library is imported only when a model is rebuilt.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, final
+
+import numpy as np
 
 from consilience.errors import InputError
 from consilience.families.posterior import Features, Posterior
@@ -53,13 +55,11 @@ class Adapter(ABC):
 def sklearn_features(model: Any) -> Features:
     """Return the column names that scikit-learn recorded, where it did."""
     names = getattr(model, "feature_names_in_", None)
-    return Features() if names is None else Features(names=tuple(str(name) for name in names))
+    return Features() if names is None else Features(names=tuple(str(name) for name in names), from_columns=True)
 
 
 def set_sklearn_features(model: Any, posterior: Posterior, n_features: int) -> None:
-    """Give a rebuilt estimator the number of columns, and their names where known."""
+    """Give a rebuilt estimator the number of columns, and their names where the originals had them."""
     model.n_features_in_ = n_features
-    if posterior.features.names is not None:
-        import numpy as np
-
+    if posterior.features.from_columns:
         model.feature_names_in_ = np.array(posterior.features.names, dtype=object)

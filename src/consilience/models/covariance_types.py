@@ -20,7 +20,7 @@ COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 
 @dataclass(frozen=True, eq=False)
 class ConjugateParameters:
-    """Means (n, D), kappa (n,), degrees of freedom (n,) and spread: dof times a typical covariance of the type's shape."""
+    """Means (n, D), kappa (n,), dof (n,), and spread: dof times a typical covariance, in the shape of its type."""
 
     mean: Array
     kappa: Array

@@ -95,7 +95,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
             setattr(model, f"{name}_", value)
         dof, spread = fitted.dof, fitted.spread
         if kind == "tied":
-            dof, spread = np.float64(dof.mean()), spread.mean(axis=0)
+            dof, spread = np.array(dof.mean()), spread.mean(axis=0)
             covariances = spread / dof
         else:
             covariances = spread / dof.reshape(-1, *[1] * (spread.ndim - 1))

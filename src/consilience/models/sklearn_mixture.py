@@ -23,8 +23,8 @@ class GaussianMixtureAdapter(Adapter):
     A component with weight w out of n samples stands for n_k = n w observations with its mean and covariance S. Under a
     flat prior (all natural parameters zero) the posterior of that component has exactly their sufficient statistics as
     natural parameters: kappa = n_k and W^-1 = n_k S. Fused means and covariances are then those of the pooled
-    responsibilities, between-site scatter included, whichever way they are combined. scikit-learn does not record n: give
-    it as ``samples``, or all models are taken to have seen 1000. Components with less than one observation count as one.
+    responsibilities, between-site scatter included, whichever way they are combined. scikit-learn does not record n:
+    give it as ``samples``, or all models are taken to have seen 1000. Less than one observation counts as one.
     """
 
     kind: ClassVar[str] = "sklearn.GaussianMixture"

@@ -18,7 +18,8 @@ _FUSED, _LOCAL, _GREY = "#b2182b", "#2166ac", "#8a8a8a"
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all, without the date that would change its bytes."""
     with replacing(path) as partial:
-        FigureCanvasAgg(figure).print_png(str(partial), metadata={"Software": None})
+        FigureCanvasAgg(figure)
+        figure.savefig(partial, format="png", dpi=130, metadata={"Software": None})
 
 
 def comparison_figure(
@@ -74,7 +75,7 @@ def _draw_matching(axis: object, matching: Labels, owner: Labels, labels: Sequen
             axis.text(
                 column,
                 owner[member],
-                labels[member],
+                labels[int(member)],
                 ha="center",
                 va="center",
                 fontsize=8,
