@@ -182,9 +182,9 @@ class NormalWishart(Family):
         location = 0.5 * self.dim * ratio_excess(kappa_b - kappa_a, kappa_b, kappa_a)
         location += 0.5 * kappa_b * np.sum(half_solve(factor_a, mean_b - mean_a) ** 2, axis=1)
         shape = 0.5 * dof_b * log_det_excess(factor_a, factor_b, change)
-        freedom = sum(gamma_bregman_below(0.5 * dof_b, 0.5 * dof_a, 0.5 * d) for d in range(self.dim))
-        result: Array = location + shape + freedom
-        return result
+        steps = 0.5 * np.arange(self.dim, dtype=np.float64)
+        freedom = gamma_bregman_below(0.5 * dof_b[:, None], 0.5 * dof_a[:, None], steps).sum(axis=1)
+        return location + shape + freedom
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa <= 0, nu <= D - 1 or a scale matrix that is not positive definite."""

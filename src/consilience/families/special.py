@@ -129,18 +129,19 @@ def gamma_bregman(b: Array, a: Array) -> Array:
     return result
 
 
-def gamma_bregman_below(b: Array, a: Array, below: float) -> Array:
+def gamma_bregman_below(b: Array, a: Array, below: Array) -> Array:
     """Return the Bregman divergence of ``log Gamma(x - below) - x log x`` at `b` from `a`, both above `below`.
 
     One term of the multivariate gamma function of a Wishart of dimension above 1. The rest is the divergence of
     ``(x - below) log(x - below) - x log x``, whose second derivative ``below / (x (x - below))`` is positive.
     """
-    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
+    a, b, below = np.broadcast_arrays(a, b, below)
     low_a, low_b = a - below, b - below
     rest = entropy_bregman(low_b, low_a) - entropy_bregman(b, a)
     near = np.abs((b - a) / low_a) < _NEAR
     if np.any(near):
-        rest[near] = _taylor_remainder(b[near], a[near], lambda x: below / (x * (x - below)))
+        step = below[near][:, None]
+        rest[near] = _taylor_remainder(b[near], a[near], lambda x: step / (x * (x - step)))
     result: Array = rest + gamma_bregman(low_b, low_a)
     return result
 

@@ -24,6 +24,7 @@ from consilience.matching.seeding import greedy_plus_plus
 from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums, plan_sums
 
 _SPREAD_ROWS = 256
+_REMEMBER_ROWS = 2048
 _SWEEPS = 20
 _ADMM_STEPS = 2000
 _ACTIVE_MASS = 0.999
@@ -83,10 +84,17 @@ class Problem:
     def seeds(self, count: int, rng: np.random.Generator) -> Array:
         """Return local components (at most `count`, P) drawn as first centres by k-means++."""
         natural = self.ensemble.natural
-        rows = greedy_plus_plus(
-            lambda chosen: self.divergence.costs(natural[chosen]), self.ensemble.row_weights, count, rng
-        )
-        return natural[rows]
+        return natural[greedy_plus_plus(self._divergences_from, self.ensemble.row_weights, count, rng)]
+
+    def _divergences_from(self, rows: Labels) -> Array:
+        """Return the divergences (k, L) of all local components from some of them; remembered for few components."""
+        if len(self.ensemble.natural) <= _REMEMBER_ROWS:
+            return self._pairwise[rows]
+        return self.divergence.costs(self.ensemble.natural[rows])
+
+    @cached_property
+    def _pairwise(self) -> Array:
+        return self.divergence.costs(self.ensemble.natural)
 
     @cached_property
     def spread(self) -> float:
@@ -97,7 +105,7 @@ class Problem:
         """
         total = len(self.ensemble.natural)
         sample = np.unique(np.linspace(0, total - 1, min(total, _SPREAD_ROWS)).astype(np.int64))
-        values = self.divergence.costs(self.ensemble.natural[sample])
+        values = self._divergences_from(sample)
         across = self.ensemble.owner[sample][:, None] != self.ensemble.owner
         return float(values[across].std()) if np.any(across) else 0.0
 
