@@ -50,6 +50,15 @@ def document_once(app: Sphinx, what: str, name: str, obj: object, skip: bool, op
     return None
 
 
+def keep_bars(_app: Sphinx, _what: str, _name: str, _obj: object, _options: Any, lines: list[str]) -> None:
+    """Escape the bars of norms and determinants, which reStructuredText would take for substitutions."""
+    for number, line in enumerate(lines):
+        parts = line.split("``")
+        parts[::2] = [part.replace("|", "\\|") for part in parts[::2]]
+        lines[number] = "``".join(parts)
+
+
 def setup(app: Sphinx) -> None:
     """Connect what autodoc asks at each member."""
     app.connect("autodoc-skip-member", document_once)
+    app.connect("autodoc-process-docstring", keep_bars, priority=400)
