@@ -37,3 +37,19 @@ FIXED_POINT = 1e-5
 QUADRATURE = 1e-7
 # A Monte-Carlo mean with a fixed seed lies within so many standard errors: one failure in 1.7 million honest draws.
 STANDARD_ERRORS = 5.0
+
+# -- Fusion methods.
+
+# A conic solver stops at a gap of 1e-8, relative to the terms of its objective.
+CONVEX_SOLVER = 1e-7
+# Descent from many starts may stop at a matching that no change of one site's improves, a little above the best.
+LOCAL_OPTIMUM = 0.02
+# An objective is a sum of divergences from one matrix product each, some of which nearly cancel: it may seem to rise.
+DESCENT = 1e-10
+# A textbook update from pooled data sums the same few thousand numbers in another order, minus means of size ten.
+CONJUGATE_UPDATE = 1e-9
+
+# -- Adapters.
+
+# scikit-learn's topic models use a digamma of their own, and documents are iterated on until they change little.
+DIGAMMA_OF_SCIKIT_LEARN = 1e-8

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,7 @@ def fuse(
     if problems:
         raise InputError(problems)
     ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
-    seed = rng if isinstance(rng, int) else None
-    generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
+    seed, generator = _seeded(rng)
     with _progress(progress) as report:
         outcome = chosen.fuse(ensemble, generator, report)
     inputs = [
@@ -190,6 +190,15 @@ def load(path: str | Path) -> Posterior:
         When its values are not valid, naming the components at fault.
     """
     return read_posterior(Path(path))[0]
+
+
+def _seeded(rng: object) -> tuple[int | None, np.random.Generator]:
+    """Return the seed, None when a Generator was given, and the Generator."""
+    if isinstance(rng, np.random.Generator):
+        return None, rng
+    if not isinstance(rng, Integral) or rng < 0:
+        raise OptionError(f"rng: expected a Generator or an integer that is not negative, found {rng!r}")
+    return int(rng), np.random.default_rng(int(rng))
 
 
 def _gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list[_Given], list[str]]:

@@ -66,3 +66,13 @@ def symmetric(matrices: Array) -> Array:
     """Return (M + M^T) / 2 over the last two axes."""
     averaged: Array = (matrices + np.swapaxes(matrices, -1, -2)) / 2.0
     return averaged
+
+
+def is_count(value: object) -> bool:
+    """Return whether `value` is a positive integer."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def is_number(value: object) -> bool:
+    """Return whether `value` is a finite number that is not negative."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

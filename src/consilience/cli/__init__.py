@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from consilience.cli.commands import cli
+from consilience.cli.commands import cli, printable
 from consilience.errors import InputError, OptionError, UnsupportedError
 
 
@@ -25,7 +25,7 @@ def main() -> NoReturn:
         error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted; nothing was written")
+        _complain("interrupted; no file was left half-written")
         sys.exit(130)
     except OptionError as error:
         _complain(str(error))
@@ -34,14 +34,17 @@ def main() -> NoReturn:
         for problem in error.problems:
             _complain(problem)
         sys.exit(1)
-    except UnsupportedError as error:
+    except (UnsupportedError, OSError) as error:
         _complain(str(error))
+        sys.exit(1)
+    except MemoryError:
+        _complain("not enough memory for these models")
         sys.exit(1)
     sys.exit(0)
 
 
 def _complain(line: str) -> None:
-    click.echo(f"consilience: {line}", err=True)
+    click.echo(f"consilience: {printable(line)}", err=True)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

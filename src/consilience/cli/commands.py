@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from consilience import api
-from consilience.cli.demo import run_demo
 from consilience.errors import InputError, OptionError
 from consilience.io.atomic import refuse_unwritable
 from consilience.io.posterior_file import FileSummary, read_summary
-from consilience.io.recipe import Recipe, read_recipe
+from consilience.io.recipe import Recipe, parse_yaml, read_recipe
 from consilience.methods import METHODS
 from consilience.result import Fusion
 
@@ -44,7 +43,7 @@ def _fusion_options(command: Callable[..., None]) -> Callable[..., None]:
 @cli.command()
 @_fusion_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the fused model.")
-@click.option("--seed", type=int, help="Seed; the same seed gives the same bytes.  [default: 0]")
+@click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def fuse(
     models: tuple[str, ...],
@@ -62,7 +61,7 @@ def fuse(
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     refuse_unwritable(target)
-    if target.exists() and any(Path(model).exists() and target.samefile(model) for model in plan.models):
+    if any(_same_file(target, model) for model in plan.models):
         raise InputError(f"{target}: is one of the models to fuse; give another output")
     chosen = seed if seed is not None else (plan.seed or 0)
     fusion = api.fuse(plan.models, plan.method, weights=plan.weights, rng=chosen, progress=not quiet, **plan.options)
@@ -116,6 +115,8 @@ def methods() -> None:
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def demo(folder: Path, seeds: int, quiet: bool) -> None:
     """Train five sites on real data, fuse their files, and compare, in FOLDER."""
+    from consilience.cli.demo import run_demo  # here, so that the other commands start without matplotlib
+
     run_demo(folder, seeds, (lambda _line: None) if quiet else click.echo)
 
 
@@ -130,10 +131,10 @@ def _plan(
         if not equals or not name:
             raise OptionError(f"--set {setting}: expected OPTION=VALUE, such as --set regularization=0.3")
         try:
-            options[name.replace("-", "_")] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+            options[name.replace("-", "_")] = parse_yaml(value)
+        except ValueError as error:
             raise OptionError(f"--set {setting}: the value is not valid YAML") from error
-    if reserved := sorted({"weights", "rng", "engine", "progress", "samples", "method"} & set(options)):
+    if reserved := sorted({"models", "weights", "rng", "engine", "progress", "samples", "method"} & set(options)):
         raise OptionError(f"{', '.join(reserved)}: not an option of a method")
     update: dict[str, Any] = {"options": options}
     if models:
@@ -149,6 +150,18 @@ def _plan(
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     return merged
+
+
+def printable(text: str) -> str:
+    """Return `text` with what is not for printing escaped: names in files of others may hold control characters."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def _same_file(one: Path, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them does not exist, or cannot
+        return False
 
 
 def _summary(fusion: Fusion) -> str:
@@ -175,7 +188,7 @@ def _inspection(file: Path, summary: FileSummary) -> str:
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
         ("family", f"{header.family.get('name')} {family}"),
-        ("components", str(summary.shapes.get("natural", (0,))[0])),
+        ("components", str(next(iter(summary.shapes.get("natural", ())), 0))),
         ("model", ", ".join(f"{key} {value}" for key, value in header.source.items()) or "a posterior"),
     ]
     if header.counts:
@@ -186,9 +199,8 @@ def _inspection(file: Path, summary: FileSummary) -> str:
     rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(summary.shapes.items()))))
     if header.provenance:
         made = header.provenance
-        rows.append(("fused by", f"{made.get('method')} {made.get('options')} seed {made.get('seed')}"))
+        rows.append(("fused by", f"{made.method} {made.options} seed {made.seed}"))
         rows += [
-            ("from", f"{record.get('name')}: {record.get('components')} components, sha256 {record.get('sha256')}")
-            for record in made.get("inputs", [])
+            ("from", f"{record.name}: {record.components} components, sha256 {record.sha256}") for record in made.inputs
         ]
-    return "\n".join(f"{name + ':':12} {value}" for name, value in rows)
+    return "\n".join(f"{name + ':':12} {printable(value)}" for name, value in rows)

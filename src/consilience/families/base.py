@@ -30,6 +30,7 @@ class Family(ABC):
     """A frozen value that knows its dimension and the geometry of its natural parameters."""
 
     name: ClassVar[str]
+    has_width: ClassVar[bool] = True  # whether a member is a density, so that products of members mean something
     to_natural: ClassVar[Callable[..., Array]]  # natural parameters (n, P) of standard ones, given by keyword
 
     @property
@@ -80,7 +81,8 @@ class Family(ABC):
         finite = np.isfinite(rows).all(axis=1)
         problems = [(int(i), "has NaN or infinite natural parameters") for i in np.flatnonzero(~finite)]
         good = np.flatnonzero(finite)
-        problems += [(int(good[i]), text) for i, text in self.faults(rows[good])] if good.size else []
+        with np.errstate(all="ignore"):  # finite parameters may still overflow on the way to what is wrong with them
+            problems += [(int(good[i]), text) for i, text in self.faults(rows[good])] if good.size else []
         return sorted(problems)
 
     @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +55,7 @@ class Ensemble:
             if posterior.family != posteriors[0].family:
                 raise InputError(f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}")
         share = as_weights(weights, len(posteriors), "weights of the models")
-        return cls(tuple(posteriors), share / share.mean(), called)
+        return cls(tuple(posteriors), share * (len(share) / math.fsum(share)), called)
 
     @property
     def family(self) -> Family:
@@ -91,6 +92,12 @@ class Ensemble:
         """The site weight of each component (L,)."""
         return self.site_weights[self.owner]
 
+    def voting(self) -> Ensemble:
+        """Return the models of positive weight, with weights of mean 1."""
+        kept = np.flatnonzero(self.site_weights > 0)
+        posteriors, names = [self.posteriors[i] for i in kept], [self.names[i] for i in kept]
+        return Ensemble.of(posteriors, self.site_weights[kept], names)
+
     def column(self, name: str) -> Array | None:
         """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""
         parts = [getattr(posterior, name) for posterior in self.posteriors]
@@ -111,10 +118,11 @@ class Ensemble:
         inside = np.lexsort((rank, self.owner))
         digests = []
         for site in range(self.n_sites):
-            digest = hashlib.sha256(rows[inside[self.offsets[site] : self.offsets[site + 1]]].tobytes())
+            start, end = self.offsets[site], self.offsets[site + 1]
+            digest = hashlib.sha256(rows[inside[start:end]].tobytes())
             digest.update(self.site_weights[site].tobytes())
             for name, attached in sorted(self.posteriors[site].attached.items()):
-                digest.update(name.encode() + np.sort(attached.values, axis=None).tobytes())
+                digest.update(name.encode() + attached.take(inside[start:end] - start).values.tobytes())
             digests.append(digest.digest())
         sites = sorted(range(self.n_sites), key=digests.__getitem__)
         order = inside if relabel else np.arange(len(keys), dtype=np.int64)

@@ -74,6 +74,7 @@ def not_positive_definite(matrices: Array, what: str) -> list[tuple[int, str]]:
     """Return (index, what is wrong) for every matrix that is not positive definite."""
     if matrices.shape[0] == 0:
         return []
-    low = np.linalg.eigvalsh(matrices)[:, 0]
+    finite = np.isfinite(matrices.sum(axis=(1, 2), keepdims=True))
+    low = np.linalg.eigvalsh(np.where(finite, matrices, 0.0))[:, 0]
     bad = np.flatnonzero(~(low > 0))
     return [(int(i), f"has a {what} that is not positive definite") for i in bad]

@@ -27,6 +27,7 @@ class Point(Family):
 
     dim: int
     name: ClassVar[str] = "point"
+    has_width: ClassVar[bool] = False
 
     @property
     def size(self) -> int:

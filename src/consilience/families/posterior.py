@@ -37,7 +37,8 @@ class Attached:
         One tag per axis: ``component`` follows the matching, ``fixed`` stays.
     rule
         How entries of different sites that land on the same place are combined: ``sum`` and ``mean`` (weighted by the
-        site weights), ``precision-mean`` (weighted by `precision` too), or ``keep`` (the first site's entry).
+        site weights), ``precision-mean`` (weighted by `precision` too), or ``keep`` (the entry of the first site that
+        has it, in the order of contents and not of arrival).
     precision
         Same shape as `values`; needed by ``precision-mean`` only.
     """

@@ -39,6 +39,11 @@ class Product(Family):
         object.__setattr__(self, "blocks", tuple(blocks.items()))
 
     @property
+    def has_width(self) -> bool:  # type: ignore[override]
+        """Whether every block is a density."""
+        return all(family.has_width for _, family in self.blocks)
+
+    @property
     def size(self) -> int:
         """Length P of a row: the sum over blocks."""
         return sum(family.size for _, family in self.blocks)

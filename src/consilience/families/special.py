@@ -22,6 +22,8 @@ from consilience.checks import Array
 
 _HALF_LOG_TWO_PI: Final = 0.5 * np.log(2.0 * np.pi)
 _BERNOULLI: Final = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+_BINET: Final = tuple(b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI, 1))
+_BINET_SLOPE: Final = tuple(b / (2 * k) for k, b in enumerate(_BERNOULLI, 1))
 _STIRLING_FROM: Final = 10.0
 _NEAR: Final = 0.02
 _LEGENDRE = np.polynomial.legendre.leggauss(4)
@@ -155,29 +157,35 @@ def _taylor_remainder(b: Array, a: Array, curvature: Callable[[Array], Array]) -
 
 def _binet(x: Array) -> Array:
     """Binet's function ``log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2``."""
-    y = np.maximum(x, _STIRLING_FROM)
-    series = sum(c / (2 * k * (2 * k - 1) * y ** (2 * k - 1)) for k, c in enumerate(_BERNOULLI, 1))
     z = np.minimum(x, _STIRLING_FROM)
     direct = gammaln(z) - (z - 0.5) * np.log(z) + z - _HALF_LOG_TWO_PI
-    return np.where(x < _STIRLING_FROM, direct, series)
+    return np.where(x < _STIRLING_FROM, direct, _stirling(x, _BINET))
 
 
 def _binet_slope(x: Array) -> Array:
     """First derivative of Binet's function."""
-    y = np.maximum(x, _STIRLING_FROM)
-    series = -sum(c / (2 * k * y ** (2 * k)) for k, c in enumerate(_BERNOULLI, 1))
     z = np.minimum(x, _STIRLING_FROM)
     direct = digamma(z) - np.log(z) + 0.5 / z
-    return np.where(x < _STIRLING_FROM, direct, series)
+    y = np.maximum(x, _STIRLING_FROM)
+    return np.where(x < _STIRLING_FROM, direct, -_stirling(x, _BINET_SLOPE) / y)
 
 
 def _binet_curvature(x: Array) -> Array:
     """Second derivative of Binet's function."""
-    y = np.maximum(x, _STIRLING_FROM)
-    series = sum(c / y ** (2 * k + 1) for k, c in enumerate(_BERNOULLI, 1))
     z = np.minimum(x, _STIRLING_FROM)
     direct = polygamma(1, z) - 1.0 / z - 0.5 / (z * z)
-    return np.where(x < _STIRLING_FROM, direct, series)
+    y = np.maximum(x, _STIRLING_FROM)
+    return np.where(x < _STIRLING_FROM, direct, _stirling(x, _BERNOULLI) / y / y)
+
+
+def _stirling(x: Array, coefficients: Sequence[float]) -> Array:
+    """Sum of ``c_k / x^(2 k - 1)`` over k = 1, 2, ..., by Horner's scheme, for large `x`."""
+    inverse = 1.0 / np.maximum(x, _STIRLING_FROM)
+    square = inverse * inverse
+    total = np.zeros_like(square)
+    for coefficient in reversed(coefficients):
+        total = total * square + coefficient
+    return total * inverse
 
 
 def log_minus_digamma(x: Array) -> Array:
@@ -198,7 +206,8 @@ def decreasing_root(function: Callable[[Array], tuple[Array, Array]], start: Arr
     low, high = np.full_like(start, -700.0), np.full_like(start, 700.0)
     point = np.clip(start, low, high)
     for _ in range(_ROOT_STEPS):
-        value, slope = function(point)
+        with np.errstate(all="ignore"):  # a bracket may be wide enough to overflow
+            value, slope = function(point)
         low, high = np.where(value >= 0, point, low), np.where(value <= 0, point, high)
         with np.errstate(all="ignore"):
             newton = point - value / slope

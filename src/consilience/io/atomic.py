@@ -17,19 +17,27 @@ def refuse_unwritable(path: Path) -> None:
     Raises
     ------
     InputError
-        Saying why: no such folder, a folder in its place, no permission.
+        Saying why: no such folder, a folder or device in its place, no permission.
     """
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"{path}: cannot be written: the folder {folder} does not exist")
-    if path.is_dir():
-        raise InputError(f"{path}: cannot be written: it is a folder")
-    try:
-        handle, probe = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=folder)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    handle, probe = _beside(path)
     os.close(handle)
     os.unlink(probe)
+
+
+def _beside(path: Path) -> tuple[int, str]:
+    """Return an open, empty file in the folder of `path` and its name, or raise when `path` cannot be written."""
+    if not os.path.isdir(path.parent):
+        raise InputError(f"{path}: cannot be written: there is no folder {path.parent}")
+    if os.path.isdir(path):
+        raise InputError(f"{path}: cannot be written: it is a folder")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path}: cannot be written: it is not an ordinary file")
+    try:
+        return tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    except ValueError as error:  # a name that no file can have, with a zero byte
+        raise InputError(f"{path}: cannot be written: {error}") from error
 
 
 @contextmanager
@@ -41,10 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
     InputError
         When the system refuses: full disk, no permission, no such folder.
     """
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    handle, name = _beside(path)
     os.close(handle)
     partial = Path(name)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
@@ -29,6 +29,8 @@ from consilience.io.provenance import library_versions
 FORMAT_VERSION = 1
 _KEY = "consilience"
 _REMEDY = "write it with consilience.save"
+_MAX_DEPTH = 64
+_MAX_HEADER = 100_000_000  # a safetensors file starts with the length of its header, and none is longer
 
 
 class AttachedHeader(BaseModel):
@@ -50,6 +52,28 @@ class FeaturesHeader(BaseModel):
     from_columns: bool = False
 
 
+class InputHeader(BaseModel):
+    """One of the models that a fused file was made from."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    components: int
+    weight: float
+    sha256: str | None = None
+
+
+class ProvenanceHeader(BaseModel):
+    """How a fused file came to be, as ``make_provenance`` records it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    method: str
+    options: dict[str, Any]
+    seed: int | None
+    inputs: list[InputHeader]
+    result: dict[str, Any]
+    versions: dict[str, str]
+
+
 class Header(BaseModel):
     """The JSON document in a posterior file's header."""
 
@@ -62,7 +86,14 @@ class Header(BaseModel):
     counts: list[float] | None = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
     attached: dict[str, AttachedHeader] = Field(default_factory=dict)
-    provenance: dict[str, Any] | None = None
+    provenance: ProvenanceHeader | None = None
+
+    @field_validator("source")
+    @classmethod
+    def _writable(cls, source: dict[str, Any]) -> dict[str, Any]:
+        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
+        json.dumps(source, allow_nan=False)
+        return source
 
 
 @dataclass(frozen=True)
@@ -79,7 +110,7 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     Raises
     ------
     InputError
-        When the path cannot be written.
+        When the path cannot be written, or the source or provenance is not made of JSON values.
     """
     header = {
         "format": "consilience-posterior",
@@ -97,7 +128,10 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
         tensors[f"attached.{name}"] = attached.values
         tensors[f"attached.{name}.precision"] = attached.precision
     arrays = {name: np.asarray(values, order="C") for name, values in tensors.items() if values is not None}
-    document = json.dumps(header, sort_keys=True, allow_nan=False)
+    try:
+        document = json.dumps(header, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
     write_bytes(path, to_safetensors(arrays, metadata={_KEY: document}))
 
 
@@ -131,6 +165,8 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
             family = family_from_config(header.family)
         except FileFormatError as error:
             raise FileFormatError(f"{path}: {error}") from error
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{path}: its family cannot be made: {error}; {_REMEDY}") from error
         expected = {"natural", "prior", "weights"}
         expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
         names = set(file.keys())
@@ -160,28 +196,27 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
         )
     except InputError as error:
         raise InputError([f"{path}: {problem}" for problem in error.problems]) from error
-    return posterior, header.provenance
+    return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
 def _opened(path: Path) -> Any:
     """Open a safetensors file, with an error that says what the file is instead."""
     try:
         with path.open("rb") as stream:
-            start = stream.read(16)
+            start = stream.read(8)
         if not start:
             raise FileFormatError(f"{path}: is empty; {_REMEDY}")
-        if start.startswith((b"\x80", b"PK\x03\x04")) and not _plausible_length(start, path):
+        if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > _MAX_HEADER:
             raise FileFormatError(f"{path}: is a pickle or zip archive, which is never loaded; {_REMEDY}")
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
         raise FileFormatError(f"{path}: is truncated or not a safetensors file ({error}); {_REMEDY}") from error
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _plausible_length(start: bytes, path: Path) -> bool:
-    """Return whether the first eight bytes can be the length of a header inside the file."""
-    return len(start) == 16 and int.from_bytes(start[:8], "little") + 8 <= path.stat().st_size
+    except ValueError as error:  # a name that no file can have, with a zero byte
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{path}: cannot be read: {error}") from error
 
 
 def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:
@@ -189,6 +224,8 @@ def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:
         raise FileFormatError(f"{path}: has no consilience metadata, so it is not a posterior file; {_REMEDY}")
     try:
         document = json.loads(metadata[_KEY])
+        if _depth(document) > _MAX_DEPTH:
+            raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
         found = document.get("format_version") if isinstance(document, dict) else None
         if isinstance(found, int) and found > FORMAT_VERSION:
             raise FileFormatError(
@@ -206,11 +243,22 @@ def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:
     return header
 
 
+def _depth(document: Any) -> int:
+    """Return how deeply lists and dicts are nested, counted without recursion."""
+    depth, level = 0, [document]
+    while level:
+        nested = [value for value in level if isinstance(value, dict | list)]
+        level = [child for value in nested for child in (value.values() if isinstance(value, dict) else value)]
+        depth += 1
+    return depth
+
+
 def _tensor(path: Path, file: Any, name: str) -> Array:
     kind = file.get_slice(name).get_dtype()
     if kind not in ("F64", "F32"):
         raise FileFormatError(f"{path}: tensor {name!r} has type {kind}, expected F64")
     values = np.asarray(file.get_tensor(name), dtype=np.float64)
     if math.prod(values.shape) == 0:
-        raise FileFormatError(f"{path}: tensor {name!r} is empty: the model has no components")
+        because = ": the model has no components" if name == "natural" else ""
+        raise FileFormatError(f"{path}: tensor {name!r} is empty{because}")
     return values

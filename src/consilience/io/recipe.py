@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,42 @@ class Recipe(BaseModel):
     method: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     weights: list[float] | None = None
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=0)
     output: str | None = None
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-6 is a number, as everywhere but in YAML 1.1, which wants 1.0e-6."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML document of plain values.
+
+    Raises
+    ------
+    ValueError
+        For text that is not such a document, saying why in one line.
+
+    Examples
+    --------
+    >>> parse_yaml("{regularization: 1e-2, direction: forward}")
+    {'regularization': 0.01, 'direction': 'forward'}
+    """
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -32,19 +69,20 @@ def read_recipe(path: Path) -> Recipe:
         For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"))
         recipe = Recipe.model_validate({} if document is None else document)
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise FileFormatError(f"{path}: is not a valid recipe at {place}: {first['msg']}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path}: is not valid YAML: {error}") from error
     models: list[str] = []
     for pattern in recipe.models:
-        found = sorted(str(match) for match in path.parent.glob(pattern)) if "*" in pattern else []
+        places = os.path.join(glob.escape(str(path.parent)), pattern)
+        found = sorted(glob.glob(places, recursive=True)) if glob.has_magic(pattern) else []
         models += found or [str(path.parent / pattern)]
     output = None if recipe.output is None else str(path.parent / recipe.output)
     return recipe.model_copy(update={"models": models, "output": output})

@@ -12,11 +12,11 @@ from consilience.checks import Array, Labels
 def greedy_plus_plus(
     divergences: Callable[[Labels], Array], weights: Array, count: int, rng: np.random.Generator
 ) -> Labels:
-    """Return the rows (at most `count`) chosen as first centres.
+    """Return the `count` rows chosen as first centres (all rows, if there are fewer).
 
     The first is drawn by weight; each further one is the best of 2 + floor(log count) candidates drawn in proportion
-    to weight times divergence from the nearest centre (Arthur & Vassilvitskii 2007, with greedy trials). Stops early
-    when every row coincides with a centre.
+    to weight times divergence from the nearest centre (Arthur & Vassilvitskii 2007, with greedy trials). Where every
+    row coincides with a centre, rows not yet chosen fill up in order.
 
     Parameters
     ----------
@@ -29,6 +29,7 @@ def greedy_plus_plus(
     rng
         Source of randomness.
     """
+    count = min(count, len(weights))
     trials = 2 + int(np.log(count))
     chosen = [int(rng.choice(len(weights), p=weights / weights.sum()))]
     nearest = divergences(np.array(chosen))[0]
@@ -36,6 +37,8 @@ def greedy_plus_plus(
         mass = weights * nearest
         total = mass.sum()
         if not total > 0:
+            others = np.setdiff1d(np.arange(len(weights)), chosen)
+            chosen += others[: count - len(chosen)].tolist()
             break
         candidates = np.unique(rng.choice(len(mass), size=trials, p=mass / total))
         shrunk = np.minimum(nearest, divergences(candidates))

@@ -20,6 +20,7 @@ from consilience.errors import InputError, OptionError
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Posterior
+from consilience.matching.assignment import assign_block
 from consilience.matching.result import Matching
 from consilience.methods.combine import Combine, combine
 
@@ -117,11 +118,22 @@ class Method(ABC):
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Return why these models cannot be fused with these options, a line each; empty when they can."""
         if self.combine == "product":
+            if not ensemble.family.has_width:
+                return [f"combine='product' means nothing for {ensemble.family.name}s, which have no width"]
             pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
             lacking = [name for name, posterior in pairs if posterior.prior is None]
             if lacking:
                 return [f"combine='product' needs every model's prior, which is missing in {', '.join(lacking)}"]
         return []
+
+    def _told(self, fused: Posterior, silent_model: Posterior) -> Labels:
+        """Return who is who in a model of no weight: nearest fused components, -1 for what is left over."""
+        if not self.relabels:
+            return np.arange(silent_model.n_components)
+        costs = fused.family.kl(fused.natural, silent_model.natural).T
+        spare = max(0, costs.shape[0] - costs.shape[1])
+        columns = assign_block(np.pad(costs, ((0, 0), (0, spare)), constant_values=2.0 * costs.max() + 1.0))
+        return np.where(columns < fused.n_components, columns, -1)
 
     @final
     def fuse(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress = silent) -> Outcome:
@@ -136,10 +148,20 @@ class Method(ABC):
         if reasons:
             raise InputError(reasons)
         canonical, origin = ensemble.canonical(relabel=self.relabels)
-        found = self.match(canonical, rng, progress)
+        voting = canonical.voting()
+        found = self.match(voting, rng, progress)
         n_components = int(found.labels.max()) + 1
-        posterior = combine(canonical, found.labels, n_components, self.combine, self.average_direction)
-        labels, coupling = found.labels, found.coupling
+        posterior = combine(voting, found.labels, n_components, self.combine, self.average_direction)
+        votes = canonical.row_weights > 0
+        labels = np.full(len(votes), -1, dtype=np.int64)
+        labels[votes] = found.labels
+        for site in np.flatnonzero(canonical.site_weights == 0):
+            rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
+            labels[rows] = self._told(posterior, canonical.posteriors[site])
+        coupling = None
+        if found.coupling is not None:
+            coupling = np.zeros((len(votes), n_components))
+            coupling[votes] = found.coupling
         if self.relabels:
             order = _fused_order(posterior, labels)
             posterior = posterior.take(order)

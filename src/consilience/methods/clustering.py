@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from consilience.checks import is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
@@ -52,8 +53,9 @@ class KMeans(Method):
         super().__post_init__()
         for option in ("n_components", "restarts", "max_iterations"):
             value = getattr(self, option)
-            valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            self.require(option, valid or (option == "n_components" and value is None), "a positive integer")
+            optional = option == "n_components" and value is None
+            self.require(option, optional or is_count(value), "a positive integer")
+        self.require("min_count", is_number(self.min_count), "a number that is not negative")
         self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
 
     @property

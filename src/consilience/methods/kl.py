@@ -10,13 +10,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Labels, is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
-from consilience.methods.kl_descent import Fit, Problem, fit_binary, fit_relaxed, without_one_group
+from consilience.methods.kl_descent import Fit, Problem, fit_binary, fit_relaxed, refine, without_one_group
 
 _PATH_RESTARTS = 2
+_PRICE_IN_SLOPES = 3.0
+_ROUNDING = 1e-9
+_REFINE_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class KLFusion(Method):
     regularization
         A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
         give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
-        number of components up to `max_components` and takes the one that the slope heuristic prefers.
+        number of components up to `max_components` and takes the one that ``choose_size`` prefers.
     max_components
         Upper limit of G when it is to be found; None takes three times the largest site, or all components if fewer.
     assignment
@@ -40,7 +43,7 @@ class KLFusion(Method):
         ``"forward"``: KL(fused || local), means of natural parameters (the paper). ``"reverse"``: KL(local || fused),
         means of mean parameters.
     restarts
-        Starts from other seeds; the lowest objective wins.
+        Starts from other seeds, spread out by k-means++ and uniform in turn; the lowest objective wins.
     max_iterations
         Matching and averaging steps at most in one start.
     tolerance
@@ -79,13 +82,13 @@ class KLFusion(Method):
         super().__post_init__()
         for option in ("n_components", "max_components"):
             value = getattr(self, option)
-            self.require(option, value is None or _is_count(value), "a positive integer or None")
+            self.require(option, value is None or is_count(value), "a positive integer or None")
         for option in ("restarts", "max_iterations"):
-            self.require(option, _is_count(getattr(self, option)), "a positive integer")
+            self.require(option, is_count(getattr(self, option)), "a positive integer")
         for option in ("tolerance", "gap", "min_count"):
-            self.require(option, _is_number(getattr(self, option)), "a number that is not negative")
+            self.require(option, is_number(getattr(self, option)), "a number that is not negative")
         value = self.regularization
-        self.require("regularization", value == "auto" or _is_number(value), "'auto' or a number that is not negative")
+        self.require("regularization", value == "auto" or is_number(value), "'auto' or a number that is not negative")
         self.require("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'")
         self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
 
@@ -127,10 +130,12 @@ class KLFusion(Method):
             details |= {"regularization": float(self.regularization), "spread": problem.spread}
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
-            fit = self._start(problem, count, strength, generator)
+            fit = self._start(problem, count, strength, generator, spread_out=start % 2 == 0)
             if best is None or fit.objective < best.objective:
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
+        if best.plan is None and len(ensemble.natural) <= _REFINE_ROWS:
+            best = refine(problem, best, strength, rng)
         progress(self.restarts, self.restarts)
         if best.gap is not None:
             details["certified_gap"] = best.gap
@@ -142,21 +147,18 @@ class KLFusion(Method):
         total = len(ensemble.natural)
         return min(total, self.max_components or 3 * int(ensemble.sizes.max()))
 
-    def _start(self, problem: Problem, count: int, strength: float, rng: np.random.Generator) -> Fit:
-        seeds = problem.seeds(count, rng)
-        largest = int(problem.ensemble.sizes.max())
-        if len(seeds) < largest:
-            first = int(problem.ensemble.sizes.argmax())
-            offsets = problem.ensemble.offsets
-            seeds = problem.ensemble.natural[offsets[first] : offsets[first + 1]]
+    def _start(
+        self, problem: Problem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True
+    ) -> Fit:
+        seeds = problem.seeds(count, rng, spread_out=spread_out)
         if self.assignment == "relaxed" and strength > 0:
-            return fit_relaxed(problem, seeds, strength, self.max_iterations, self.tolerance, self.gap)
+            return fit_relaxed(problem, seeds, strength, rng, self.max_iterations, self.tolerance, self.gap)
         return fit_binary(problem, seeds, strength, rng, self.max_iterations, self.tolerance)
 
     def _choose_size(
         self, problem: Problem, rng: np.random.Generator, progress: Progress
     ) -> tuple[Fit, list[dict[str, float]]]:
-        """Return the fit whose number of components the slope heuristic prefers, and the costs it was chosen from.
+        """Return the fit whose number of components ``choose_size`` prefers, and the costs it was chosen from.
 
         Sizes are fitted from the largest down: from fresh seeds, and from the next larger fit less one group.
         """
@@ -165,13 +167,14 @@ class KLFusion(Method):
         for step, (size, generator) in enumerate(zip(sizes[::-1].tolist(), rng.spawn(len(sizes)), strict=True)):
             progress(step, len(sizes))
             tried = [self._start(problem, size, 0.0, child) for child in generator.spawn(_PATH_RESTARTS)]
-            if size + 1 in fits:
+            if size + 1 in fits and fits[size + 1].n_groups > sizes[0]:
                 centres = without_one_group(problem, fits[size + 1])
                 tried.append(fit_binary(problem, centres, 0.0, generator, self.max_iterations, self.tolerance))
             fits[size] = min(tried, key=lambda fit: fit.objective)
         costs = np.minimum.accumulate([fits[size].objective for size in sizes.tolist()])
         path = [{"n_components": int(g), "cost": float(c)} for g, c in zip(sizes, costs, strict=True)]
-        return fits[int(sizes[slope_heuristic(sizes, costs)])], path
+        floor = _ROUNDING * problem.spread
+        return fits[int(sizes[choose_size(sizes, costs, len(problem.ensemble.natural), floor)])], path
 
     def _status(self, fit: Fit, ensemble: Ensemble) -> Status:
         if not fit.converged:
@@ -182,12 +185,15 @@ class KLFusion(Method):
         return Status.CONVERGED
 
 
-def slope_heuristic(sizes: Labels, costs: Array) -> int:
-    """Return the index of the model size that the slope heuristic prefers.
+def choose_size(sizes: Labels, costs: Array, n_locals: int, floor: float) -> int:
+    """Return the index of the number of components that the curve of costs speaks for.
 
-    Where a model is large enough, further components only fit noise and the cost falls linearly; twice that slope is
-    the penalty per component (Birge & Massart 2007; Baudry, Maugis, Michel 2012). The slope is fitted to the upper half
-    of the sizes found. Nothing here needs the posteriors to be calibrated: a cost in any unit gives the same answer.
+    A clear break decides: the largest size at which the cost per residual, cost / (L - G), falls below a third of what
+    it was one component earlier, as long as a quarter of the local components are residuals. Otherwise the slope
+    heuristic (Birge & Massart 2007; Baudry, Maugis, Michel 2012): where a model is large enough, further components
+    only fit noise and the cost falls nearly linearly, and a multiple of that slope is the price of a component. They
+    take twice; here it is three times, since the cost of clusters falls faster just above the true size than far above
+    it. The slope is that of the upper half of the sizes. A cost in any unit gives the same answer.
 
     Parameters
     ----------
@@ -195,24 +201,27 @@ def slope_heuristic(sizes: Labels, costs: Array) -> int:
         Numbers of components, ascending (k,).
     costs
         Lowest matched divergence found at each (k,).
+    n_locals
+        Number L of local components.
+    floor
+        Cost below which differences are rounding.
 
     Examples
     --------
-    >>> int(slope_heuristic(np.array([3, 4, 5, 6, 7, 8]), np.array([900.0, 400.0, 100.0, 90.0, 80.0, 70.0])))
+    >>> sizes = np.array([3, 4, 5, 6, 7, 8])
+    >>> choose_size(sizes, np.array([900.0, 600.0, 350.0, 330.0, 312.0, 295.0]), n_locals=40, floor=0.0)
     2
+    >>> choose_size(sizes, np.array([900.0, 9.0, 8.0, 6.0, 5.0, 4.5]), n_locals=40, floor=0.0)
+    1
     """
+    residuals = n_locals - sizes
+    level = np.maximum(costs, floor) / np.maximum(residuals, 1)
+    breaks = np.flatnonzero((3.0 * level[1:] < level[:-1]) & (4 * residuals[1:] >= n_locals))
+    if breaks.size:
+        return int(breaks[-1]) + 1
     if len(sizes) < 3:
         return 0
     upper = sizes >= (sizes[0] + sizes[-1]) / 2
-    if upper.sum() < 2:
-        upper[-2:] = True
+    upper[-2:] = True
     slope = max(0.0, -float(np.polyfit(sizes[upper], costs[upper], 1)[0]))
-    return int(np.argmin(costs + 2.0 * slope * sizes))
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    return int(np.argmin(costs + _PRICE_IN_SLOPES * slope * sizes))

@@ -18,13 +18,14 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.families import Direction, Family, FixedSide
 from consilience.families.ensemble import Ensemble
-from consilience.matching.assignment import assign_blocks
+from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.group_sparse import binary_penalty, descend_binary, solve_relaxed
 from consilience.matching.seeding import greedy_plus_plus
 from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums, plan_sums
 
 _SPREAD_ROWS = 256
 _REMEMBER_ROWS = 2048
+_REFINE_ROWS = 64
 _SWEEPS = 20
 _ADMM_STEPS = 2000
 _ACTIVE_MASS = 0.999
@@ -77,13 +78,21 @@ class Problem:
         """Return the barycenters (G, P) of a binary matching."""
         return self.centres(group_sums(self.averaged, labels, self.ensemble.row_weights, n_groups), fallback)
 
+    def pairs(self, fused: Array, local: Array) -> Array:
+        """Return the divergence of the objective between rows, fused and local."""
+        if self.direction == "forward":
+            return self.family.kl_pairs(fused, local)
+        return self.family.kl_pairs(local, fused)
+
     def matched_cost(self, centres: Array, labels: Labels) -> float:
         """Return the weighted divergence of local components from their centres, without the penalty."""
         return _matched(self.costs(centres), labels)
 
-    def seeds(self, count: int, rng: np.random.Generator) -> Array:
-        """Return local components (at most `count`, P) drawn as first centres by k-means++."""
+    def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
+        """Return local components (`count`, P) drawn as first centres: by k-means++, or else uniformly."""
         natural = self.ensemble.natural
+        if not spread_out:
+            return natural[rng.choice(len(natural), size=min(count, len(natural)), replace=False)]
         return natural[greedy_plus_plus(self._divergences_from, self.ensemble.row_weights, count, rng)]
 
     def _divergences_from(self, rows: Labels) -> Array:
@@ -184,7 +193,8 @@ def fit_binary(
     if strength > 0:
         fit = _dissolve(problem, fit, strength, rng, max_iterations, tolerance)
     labels, centres = _compact(problem, fit.labels)
-    return replace(fit, labels=labels, centres=centres)
+    fit = replace(fit, labels=labels, centres=centres)
+    return refine(problem, fit, strength, rng) if len(labels) <= _REFINE_ROWS else fit
 
 
 def _alternate(
@@ -275,46 +285,101 @@ def _value(problem: Problem, labels: Labels, strength: float) -> float:
     return _matched(problem.costs(centres), compact) + strength * binary_penalty(compact, len(centres))
 
 
-def fit_relaxed(
-    problem: Problem, centres: Array, strength: float, max_iterations: int, tolerance: float, gap: float
-) -> Fit:
-    """Descend on (9) with P relaxed to P >= 0, each matching solved to a certified relative gap; then round.
+def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator) -> Fit:
+    """Improve a binary matching site by site, exactly: averages follow every choice, not every round of choices.
 
-    Components with total mass below 0.999 are dropped, the largest are put back while a site has more components than
-    are left, and the descent goes on without the dropped ones. Rounding takes the assignment nearest the plan.
+    Without site j, adding component l to a group of mass m and barycenter b raises the objective by
+    m KL(new || b) + w_l KL(new || l) and the price of a user, where `new` is the barycenter with l (arguments swapped
+    in the reverse direction). One assignment of these increments is the best choice for site j given the others.
 
     Parameters
     ----------
-    problem, centres, strength, max_iterations, tolerance
+    problem, strength, rng
+        As in ``fit_binary``.
+    fit
+        Where to start; its objective is never exceeded.
+    """
+    ensemble, family = problem.ensemble, problem.family
+    weights, labels = ensemble.row_weights, fit.labels.copy()
+    for _ in range(_SWEEPS):
+        changed = False
+        for site in rng.permutation(ensemble.n_sites):
+            rows = np.arange(ensemble.offsets[site], ensemble.offsets[site + 1])
+            others = labels.copy()
+            others[rows] = -1
+            sums = group_sums(problem.averaged, others, weights, fit.n_groups)
+            used = sums.mass >= 1e-12
+            increments = np.zeros((len(rows), fit.n_groups))
+            local, group = (index.ravel() for index in np.meshgrid(rows, np.flatnonzero(used), indexing="ij"))
+            if group.size:
+                mass = sums.mass[group] + weights[local]
+                mean = (sums.sums[group] + weights[local, None] * problem.averaged[local]) / mass[:, None]
+                moved = from_averaged(family, mean, problem.direction)
+                centres = problem.centres(GroupSums(sums.sums[used], sums.mass[used]))
+                stayed = centres[np.searchsorted(np.flatnonzero(used), group)]
+                raised = sums.mass[group] * problem.pairs(moved, stayed)
+                raised += weights[local] * problem.pairs(moved, ensemble.natural[local])
+                increments[:, used] = raised.reshape(len(rows), -1)
+            users = np.bincount(others[others >= 0], minlength=fit.n_groups)
+            increments += strength * (np.sqrt(users + 1.0) - np.sqrt(users))
+            chosen = assign_block(increments)
+            own = labels[rows]
+            here = np.arange(len(rows))
+            if increments[here, chosen].sum() < increments[here, own].sum() * (1.0 - 1e-12):
+                labels[rows], changed = chosen, True
+        if not changed:
+            break
+    labels, centres = _compact(problem, labels)
+    value = _matched(problem.costs(centres), labels) + strength * binary_penalty(labels, len(centres))
+    if value >= fit.objective:
+        return fit
+    return replace(fit, labels=labels, centres=centres, objective=value, history=(*fit.history, value))
+
+
+def fit_relaxed(
+    problem: Problem,
+    centres: Array,
+    strength: float,
+    rng: np.random.Generator,
+    max_iterations: int,
+    tolerance: float,
+    gap: float,
+) -> Fit:
+    """Descend on (9) with P relaxed to P >= 0, each matching solved to a certified relative gap; then round.
+
+    Columns with total mass below 0.999 are dropped, the largest are put back while a site has more components than are
+    left. Rounding takes the assignment nearest the plan and improves it as a binary matching, since a plan that is
+    split evenly over two equal columns has no nearest one; where that needs fewer columns, the descent goes on with
+    these. The history is that of the last descent, whose plan is returned.
+
+    Parameters
+    ----------
+    problem, centres, strength, rng, max_iterations, tolerance
         As in ``fit_binary``.
     gap
         Relative gap at which a matching counts as solved.
     """
-    history: tuple[float, ...] = ()
+    largest = int(problem.ensemble.sizes.max())
     while True:
         plan, centres, values, converged, certified = _alternate_relaxed(
             problem, centres, strength, max_iterations, tolerance, gap
         )
-        history += values if not history or values[0] <= history[-1] else tuple(v for v in values if v <= history[-1])
         mass = plan.sum(axis=0)
         active = mass >= _ACTIVE_MASS
-        largest = int(problem.ensemble.sizes.max())
         if active.sum() < largest:
             active[np.argsort(-mass, kind="stable")[:largest]] = True
-        if np.all(active):
-            break
-        centres = centres[active]
-    labels = assign_blocks(-plan, problem.ensemble.offsets)
-    used, compact = np.unique(labels, return_inverse=True)
-    return Fit(
-        compact,
-        problem.barycenters(compact, len(used)),
-        history[-1],
-        history,
-        converged,
-        certified,
-        plan[:, used],
-    )
+        if not np.all(active):
+            centres = centres[active]
+            continue
+        rounded = assign_blocks(-plan, problem.ensemble.offsets)
+        labels, averages = _compact(problem, rounded)
+        value = _matched(problem.costs(averages), labels) + strength * binary_penalty(labels, len(averages))
+        hard = Fit(labels, averages, value, (value,), True)
+        hard = _dissolve(problem, refine(problem, hard, strength, rng), strength, rng, max_iterations, tolerance)
+        labels, averages = _compact(problem, hard.labels)
+        if len(averages) == plan.shape[1]:
+            return Fit(labels, averages, values[-1], values, converged, certified, plan)
+        centres = averages
 
 
 def _alternate_relaxed(

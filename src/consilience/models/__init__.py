@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from consilience.errors import UnsupportedError
+from consilience.errors import InputError, UnsupportedError
 from consilience.families.posterior import Features, Posterior
 from consilience.models.base import Adapter
 from consilience.models.sklearn_bayesian_mixture import BayesianGaussianMixtureAdapter
@@ -55,7 +55,9 @@ def describe(model: Any, *, samples: float | None = None, features: Features | N
             posterior = adapter.describe(model, samples)
             if features is None:
                 return posterior
-            return replace(posterior, features=replace(features, from_columns=posterior.features.from_columns))
+            own = posterior.features
+            names = own.names if features.names is None else features.names
+            return replace(posterior, features=replace(features, names=names, from_columns=own.from_columns))
     known = ", ".join(adapter.kind for adapter in ADAPTERS)
     raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {known}")
 
@@ -69,6 +71,8 @@ def rebuild(posterior: Posterior) -> Any:
     ------
     UnsupportedError
         When this version has no adapter for that kind.
+    InputError
+        When the posterior is not one of such a model.
 
     Examples
     --------
@@ -82,7 +86,10 @@ def rebuild(posterior: Posterior) -> Any:
         return posterior
     for adapter in ADAPTERS:
         if adapter.kind == kind:
-            return adapter.rebuild(posterior)
+            try:
+                return adapter.rebuild(posterior)
+            except KeyError as error:
+                raise InputError(f"this posterior of a {kind} lacks {error}, which rebuilding needs") from error
     raise UnsupportedError(f"this version cannot rebuild a {kind!r}; known: {', '.join(a.kind for a in ADAPTERS)}")
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from consilience.errors import InputError
+from consilience.families import Family
 from consilience.families.posterior import Features, Posterior
 
 ASSUMED_SAMPLES = 1000.0
@@ -50,6 +51,12 @@ class Adapter(ABC):
         """Raise unless `model` has the attribute that fitting sets."""
         if not hasattr(model, attribute):
             raise InputError(f"this {self.class_name} is not fitted yet; call fit first")
+
+    @final
+    def expects(self, posterior: Posterior, family: type[Family]) -> None:
+        """Raise unless the components of `posterior` are of the family that rebuilding this class needs."""
+        if not isinstance(posterior.family, family):
+            raise InputError(f"a {self.class_name} has {family.name} components, found {posterior.family}")
 
 
 def sklearn_features(model: Any) -> Features:

@@ -1,8 +1,8 @@
 """The four covariance types of scikit-learn's mixtures as conjugate families, both ways.
 
 ``full`` and ``tied`` are Normal-Wisharts. A tied covariance is one factor that all components of a model share; every
-component carries a copy of it, which is exact: averaging the copies of the fused components gives the shared factor of
-the joint posterior, scatter of the matched means included. ``diag`` and ``spherical`` are Normal-Gammas.
+component carries it, and the mean over the fused components is the shared factor of the joint posterior, scatter of the
+matched means included. ``diag`` and ``spherical`` are Normal-Gammas.
 """
 
 from __future__ import annotations

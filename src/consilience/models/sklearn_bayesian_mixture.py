@@ -41,6 +41,8 @@ class BayesianGaussianMixtureAdapter(Adapter):
         if kind == "tied":
             covariances = np.broadcast_to(covariances, (count, dim, dim))
         spread = covariances * dof.reshape(-1, *[1] * (covariances.ndim - 1))
+        if kind == "tied":
+            spread = spread + self._own_pull(model)
         prior = ConjugateParameters(
             np.asarray(model.mean_prior_, dtype=np.float64)[None],
             np.array([model.mean_precision_prior_], dtype=np.float64),
@@ -59,6 +61,22 @@ class BayesianGaussianMixtureAdapter(Adapter):
         )
 
     @staticmethod
+    def _own_pull(model: Any) -> Array:
+        """Return what the prior mean adds to each component's inverse scale, less its mean over components (K, D, D).
+
+        scikit-learn adds that mean to the factor that a tied model shares. With its own part in each component, their
+        mean is the same, and a product of posteriors is a sum of scatter matrices, which cannot leave the domain.
+        """
+        kappa, prior_kappa = np.asarray(model.mean_precision_), float(model.mean_precision_prior_)
+        offset = np.asarray(model.means_) - model.mean_prior_
+        counts = kappa - prior_kappa
+        seen = counts > 1e-9 * kappa  # the mean of an empty component differs from the prior mean by rounding alone
+        pull = np.where(seen, prior_kappa * kappa / np.where(seen, counts, 1.0), 0.0)
+        own = pull[:, None, None] * offset[:, :, None] * offset[:, None, :]
+        centred: Array = own - own.mean(axis=0)
+        return centred
+
+    @staticmethod
     def _counts(model: Any, weight_prior: str) -> Array:
         if weight_prior == "dirichlet_process":
             counts = model.weight_concentration_[0] - 1.0
@@ -72,6 +90,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
 
         kind = posterior.source["covariance_type"]
         weight_prior = posterior.source["weight_concentration_prior_type"]
+        self.expects(posterior, type(family_of(kind, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         options: dict[str, Any] = {}
         concentration = float(posterior.attached["weight_concentration_prior"].values)

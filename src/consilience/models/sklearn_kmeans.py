@@ -28,7 +28,9 @@ class KMeansAdapter(Adapter):
         self.fitted(model, "cluster_centers_")
         centres = np.asarray(model.cluster_centers_, dtype=np.float64)
         family = SphericalGaussian(centres.shape[1])
-        counts = np.bincount(model.labels_, minlength=len(centres)).astype(np.float64)
+        counts = getattr(model, "counts_", None)  # only rebuilt models have it, and they have no labels
+        if counts is None:
+            counts = np.bincount(model.labels_, minlength=len(centres)).astype(np.float64)
         noise = float(model.inertia_) / (counts.sum() * centres.shape[1])
         scale = max(noise, 1e-12 * float(np.var(centres)), 1e-300)
         return Posterior(
@@ -43,16 +45,18 @@ class KMeansAdapter(Adapter):
         )
 
     def rebuild(self, posterior: Posterior) -> Any:
-        """Return a fitted KMeans; its ``inertia_`` is the sum of the sites', and it has no ``labels_``."""
+        """Return a fitted KMeans with ``counts_`` and no ``labels_``; its ``inertia_`` is the sum of the sites'."""
         from sklearn.cluster import KMeans
 
+        self.expects(posterior, SphericalGaussian)
         centres = np.ascontiguousarray(posterior.parameters()["mean"])
         model = KMeans(n_clusters=len(centres), init=centres, n_init=1, max_iter=1)
-        distinct = centres + np.arange(len(centres))[:, None]  # any distinct points: fitting only sets private state
+        distinct = np.zeros_like(centres) + np.arange(len(centres))[:, None]  # any: fitting only sets private state
         model.set_params(init=distinct).fit(distinct)
         model.set_params(init="k-means++", n_init="auto", max_iter=300)
         model.cluster_centers_ = centres
         model.inertia_, model.n_iter_ = float(posterior.attached["inertia"].values), 0
         del model.labels_
+        model.counts_ = np.ones(len(centres)) if posterior.counts is None else np.array(posterior.counts)
         set_sklearn_features(model, posterior, centres.shape[1])
         return model

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.errors import InputError
 from consilience.families.posterior import Posterior
 from consilience.models.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features, sklearn_features
 from consilience.models.covariance_types import (
@@ -34,6 +35,8 @@ class GaussianMixtureAdapter(Adapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of counts ``samples * weights_`` under a flat prior."""
         self.fitted(model, "means_")
+        if samples is not None and not 0 < samples < float("inf"):
+            raise InputError(f"samples: expected a positive number of observations, found {samples}")
         kind = str(model.covariance_type)
         count, dim = model.means_.shape
         family = family_of(kind, dim)
@@ -67,15 +70,15 @@ class GaussianMixtureAdapter(Adapter):
         from sklearn.mixture import GaussianMixture
 
         kind = posterior.source["covariance_type"]
+        self.expects(posterior, type(family_of(kind, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         model = GaussianMixture(n_components=posterior.n_components, covariance_type=kind)
+        counts = fitted.kappa if posterior.counts is None else posterior.counts
+        covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))
         if kind == "tied":
-            covariances = fitted.spread.sum(axis=0) / fitted.kappa.sum()
-        else:
-            covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))
+            covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
         model.means_, model.covariances_ = fitted.mean, covariances
         model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, kind)
-        counts = fitted.kappa if posterior.counts is None else posterior.counts
         model.weights_ = counts / counts.sum()
         model.converged_, model.n_iter_ = True, 0
         set_sklearn_features(model, posterior, fitted.mean.shape[1])

@@ -43,6 +43,7 @@ class LatentDirichletAllocationAdapter(Adapter):
         """Return a fitted LatentDirichletAllocation."""
         from sklearn.decomposition import LatentDirichletAllocation
 
+        self.expects(posterior, Dirichlet)
         topics = posterior.parameters()["concentration"]
         given = posterior.source["doc_topic_prior"] == "given"
         document_prior = float(posterior.attached["doc_topic_prior"].values) if given else 1.0 / len(topics)

@@ -1,0 +1,250 @@
+"""The commands when all is well: what they write, what they print, and that the same job gives the same bytes."""
+
+import itertools
+import json
+from dataclasses import MISSING, fields
+
+import numpy as np
+import pytest
+
+import consilience as cs
+from consilience.methods import METHODS
+from tests.cli.bad_files import content, forged, site
+from tests.cli.running import on_terminal
+
+TWO = ("a.safetensors", "b.safetensors")
+FUSED = "fused.safetensors"
+
+
+@pytest.fixture
+def four(folder):
+    for seed, name in ((2, "c"), (3, "d")):
+        (folder / f"{name}.safetensors").write_bytes(content(site(seed, components=4)))
+    return [f"{name}.safetensors" for name in "abcd"]
+
+
+def test_fuse_writes_the_fused_model_and_says_what_it_did(folder, process):
+    done = process("fuse", *TWO, "-o", FUSED)
+    assert (done.code, done.err) == (0, "")
+    fused = cs.fuse([cs.load(name) for name in TWO])
+    loaded = cs.load(FUSED)
+    assert loaded.natural.tobytes() == fused.posterior.natural.tobytes()
+    first, second, last = done.out.splitlines()
+    assert first == f"2 models with 6 components -> {fused.n_components} components (method kl)"
+    assert second.startswith("objective ")
+    assert second.endswith("steps: converged")
+    assert last == f"wrote {FUSED}"
+    assert sorted(path.name for path in folder.iterdir()) == [*TWO, FUSED]
+
+
+def test_an_output_of_before_is_replaced(folder, command):
+    (folder / FUSED).write_bytes(b"the result of yesterday")
+    assert command("fuse", *TWO, "-o", FUSED).code == 0
+    assert cs.load(FUSED).family == cs.families.NormalWishart(2)
+
+
+def test_two_sites_may_have_found_the_same(folder, command):
+    (folder / "b.safetensors").write_bytes(content(site(0, counts=[30.0, 20.0, 10.0])))
+    done = command("fuse", *TWO, "-o", FUSED)
+    assert "6 components -> 3 components" in done.out
+
+
+def test_quiet_prints_nothing(command):
+    done = command("fuse", *TWO, "-o", FUSED, "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_the_summary_reports_what_the_method_found(folder, command):
+    assert "regularization 0.1\n" in command("fuse", *TWO, "-o", FUSED, "--set", "regularization=0.1").out
+    assert "share a cluster" in command("fuse", *TWO, "-o", FUSED, "--method", "kmeans", "--set", "n_components=1").out
+    (folder / "c.safetensors").write_bytes(forged(counts=[9.0, 9.0, 0.1]))
+    done = command("fuse", *TWO, "c.safetensors", "-o", FUSED)
+    assert "1 components with too few observations were left out" in done.out
+
+
+def test_numbers_in_settings_may_have_an_exponent(command):
+    assert command("fuse", *TWO, "-o", FUSED, "--set", "tolerance=1e-7", "--set", "min-count=0").code == 0
+    assert json.loads(command("inspect", "--json", FUSED).out)["header"]["provenance"]["options"]["tolerance"] == 1e-7
+
+
+@pytest.mark.parametrize("method", ["kl", "kmeans", "concatenate"])
+def test_the_same_seed_gives_the_same_bytes_whoever_arrives_first(folder, command, four, method):
+    made = set()
+    for number, order in enumerate(itertools.permutations(four)):
+        if number % 5 == 0:
+            assert command("fuse", *order, "-o", FUSED, "--seed", 3, "--quiet", "--method", method).code == 0
+            made.add((folder / FUSED).read_bytes())
+    assert len(made) == 1
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process(folder, command, process, four):
+    command("fuse", *four, "-o", "here.safetensors", "--seed", 7)
+    process("fuse", *reversed(four), "-o", "there.safetensors", "--seed", 7)
+    assert (folder / "here.safetensors").read_bytes() == (folder / "there.safetensors").read_bytes()
+
+
+def test_weights_follow_their_files(folder, command, four):
+    weights = dict(zip(four, ("1", "2", "0.5", "4"), strict=True))
+    made = set()
+    for order in (four, four[::-1]):
+        command("fuse", *order, "-o", FUSED, "--weights", ",".join(weights[name] for name in order))
+        made.add((folder / FUSED).read_bytes())
+    command("fuse", *four, "-o", FUSED)
+    assert len(made) == 1
+    assert (folder / FUSED).read_bytes() not in made
+
+
+def test_weights_that_do_not_add_up_exactly_follow_their_files_too(folder, command, four):
+    weights = dict(zip(four, ("0.1", "0.2", "0.3", "0.7"), strict=True))
+    made = set()
+    for order in itertools.permutations(four):
+        command("fuse", *order, "-o", FUSED, "--method", "concatenate", "--weights", ",".join(map(weights.get, order)))
+        made.add((folder / FUSED).read_bytes())
+    assert len(made) == 1
+
+
+def recipe(folder, text):
+    path = folder / "job" / "recipe.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_is_the_same_as_its_words(folder, command, four):
+    path = recipe(
+        folder,
+        "models: ['../[ab].safetensors', ../c.safetensors, '../d*']\n"
+        "method: kl\noptions: {regularization: 1e-1}\nweights: [1, 2, 1, 3]\nseed: 5\noutput: made.safetensors\n",
+    )
+    assert command("fuse", "--recipe", path).out.endswith(f"wrote {folder / 'job' / 'made.safetensors'}\n")
+    words = ["--method", "kl", "--set", "regularization=0.1", "--weights", "1,2,1,3", "--seed", 5]
+    files = [folder / "job" / ".." / name for name in four]
+    command("fuse", *files, "-o", FUSED, *words)
+    assert (folder / "job" / "made.safetensors").read_bytes() == (folder / FUSED).read_bytes()
+
+
+def test_words_override_a_recipe(folder, command, four):
+    path = recipe(
+        folder,
+        "models: ['../[a-d].safetensors']\nmethod: kl\noptions: {restarts: 2, regularization: 0.1}\n"
+        "weights: [1, 2, 1, 3]\nseed: 5\noutput: made.safetensors\n",
+    )
+    words = ["--set", "regularization=0.3", "--weights", "2,1", "--seed", "0", "-o", FUSED]
+    assert command("fuse", *TWO, "--recipe", path, *words).code == 0
+    made = json.loads(command("inspect", "--json", FUSED).out)["header"]["provenance"]
+    assert sorted((record["name"], record["weight"]) for record in made["inputs"]) == [(TWO[0], 4 / 3), (TWO[1], 2 / 3)]
+    assert (made["seed"], made["options"]["restarts"], made["options"]["regularization"]) == (0, 2, 0.3)
+    assert not (folder / "job" / "made.safetensors").exists()
+    other = command("fuse", *four, "--recipe", path, "--method", "average")
+    assert (other.code, len(other.complaints())) == (2, 1)  # the recipe's options are not those of this method
+    assert command("check", "--recipe", path).out == "ok: 4 models can be fused\n"
+
+
+def test_patterns_do_not_match_what_a_stopped_run_left(folder, command):
+    (folder / ".c.safetensors.x7k2.partial").write_bytes(b"half")
+    (folder / ".c.safetensors").write_bytes(b"half")
+    path = recipe(folder, "models: ['../**/*.safetensors', '../*.partial*']")
+    assert command("check", "--recipe", path).complaints() == [
+        f"{folder / 'job'}/../*.partial*: cannot be read: No such file or directory"
+    ]
+
+
+def test_brackets_in_names_are_names(folder, command):
+    (folder / "job[1]").mkdir()
+    for name in TWO:
+        (folder / "job[1]" / f"site[{name[0]}].safetensors").write_bytes((folder / name).read_bytes())
+    path = folder / "job[1]" / "recipe.yaml"
+    path.write_text("models: ['site[a].safetensors', '*b*']")
+    assert command("check", "--recipe", path).out == "ok: 2 models can be fused\n"
+
+
+def test_check(process):
+    done = process("check", *TWO)
+    assert (done.code, done.out, done.err) == (0, "ok: 2 models can be fused\n", "")
+
+
+def test_inspect_a_file_of_a_site(command):
+    done = command("inspect", TWO[0])
+    assert (done.code, done.err) == (0, "")
+    rows = dict(line.split(":", 1) for line in done.out.splitlines())
+    found = {name: value.strip() for name, value in rows.items()}
+    counts = cs.load(TWO[0]).counts
+    assert found == {
+        "file": TWO[0],
+        "format": f"consilience-posterior 1 (consilience {cs.__version__})",
+        "family": "normal-wishart {'dim': 2}",
+        "components": "3",
+        "model": "a posterior",
+        "counts": f"smallest {counts.min():.4g}, largest {counts.max():.4g}",
+        "features": "x0, x1",
+        "tensors": "natural [3, 8]",
+    }
+
+
+def test_inspect_a_fused_file(command):
+    command("fuse", *TWO, "-o", FUSED, "--seed", 4)
+    lines = command("inspect", FUSED).out.splitlines()
+    assert any(line.startswith("fused by:    kl {") and line.endswith("} seed 4") for line in lines)
+    assert sum(line.startswith("from:") and "3 components, sha256" in line for line in lines) == 2
+    assert all(any(name in line for line in lines) for name in TWO)
+
+
+def test_inspect_as_json(command):
+    document = json.loads(command("inspect", "--json", TWO[0]).out)
+    assert document["shapes"] == {"natural": [3, 8]}
+    assert document["header"]["family"] == {"name": "normal-wishart", "dim": 2}
+    assert document["header"]["features"]["names"] == ["x0", "x1"]
+
+
+def test_inspect_reads_no_tensor(folder, command):
+    (folder / "c.safetensors").write_bytes(forged({"natural": np.full((3, 8), np.nan)}))
+    assert command("inspect", "c.safetensors").code == 0
+
+
+def test_names_in_files_cannot_command_the_terminal(folder, command):
+    (folder / "c.safetensors").write_bytes(forged(features={"names": ["\x1b[2Jage", "tail\nfile: other"]}))
+    done = command("inspect", "c.safetensors")
+    assert "features:    \\x1b[2Jage, tail\\nfile: other\n" in done.out
+
+
+def test_methods_lists_every_method_with_its_options(command):
+    done = command("methods")
+    assert (done.code, done.err) == (0, "")
+    blocks = dict(zip((kind.name for kind in METHODS), done.out.strip().split("\n\n"), strict=True))
+    for kind in METHODS:
+        block = " ".join(blocks[kind.name].split())
+        assert block.startswith(
+            f"{kind.name} {kind.summary} needs: {kind.needs} gives: {kind.gives} paper: {kind.paper}"
+        )
+        listed = block.split("options: ")[1].split(", ")
+        assert listed == [f"{o.name}={'...' if o.default is MISSING else o.default}" for o in fields(kind)]
+
+
+@pytest.mark.parametrize("words", [["-h"], ["--help"]])
+def test_help(command, words):
+    done = command(*words)
+    assert (done.code, done.err) == (0, "")
+    assert all(f"\n  {name} " in done.out for name in ("fuse", "check", "inspect", "methods", "demo"))
+    assert all("Usage: consilience " in command(name, *words).out for name in ("fuse", "check", "inspect", "demo"))
+
+
+def test_version(process):
+    done = process("--version")
+    assert (done.code, done.out) == (0, f"consilience, version {cs.__version__}\n")
+
+
+def test_a_bar_on_a_terminal_leaves_no_line(folder):
+    with on_terminal("fuse", *TWO, "-o", FUSED) as terminal:
+        shown = terminal.read().decode()
+        assert terminal.process.wait(timeout=60) == 0
+    assert "fusing:" in shown
+    assert "\n" not in shown
+    assert shown.endswith("\r")
+    assert shown.rstrip("\r").rsplit("\r", 1)[-1].strip() == ""  # the last that was drawn is blank
+
+
+@pytest.mark.parametrize("words", [["fuse", "-o", FUSED, "--quiet"], ["check"]])
+def test_a_terminal_stays_empty(folder, words):
+    with on_terminal(*words, *TWO) as terminal:
+        assert terminal.read() == b""
+        assert terminal.process.wait(timeout=60) == 0

@@ -1,0 +1,192 @@
+"""The main job: sites with different populations train apart, their files are fused, and all gain.
+
+The demo does it on scikit-learn's digits; here its files are fused again by the command and judged on held-out digits.
+"""
+
+import hashlib
+import json
+import pickle
+import pickletools
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from numpy.testing import assert_allclose
+from sklearn.metrics import adjusted_mutual_info_score
+
+import consilience as cs
+from consilience.cli.demo import CLASSES_OF_SITES, DIM, HELD_OUT, LOCAL_COMPONENTS, _digits, _split
+from consilience.io.posterior_file import read_posterior
+from consilience.io.provenance import library_versions
+from tests.tolerances import ROUNDING
+
+SITES = [f"demo/seed-0/site-{number}.safetensors" for number in range(1, 6)]
+FUSED = "demo/seed-0/fused.safetensors"
+
+
+def consilience(folder, *arguments):
+    command = [sys.executable, "-m", "consilience", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A folder in which the demo ran once, and the command fused its files in two ways."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "said.txt").write_text(consilience(folder, "demo", "demo", "--seeds", "1"))
+    for method in ("kl", "average"):
+        consilience(folder, "fuse", *SITES, "-o", f"{method}.safetensors", "--method", method, "--quiet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    """Digits that no site saw: features and classes."""
+    values, classes, _ = _digits()
+    rows = _split(classes, np.random.default_rng(0))[1]
+    return values[rows], classes[rows]
+
+
+@pytest.fixture(scope="module")
+def record(job):
+    return json.loads((job / "demo" / "demo.json").read_text())
+
+
+def rebuilt(path):
+    return cs.rebuild(cs.load(path))
+
+
+def test_the_populations_differ():
+    values, classes, names = _digits()
+    sites, held_out = _split(classes, np.random.default_rng(0))
+    assert values.shape == (len(classes), DIM) == (len(classes), len(names))
+    together = np.concatenate([*sites, held_out])
+    assert sorted(together) == list(range(len(classes)))  # every digit is at one site or held out
+    assert len(held_out) == HELD_OUT
+    assert [tuple(sorted(set(classes[rows]))) for rows in sites] == [tuple(sorted(c)) for c in CLASSES_OF_SITES]
+
+
+def test_the_fused_model_beats_every_site_and_the_naive_average(job, held_out):
+    values, classes = held_out
+    fused, average = rebuilt(job / "kl.safetensors"), rebuilt(job / "average.safetensors")
+    for model in (average, *(rebuilt(job / site) for site in SITES)):
+        assert model.means_.shape == (LOCAL_COMPONENTS, DIM)
+        assert fused.score(values) > model.score(values) + 1.0  # nats per digit
+        found = adjusted_mutual_info_score(classes, fused.predict(values))
+        assert found > adjusted_mutual_info_score(classes, model.predict(values)) + 0.1
+
+
+def test_the_demo_did_what_it_says_the_command_does(job):
+    """Its fused file is that of the command, but for nothing: the same bytes."""
+    assert (job / FUSED).read_bytes() == (job / "kl.safetensors").read_bytes()
+
+
+def test_the_numbers_of_the_demo_are_those_of_its_files(job, held_out, record):
+    values, classes = held_out
+    paths = {f"site {number}": site for number, site in enumerate(SITES, 1)} | {"fused": FUSED}
+    for name, path in paths.items():
+        model, row = rebuilt(job / path), record["results"][name]
+        assert_allclose(model.score(values), row["log_likelihood"], rtol=ROUNDING)
+        assert_allclose(adjusted_mutual_info_score(classes, model.predict(values)), row["mutual_information"])
+        assert row["components"] == [model.means_.shape[0]]
+
+
+def test_the_record_of_the_demo_is_complete(job, record):
+    assert sorted(record) == ["results", "settings", "versions"]
+    assert record["versions"] == library_versions()
+    assert record["settings"]["seeds"] == [0]
+    assert record["settings"]["held_out"] == HELD_OUT
+    assert record["settings"]["classes_of_sites"] == [list(digits) for digits in CLASSES_OF_SITES]
+    names = {
+        "fused",
+        "fused, product",
+        "naive average",
+        "concatenation",
+        "all data pooled",
+        "sites, mean",
+        "sites, best",
+    }
+    assert names <= set(record["results"])
+    for row in record["results"].values():
+        assert sorted(row) == ["components", "log_likelihood", "mutual_information"]
+        assert all(len(column) == 1 and np.isfinite(column).all() for column in row.values())
+    best = max(record["results"][f"site {number}"]["log_likelihood"][0] for number in range(1, 6))
+    assert record["results"]["sites, best"]["log_likelihood"] == [best]
+    said = (job / "said.txt").read_text()
+    assert all(name in said for name in record["results"])
+
+
+def test_the_picture_of_the_demo_is_a_picture(job):
+    picture = imread(job / "demo" / "demo.png")
+    assert picture.shape[0] > 300
+    assert picture.shape[1] > 1000
+    assert (
+        len(np.unique(picture[::7, ::7].reshape(-1, picture.shape[2]), axis=0)) > 20
+    )  # colours, so something is drawn
+
+
+def test_a_fused_file_says_how_it_was_made(job):
+    _, made = read_posterior(job / "kl.safetensors")
+    assert sorted(made) == ["inputs", "method", "options", "result", "seed", "versions"]
+    assert made["method"] == "kl"
+    assert made["options"] == asdict(cs.KLFusion())
+    assert made["seed"] == 0
+    assert made["versions"] == library_versions()
+    expected = [
+        {
+            "name": site,
+            "components": LOCAL_COMPONENTS,
+            "weight": 1.0,
+            "sha256": hashlib.sha256((job / site).read_bytes()).hexdigest(),
+        }
+        for site in SITES
+    ]
+    assert sorted(made["inputs"], key=lambda one: one["name"]) == expected
+    assert made["result"]["status"] == "converged"
+    assert made["result"]["n_components"] == cs.load(job / "kl.safetensors").n_components
+
+
+def test_a_fused_file_can_be_made_again_from_what_it_says(job, monkeypatch):
+    monkeypatch.chdir(job)
+    _, made = read_posterior(Path("kl.safetensors"))
+    names = [one["name"] for one in made["inputs"]]
+    weights = [one["weight"] for one in made["inputs"]]
+    cs.fuse(names, made["method"], weights=weights, rng=made["seed"], **made["options"]).save("again.safetensors")
+    assert Path("again.safetensors").read_bytes() == Path("kl.safetensors").read_bytes()
+
+
+def test_files_carry_parameters_only(job):
+    """No image fits into what a site sends: as many numbers as its posterior has, and names."""
+    for site in SITES:
+        posterior = cs.load(job / site)
+        numbers = posterior.natural.size + posterior.prior.size + posterior.weights.size + 1
+        assert (job / site).stat().st_size < 8 * numbers + 2048
+
+
+def test_nothing_is_pickled(job, tmp_path, monkeypatch):
+    written = [path for path in job.rglob("*") if path.is_file()]
+    assert {path.suffix for path in written} == {".safetensors", ".json", ".png", ".txt"}
+    for path in written:
+        with pytest.raises(ValueError, match=r"opcode|codec|newline|stream|literal|float"):
+            list(pickletools.genops(path.read_bytes()))
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, lambda *_arguments, **_options: pytest.fail("something was pickled"))
+    fusion = cs.fuse([job / site for site in SITES], n_components=10, restarts=1)
+    fusion.save(tmp_path / "fused.safetensors")
+    assert rebuilt(tmp_path / "fused.safetensors").means_.shape == (10, DIM)
+
+
+def test_models_and_files_can_be_mixed(job):
+    files = [job / site for site in SITES]
+    mixed = [cs.rebuild(cs.load(files[0])), cs.load(files[1]), str(files[2]), *files[3:]]
+    assert cs.check(mixed) == []
+    found, expected = (cs.fuse(models, n_components=10, restarts=1).posterior for models in (mixed, files))
+    assert_allclose(found.natural, expected.natural, rtol=ROUNDING, atol=ROUNDING * np.abs(expected.natural).max())
+    assert found.source == expected.source
