@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/demo.md")
+PAGES = ("README.md", "docs/demo.md", "docs/adr/0003-the-number-of-components.md")
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -35,7 +35,23 @@ def demo_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"demo": demo_table}
+def size_table() -> str:
+    """Return the error of the number of components by arm, separation and limit."""
+    rows = json.loads((ROOT / "experiments/size/results.json").read_text())["results"]
+    lines = [
+        "| sites hold | separation | limit | mean error of the number | worst | largest site alone errs by |",
+        "| --- | ---: | --- | ---: | ---: | ---: |",
+    ]
+    for arm, separation, limit in dict.fromkeys((r["arm"], r["separation"], r["max_components"]) for r in rows):
+        chosen = [r for r in rows if (r["arm"], r["separation"], r["max_components"]) == (arm, separation, limit)]
+        errors = [abs(r["found"] - r["true"]) for r in chosen]
+        largest = mean(abs(r["largest_site"] - r["true"]) for r in chosen)
+        shown = "default" if limit is None else limit
+        lines.append(f"| {arm} | {separation} | {shown} | {mean(errors):.2f} | {max(errors)} | {largest:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"demo": demo_table, "size": size_table}
 
 
 def main() -> None:

@@ -135,7 +135,7 @@ def check(
 ) -> list[str]:
     """Return everything that would go wrong in ``fuse`` with the same arguments, a line each; empty when nothing would.
 
-    One model is held in memory at a time beside what is compared.
+    Files are read one after another and their parameters checked; posteriors are small beside the data they stand for.
 
     Raises
     ------

@@ -11,7 +11,8 @@ from consilience.families.categorical import Categorical
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.dirichlet import Beta, Dirichlet
 from consilience.families.gamma import Gamma
-from consilience.families.gaussian import Gaussian, KnownCovarianceGaussian, SphericalGaussian
+from consilience.families.gaussian import Gaussian, SphericalGaussian
+from consilience.families.known_covariance_gaussian import KnownCovarianceGaussian
 from consilience.families.normal_gamma import NormalGamma, SphericalNormalGamma
 from consilience.families.normal_wishart import NormalWishart
 from consilience.families.point import Point

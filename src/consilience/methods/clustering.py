@@ -11,7 +11,7 @@ from consilience.checks import is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
-from consilience.methods.kl_descent import Problem
+from consilience.methods.kl_problem import Problem, matched_cost
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,6 @@ class KMeans(Method):
                 break
             labels = proposed
             centres = problem.barycenters(labels, len(centres), centres)
-            history.append(problem.matched_cost(centres, labels))
+            history.append(matched_cost(problem.costs(centres), labels))
         compact = np.unique(labels, return_inverse=True)[1]
         return Assignment(compact, history[-1], np.array(history), status)

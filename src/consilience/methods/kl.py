@@ -14,12 +14,15 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
-from consilience.methods.kl_descent import Fit, Problem, fit_binary, fit_relaxed, refine, without_one_group
+from consilience.methods.kl_descent import fit_binary, refine, without_one_group
+from consilience.methods.kl_problem import Fit, Problem
+from consilience.methods.kl_relaxed import fit_relaxed
 
 _PATH_RESTARTS = 2
 _PRICE_IN_SLOPES = 3.0
 _ROUNDING = 1e-9
 _REFINE_ROWS = 512
+_TRY_ALL = 30
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class KLFusion(Method):
         give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
         number of components up to `max_components` and takes the one that ``choose_size`` prefers.
     max_components
-        Upper limit of G when it is to be found; None takes three times the largest site, or all components if fewer.
+        Upper limit of G when it is to be found; None takes three times the largest site, or the number of all local
+        components where these are 30 or fewer.
     assignment
         ``"integral"`` keeps the matching binary; ``"relaxed"`` solves the convex relaxation of each matching step to a
         certified gap, as the paper does, and rounds at the end. They differ only under a numeric `regularization`.
@@ -145,7 +149,9 @@ class KLFusion(Method):
 
     def _limit(self, ensemble: Ensemble) -> int:
         total = len(ensemble.natural)
-        return min(total, self.max_components or 3 * int(ensemble.sizes.max()))
+        if self.max_components is None:
+            return total if total <= _TRY_ALL else min(total, 3 * int(ensemble.sizes.max()))
+        return min(total, self.max_components)
 
     def _start(
         self, problem: Problem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True

@@ -10,160 +10,18 @@ is the closed-form barycenter given the matching. Every step that would raise th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.families import Direction, Family, FixedSide
-from consilience.families.ensemble import Ensemble
 from consilience.matching.assignment import assign_block, assign_blocks
-from consilience.matching.group_sparse import binary_penalty, descend_binary, solve_relaxed
-from consilience.matching.seeding import greedy_plus_plus
-from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums, plan_sums
+from consilience.matching.group_sparse import binary_penalty, descend_binary
+from consilience.methods.combine import GroupSums, from_averaged, group_sums
+from consilience.methods.kl_problem import Fit, Problem, compact, matched_cost, objective
 
-_SPREAD_ROWS = 256
-_REMEMBER_ROWS = 2048
-_REFINE_ROWS = 64
 _SWEEPS = 20
-_ADMM_STEPS = 2000
-_ACTIVE_MASS = 0.999
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """The data of one objective: fixed once and shared by every restart.
-
-    Parameters
-    ----------
-    ensemble
-        The stacked models, L components in all.
-    direction
-        ``forward``: KL(fused || local) and means of natural parameters; ``reverse``: the other of both.
-    """
-
-    ensemble: Ensemble
-    direction: Direction
-
-    @property
-    def family(self) -> Family:
-        """The family of every component."""
-        return self.ensemble.family
-
-    @cached_property
-    def divergence(self) -> FixedSide:
-        """Divergences between moving centres and all local components."""
-        return FixedSide(self.family, self.ensemble.natural, self.direction)
-
-    @cached_property
-    def averaged(self) -> Array:
-        """Parameters (L, P) whose weighted mean is the barycenter."""
-        return averaged_parameters(self.family, self.ensemble.natural, self.direction)
-
-    def costs(self, centres: Array) -> Array:
-        """Return the weighted divergences (L, G) of local components from centres (G, P)."""
-        weighted: Array = self.divergence.costs(centres).T * self.ensemble.row_weights[:, None]
-        return weighted
-
-    def centres(self, sums: GroupSums, fallback: Array | None = None) -> Array:
-        """Return the barycenters (G, P); groups without mass keep their row of `fallback`."""
-        used = sums.mass >= 1e-12
-        centres = np.empty_like(sums.sums) if fallback is None else fallback.copy()
-        means = GroupSums(sums.sums[used], sums.mass[used]).means()
-        centres[used] = from_averaged(self.family, means, self.direction)
-        return centres
-
-    def barycenters(self, labels: Labels, n_groups: int, fallback: Array | None = None) -> Array:
-        """Return the barycenters (G, P) of a binary matching."""
-        return self.centres(group_sums(self.averaged, labels, self.ensemble.row_weights, n_groups), fallback)
-
-    def pairs(self, fused: Array, local: Array) -> Array:
-        """Return the divergence of the objective between rows, fused and local."""
-        if self.direction == "forward":
-            return self.family.kl_pairs(fused, local)
-        return self.family.kl_pairs(local, fused)
-
-    def matched_cost(self, centres: Array, labels: Labels) -> float:
-        """Return the weighted divergence of local components from their centres, without the penalty."""
-        return _matched(self.costs(centres), labels)
-
-    def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
-        """Return local components (`count`, P) drawn as first centres: by k-means++, or else uniformly."""
-        natural = self.ensemble.natural
-        if not spread_out:
-            return natural[rng.choice(len(natural), size=min(count, len(natural)), replace=False)]
-        return natural[greedy_plus_plus(self._divergences_from, self.ensemble.row_weights, count, rng)]
-
-    def _divergences_from(self, rows: Labels) -> Array:
-        """Return the divergences (k, L) of all local components from some of them; remembered for few components."""
-        if len(self.ensemble.natural) <= _REMEMBER_ROWS:
-            return self._pairwise[rows]
-        return self.divergence.costs(self.ensemble.natural[rows])
-
-    @cached_property
-    def _pairwise(self) -> Array:
-        return self.divergence.costs(self.ensemble.natural)
-
-    @cached_property
-    def spread(self) -> float:
-        """Standard deviation of divergences between components of different sites, over a fixed sample of pairs.
-
-        It is what ``regularization`` multiplies. The sample depends on nothing random, so that every restart and every
-        value of the multiplier has the same objective.
-        """
-        total = len(self.ensemble.natural)
-        sample = np.unique(np.linspace(0, total - 1, min(total, _SPREAD_ROWS)).astype(np.int64))
-        values = self._divergences_from(sample)
-        across = self.ensemble.owner[sample][:, None] != self.ensemble.owner
-        return float(values[across].std()) if np.any(across) else 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A matching and the averages that belong to it.
-
-    Parameters
-    ----------
-    labels
-        Group of each local component (L,), consecutive from 0.
-    centres
-        Barycenters (G, P).
-    objective
-        Value of (9).
-    history
-        The objective after each averaging step.
-    converged
-        Whether the last step changed nothing.
-    gap
-        Relative certified gap of the last relaxed matching, for the relaxed objective.
-    plan
-        The relaxed matching (L, G) before rounding.
-    """
-
-    labels: Labels
-    centres: Array
-    objective: float
-    history: tuple[float, ...]
-    converged: bool
-    gap: float | None = None
-    plan: Array | None = None
-
-    @property
-    def n_groups(self) -> int:
-        """Number G of groups."""
-        return int(self.centres.shape[0])
-
-
-def _matched(costs: Array, labels: Labels) -> float:
-    """Return the total cost of a binary matching."""
-    return float(costs[np.arange(len(labels)), labels].sum())
-
-
-def _compact(problem: Problem, labels: Labels) -> tuple[Labels, Array]:
-    """Return labels without gaps and the barycenters of the groups that are left."""
-    used, consecutive = np.unique(labels, return_inverse=True)
-    return consecutive, problem.barycenters(consecutive, len(used))
+_REFINE_ROWS = 64
 
 
 def fit_binary(
@@ -191,8 +49,8 @@ def fit_binary(
     """
     fit = _alternate(problem, centres, strength, None, rng, max_iterations, tolerance, ())
     if strength > 0:
-        fit = _dissolve(problem, fit, strength, rng, max_iterations, tolerance)
-    labels, centres = _compact(problem, fit.labels)
+        fit = dissolve(problem, fit, strength, rng, max_iterations, tolerance)
+    labels, centres = compact(problem, fit.labels)
     fit = replace(fit, labels=labels, centres=centres)
     return refine(problem, fit, strength, rng) if len(labels) <= _REFINE_ROWS else fit
 
@@ -211,14 +69,14 @@ def _alternate(
     values = list(history)
     costs = problem.costs(centres)
     current = labels
-    best = np.inf if current is None else _matched(costs, current) + strength * binary_penalty(current, n_groups)
+    best = np.inf if current is None else matched_cost(costs, current) + strength * binary_penalty(current, n_groups)
     converged = False
     for _ in range(max_iterations):
         proposed = descend_binary(costs, offsets, strength, current, rng, _SWEEPS)
         moved = problem.barycenters(proposed, n_groups, centres)
         moved = _offer_spares(problem, moved, proposed, costs)
         moved_costs = problem.costs(moved)
-        value = _matched(moved_costs, proposed) + strength * binary_penalty(proposed, n_groups)
+        value = matched_cost(moved_costs, proposed) + strength * binary_penalty(proposed, n_groups)
         if current is not None and value > best:
             converged = True
             break
@@ -242,7 +100,7 @@ def _offer_spares(problem: Problem, centres: Array, labels: Labels, costs: Array
     return centres
 
 
-def _dissolve(
+def dissolve(
     problem: Problem, fit: Fit, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
 ) -> Fit:
     """Try to do without each group, smallest first, as long as the objective falls."""
@@ -250,7 +108,7 @@ def _dissolve(
     improved = True
     while improved:
         improved = False
-        labels, centres = _compact(problem, fit.labels)
+        labels, centres = compact(problem, fit.labels)
         fit = replace(fit, labels=labels, centres=centres)
         if fit.n_groups <= largest:
             break
@@ -258,7 +116,8 @@ def _dissolve(
         for group in np.argsort(np.bincount(fit.labels), kind="stable"):
             others = np.arange(fit.n_groups) != group
             trial = descend_binary(costs[:, others], problem.ensemble.offsets, strength, None, rng, 3)
-            value = _value(problem, trial, strength)
+            left, averages = compact(problem, trial)
+            value = objective(problem, averages, left, strength)
             if value < fit.objective:
                 kept = Fit(trial, problem.barycenters(trial, fit.n_groups - 1, fit.centres[others]), value, (), True)
                 fit = _alternate(
@@ -275,14 +134,8 @@ def without_one_group(problem: Problem, fit: Fit) -> Array:
     trials = []
     for group in range(fit.n_groups):
         left = np.delete(costs, group, axis=1)
-        trials.append(_matched(left, assign_blocks(left, problem.ensemble.offsets)))
+        trials.append(matched_cost(left, assign_blocks(left, problem.ensemble.offsets)))
     return np.delete(fit.centres, int(np.argmin(trials)), axis=0)
-
-
-def _value(problem: Problem, labels: Labels, strength: float) -> float:
-    """Return (9) at the barycenters of a binary matching."""
-    compact, centres = _compact(problem, labels)
-    return _matched(problem.costs(centres), compact) + strength * binary_penalty(compact, len(centres))
 
 
 def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator) -> Fit:
@@ -329,76 +182,8 @@ def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator
                 labels[rows], changed = chosen, True
         if not changed:
             break
-    labels, centres = _compact(problem, labels)
-    value = _matched(problem.costs(centres), labels) + strength * binary_penalty(labels, len(centres))
+    labels, centres = compact(problem, labels)
+    value = objective(problem, centres, labels, strength)
     if value >= fit.objective:
         return fit
     return replace(fit, labels=labels, centres=centres, objective=value, history=(*fit.history, value))
-
-
-def fit_relaxed(
-    problem: Problem,
-    centres: Array,
-    strength: float,
-    rng: np.random.Generator,
-    max_iterations: int,
-    tolerance: float,
-    gap: float,
-) -> Fit:
-    """Descend on (9) with P relaxed to P >= 0, each matching solved to a certified relative gap; then round.
-
-    Columns with total mass below 0.999 are dropped, the largest are put back while a site has more components than are
-    left. Rounding takes the assignment nearest the plan and improves it as a binary matching, since a plan that is
-    split evenly over two equal columns has no nearest one; where that needs fewer columns, the descent goes on with
-    these. The history is that of the last descent, whose plan is returned.
-
-    Parameters
-    ----------
-    problem, centres, strength, rng, max_iterations, tolerance
-        As in ``fit_binary``.
-    gap
-        Relative gap at which a matching counts as solved.
-    """
-    largest = int(problem.ensemble.sizes.max())
-    while True:
-        plan, centres, values, converged, certified = _alternate_relaxed(
-            problem, centres, strength, max_iterations, tolerance, gap
-        )
-        mass = plan.sum(axis=0)
-        active = mass >= _ACTIVE_MASS
-        if active.sum() < largest:
-            active[np.argsort(-mass, kind="stable")[:largest]] = True
-        if not np.all(active):
-            centres = centres[active]
-            continue
-        rounded = assign_blocks(-plan, problem.ensemble.offsets)
-        labels, averages = _compact(problem, rounded)
-        value = _matched(problem.costs(averages), labels) + strength * binary_penalty(labels, len(averages))
-        hard = Fit(labels, averages, value, (value,), True)
-        hard = _dissolve(problem, refine(problem, hard, strength, rng), strength, rng, max_iterations, tolerance)
-        labels, averages = _compact(problem, hard.labels)
-        if len(averages) == plan.shape[1]:
-            return Fit(labels, averages, values[-1], values, converged, certified, plan)
-        centres = averages
-
-
-def _alternate_relaxed(
-    problem: Problem, centres: Array, strength: float, max_iterations: int, tolerance: float, gap: float
-) -> tuple[Array, Array, tuple[float, ...], bool, float]:
-    values: list[float] = []
-    costs, plan, warm, certified, best = problem.costs(centres), None, None, np.inf, np.inf
-    for _ in range(max_iterations):
-        solved = solve_relaxed(costs, problem.ensemble.offsets, strength, gap, _ADMM_STEPS, warm)
-        moved = problem.centres(plan_sums(problem.averaged, solved.plan, problem.ensemble.row_weights), centres)
-        moved_costs = problem.costs(moved)
-        value = float(np.sum(moved_costs * solved.plan) + strength * np.linalg.norm(solved.plan, axis=0).sum())
-        if plan is not None and value > best:
-            return plan, centres, tuple(values), True, certified
-        certified = (solved.upper - solved.lower) / max(1.0, abs(solved.upper))
-        small = best - value <= tolerance * abs(value)
-        plan, centres, costs, warm, best = solved.plan, moved, moved_costs, solved.state, value
-        values.append(value)
-        if small:
-            return plan, centres, tuple(values), True, certified
-    assert plan is not None  # noqa: S101  (max_iterations is at least 1)
-    return plan, centres, tuple(values), False, certified

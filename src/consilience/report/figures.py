@@ -28,6 +28,7 @@ def comparison_figure(
     matching: Labels,
     owner: Labels,
     labels: Sequence[str],
+    label_meaning: str,
 ) -> Figure:
     """Return a figure of two comparisons and the matching behind them.
 
@@ -42,7 +43,7 @@ def comparison_figure(
     owner
         Site of each local component (L,).
     labels
-        Short label of each local component (L,), written into its cell.
+        Short label of each local component (L,), written into its cell; `label_meaning` says what it is.
     """
     figure = Figure(figsize=(13.0, 4.6), layout="constrained")
     axes = figure.subplots(1, len(scores) + 1, width_ratios=[1.0] * len(scores) + [1.3])
@@ -58,6 +59,7 @@ def comparison_figure(
         axis.grid(axis="x", color="#dddddd")
         axis.set_axisbelow(True)
     _draw_matching(axes[-1], matching, owner, labels)
+    axes[-1].set_xlabel(f"fused component (in the cells: {label_meaning})")
     return figure
 
 
@@ -84,7 +86,6 @@ def _draw_matching(axis: object, matching: Labels, owner: Labels, labels: Sequen
             )
     axis.set_xticks(range(n_fused), [str(column) for column in range(n_fused)])
     axis.set_yticks(range(n_sites), [f"site {site + 1}" for site in range(n_sites)])
-    axis.set_xlabel("fused component")
     axis.set_title("Who is who: red components were found at several sites", fontsize=10)
     axis.grid(color="#eeeeee")
     axis.set_axisbelow(True)

@@ -1,0 +1,116 @@
+"""Gaussians with a covariance that is known and the same for all components: points in Mahalanobis geometry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array, as_rows, symmetric
+from consilience.errors import InputError
+from consilience.families.base import Draws, Family
+from consilience.families.linalg import cholesky, inverse, log_determinant
+
+_LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True, eq=False)
+class KnownCovarianceGaussian(Family):
+    """Gaussian mean under a covariance S that all components share and that is known; eta = S^-1 m, T = z, P = D.
+
+    The base measure is exp(-z^T S^-1 z / 2). Divergences are half squared Mahalanobis distances, so both barycenters
+    are the mean of means: k-means geometry.
+
+    Parameters
+    ----------
+    covariance
+        The known covariance S (D, D).
+    """
+
+    covariance: Array
+    precision: Array = field(init=False, repr=False)
+    name: ClassVar[str] = "known-covariance-gaussian"
+
+    def __post_init__(self) -> None:
+        matrix = np.array(self.covariance, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
+            raise InputError(f"covariance: expected a finite square matrix, found shape {matrix.shape}")
+        matrix = symmetric(matrix)
+        precision = inverse(matrix[None], "covariance")[0]
+        for array in (matrix, precision):
+            array.setflags(write=False)
+        object.__setattr__(self, "covariance", matrix)
+        object.__setattr__(self, "precision", precision)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KnownCovarianceGaussian) and np.array_equal(self.covariance, other.covariance)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.covariance.tobytes()))
+
+    @property
+    def dim(self) -> int:
+        """Data dimension D."""
+        return int(self.covariance.shape[0])
+
+    @property
+    def size(self) -> int:
+        """Length P = D of a row of natural parameters."""
+        return self.dim
+
+    def config(self) -> dict[str, Any]:
+        """Return what the constructor needs."""
+        return {"covariance": cast("list[list[float]]", self.covariance.tolist())}
+
+    def to_natural(self, *, mean: ArrayLike) -> Array:
+        """Return eta (n, P) from means (n, D)."""
+        return as_rows("mean", mean, self.dim) @ self.precision
+
+    def from_natural(self, eta: Array) -> Draws:
+        """Return ``mean`` (n, D)."""
+        return {"mean": self.mean_parameters(eta)}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return m^T S^-1 m / 2 + log|2 pi S| / 2."""
+        constant = self.dim * _LOG_TWO_PI + log_determinant(cholesky(self.covariance[None], "covariance"))[0]
+        return 0.5 * (np.einsum("ni,ni->n", eta, self.mean_parameters(eta)) + constant)
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return m."""
+        means: Array = eta @ self.covariance
+        return means
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of these means."""
+        return self.to_natural(mean=mean)
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return half the squared Mahalanobis distance of the means."""
+        change = eta_b - eta_a
+        return 0.5 * np.einsum("ni,ni->n", change, change @ self.covariance)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Every finite row is a member."""
+        return []
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n, D)."""
+        factor = cholesky(self.covariance[None], "covariance")[0]
+        return {"value": self.mean_parameters(eta) + rng.standard_normal((size, *eta.shape)) @ factor.T}
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return z."""
+        return np.asarray(draws["value"], dtype=np.float64)
+
+    def log_base_measure(self, draws: Draws) -> Array:
+        """Return -z^T S^-1 z / 2."""
+        value = draws["value"]
+        result: Array = -0.5 * np.einsum("...i,...i->...", value @ self.precision, value)
+        return result
+
+    def entropy(self, eta: Array) -> Array:
+        """Return log|2 pi e S| / 2, the same for every component."""
+        log_det = log_determinant(cholesky(self.covariance[None], "covariance"))[0]
+        return np.full(eta.shape[0], 0.5 * (self.dim * (1.0 + _LOG_TWO_PI) + log_det))

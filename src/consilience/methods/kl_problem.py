@@ -1,0 +1,154 @@
+"""What every start of KL-fusion shares: the data of its objective, and what a start ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.families import Direction, Family, FixedSide
+from consilience.families.ensemble import Ensemble
+from consilience.matching.group_sparse import binary_penalty
+from consilience.matching.seeding import greedy_plus_plus
+from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums
+
+_SPREAD_ROWS = 256
+_REMEMBER_ROWS = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The data of one objective: fixed once and shared by every restart.
+
+    Parameters
+    ----------
+    ensemble
+        The stacked models, L components in all.
+    direction
+        ``forward``: KL(fused || local) and means of natural parameters; ``reverse``: the other of both.
+    """
+
+    ensemble: Ensemble
+    direction: Direction
+
+    @property
+    def family(self) -> Family:
+        """The family of every component."""
+        return self.ensemble.family
+
+    @cached_property
+    def divergence(self) -> FixedSide:
+        """Divergences between moving centres and all local components."""
+        return FixedSide(self.family, self.ensemble.natural, self.direction)
+
+    @cached_property
+    def averaged(self) -> Array:
+        """Parameters (L, P) whose weighted mean is the barycenter."""
+        return averaged_parameters(self.family, self.ensemble.natural, self.direction)
+
+    def costs(self, centres: Array) -> Array:
+        """Return the weighted divergences (L, G) of local components from centres (G, P)."""
+        weighted: Array = self.divergence.costs(centres).T * self.ensemble.row_weights[:, None]
+        return weighted
+
+    def centres(self, sums: GroupSums, fallback: Array | None = None) -> Array:
+        """Return the barycenters (G, P); groups without mass keep their row of `fallback`."""
+        used = sums.mass >= 1e-12
+        centres = np.empty_like(sums.sums) if fallback is None else fallback.copy()
+        means = GroupSums(sums.sums[used], sums.mass[used]).means()
+        centres[used] = from_averaged(self.family, means, self.direction)
+        return centres
+
+    def barycenters(self, labels: Labels, n_groups: int, fallback: Array | None = None) -> Array:
+        """Return the barycenters (G, P) of a binary matching."""
+        return self.centres(group_sums(self.averaged, labels, self.ensemble.row_weights, n_groups), fallback)
+
+    def pairs(self, fused: Array, local: Array) -> Array:
+        """Return the divergence of the objective between rows, fused and local."""
+        if self.direction == "forward":
+            return self.family.kl_pairs(fused, local)
+        return self.family.kl_pairs(local, fused)
+
+    def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
+        """Return local components (`count`, P) drawn as first centres: by k-means++, or else uniformly."""
+        natural = self.ensemble.natural
+        if not spread_out:
+            return natural[rng.choice(len(natural), size=min(count, len(natural)), replace=False)]
+        return natural[greedy_plus_plus(self._divergences_from, self.ensemble.row_weights, count, rng)]
+
+    def _divergences_from(self, rows: Labels) -> Array:
+        """Return the divergences (k, L) of all local components from some of them; remembered for few components."""
+        if len(self.ensemble.natural) <= _REMEMBER_ROWS:
+            return self._pairwise[rows]
+        return self.divergence.costs(self.ensemble.natural[rows])
+
+    @cached_property
+    def _pairwise(self) -> Array:
+        return self.divergence.costs(self.ensemble.natural)
+
+    @cached_property
+    def spread(self) -> float:
+        """Standard deviation of divergences between components of different sites, over a fixed sample of pairs.
+
+        It is what ``regularization`` multiplies. The sample depends on nothing random, so that every restart and every
+        value of the multiplier has the same objective.
+        """
+        total = len(self.ensemble.natural)
+        sample = np.unique(np.linspace(0, total - 1, min(total, _SPREAD_ROWS)).astype(np.int64))
+        values = self._divergences_from(sample)
+        across = self.ensemble.owner[sample][:, None] != self.ensemble.owner
+        return float(values[across].std()) if np.any(across) else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A matching and the averages that belong to it.
+
+    Parameters
+    ----------
+    labels
+        Group of each local component (L,), consecutive from 0.
+    centres
+        Barycenters (G, P).
+    objective
+        Value of (9).
+    history
+        The objective after each averaging step.
+    converged
+        Whether the last step changed nothing.
+    gap
+        Relative certified gap of the last relaxed matching, for the relaxed objective.
+    plan
+        The relaxed matching (L, G) before rounding.
+    """
+
+    labels: Labels
+    centres: Array
+    objective: float
+    history: tuple[float, ...]
+    converged: bool
+    gap: float | None = None
+    plan: Array | None = None
+
+    @property
+    def n_groups(self) -> int:
+        """Number G of groups."""
+        return int(self.centres.shape[0])
+
+
+def matched_cost(costs: Array, labels: Labels) -> float:
+    """Return the total cost of a binary matching."""
+    return float(costs[np.arange(len(labels)), labels].sum())
+
+
+def compact(problem: Problem, labels: Labels) -> tuple[Labels, Array]:
+    """Return labels without gaps and the barycenters of the groups that are left."""
+    used, consecutive = np.unique(labels, return_inverse=True)
+    return consecutive, problem.barycenters(consecutive, len(used))
+
+
+def objective(problem: Problem, centres: Array, labels: Labels, strength: float) -> float:
+    """Return (9) of a binary matching with consecutive labels at some centres."""
+    return matched_cost(problem.costs(centres), labels) + strength * binary_penalty(labels, len(centres))
