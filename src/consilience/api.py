@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
+from consilience.checks import as_weights
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Features, Posterior
@@ -133,7 +134,7 @@ def check(
     samples: Sequence[float] | None = None,
     **options: Any,
 ) -> list[str]:
-    """Return everything that would go wrong in ``fuse`` with the same arguments, a line each; empty when nothing would.
+    """Return everything that would go wrong in ``fuse`` with these arguments, a line each; empty when nothing would.
 
     Files are read one after another and their parameters checked; posteriors are small beside the data they stand for.
 
@@ -205,8 +206,8 @@ def _gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[lis
     """Return what could be read of `models`, and every problem with them, each naming its model."""
     if isinstance(models, str | Path) or not isinstance(models, Sequence):
         raise InputError(f"models: expected a list of models or paths, found {type(models).__name__}")
-    if samples is not None and len(samples) != len(models):
-        raise OptionError(f"samples: expected {len(models)} numbers, one for each model, found {len(samples)}")
+    if samples is not None:
+        samples = as_weights(samples, len(models), "samples").tolist()
     given: list[_Given] = []
     problems: list[str] = []
     for number, model in enumerate(models):
@@ -234,27 +235,45 @@ def _disagreements(given: list[_Given]) -> list[str]:
     digests: dict[str, str] = {}
     for one in given:
         if one.digest is not None and one.digest in digests:
-            problems.append(
-                f"{one.name}: is the same file as {digests[one.digest]}; leave one out, or give it twice the weight"
-            )
+            problems.append(f"{one.name}: is the same file as {digests[one.digest]}; leave one out")
         elif one.digest is not None:
             digests[one.digest] = one.name
     for one in given[1:]:
-        first, other = given[0], one.posterior
-        expected = first.posterior
-        if other.family != expected.family:
-            problems.append(f"{one.name}: is {other.family}, expected {expected.family} as in {first.name}")
-            continue
-        problems += [f"{one.name}: {text}" for text in expected.features.differences(other.features)]
-        keys = sorted(set(expected.source) | set(other.source))
-        problems += [
-            f"{one.name}: has {key} {other.source.get(key)!r}, expected {expected.source.get(key)!r} as in {first.name}"
-            for key in keys
-            if other.source.get(key) != expected.source.get(key)
+        first, mine, theirs = given[0], given[0].posterior, one.posterior
+        sources = [
+            f"{one.name}: has {key} {theirs.source.get(key)!r}, expected {mine.source.get(key)!r} as in {first.name}"
+            for key in sorted(set(mine.source) | set(theirs.source))
+            if theirs.source.get(key) != mine.source.get(key)
         ]
-        for name, attached in other.attached.items():
-            if name in expected.attached and not attached.fits(expected.attached[name]):
-                problems.append(f"{one.name}: attached array {name!r} has another shape or rule than in {first.name}")
+        problems += sources
+        if theirs.family != mine.family and not sources:
+            problems.append(f"{one.name}: is {theirs.family}, expected {mine.family} as in {first.name}")
+    alike = [one for one in given if one.posterior.family == given[0].posterior.family]
+    return problems + _feature_disagreements(alike) + _attached_disagreements(alike)
+
+
+def _feature_disagreements(given: list[_Given]) -> list[str]:
+    """Return who states other names, units, scaling or classes than the first model that states any."""
+    problems: list[str] = []
+    for field in ("names", "units", "scaling", "classes"):
+        stated = [one for one in given if getattr(one.posterior.features, field) is not None]
+        for one in stated[1:]:
+            first, other = (Features(**{field: getattr(m.posterior.features, field)}) for m in (stated[0], one))
+            problems += [f"{one.name}: {text}" for text in first.differences(other)]
+    return problems
+
+
+def _attached_disagreements(given: list[_Given]) -> list[str]:
+    """Return who lacks an attached array that another model has, or has it in another form."""
+    problems: list[str] = []
+    for name in sorted({name for one in given for name in one.posterior.attached}):
+        holder = next(one for one in given if name in one.posterior.attached)
+        for one in given:
+            attached = one.posterior.attached.get(name)
+            if attached is None:
+                problems.append(f"{one.name}: lacks the attached array {name!r} of {holder.name}")
+            elif not attached.fits(holder.posterior.attached[name]):
+                problems.append(f"{one.name}: attached array {name!r} has another shape or rule than in {holder.name}")
     return problems
 
 

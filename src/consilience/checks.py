@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -54,7 +56,10 @@ def as_weights(weights: ArrayLike | None, count: int, what: str = "weights") -> 
     """Return `count` finite non-negative weights that are not all zero; None gives ones."""
     if weights is None:
         return np.ones(count)
-    vector = np.asarray(weights, dtype=np.float64)
+    try:
+        vector = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise OptionError(f"{what}: expected {count} numbers, one for each, found {weights!r}") from None
     if vector.shape != (count,):
         raise OptionError(f"{what}: expected {count} numbers, one for each, found shape {vector.shape}")
     if not np.all(np.isfinite(vector)) or np.any(vector < 0) or not np.any(vector > 0):
@@ -70,9 +75,9 @@ def symmetric(matrices: Array) -> Array:
 
 def is_count(value: object) -> bool:
     """Return whether `value` is a positive integer."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
 
 
 def is_number(value: object) -> bool:
     """Return whether `value` is a finite number that is not negative."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    return not isinstance(value, bool) and isinstance(value, Real) and 0.0 <= float(value) < float("inf")

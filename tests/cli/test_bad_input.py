@@ -74,7 +74,7 @@ def test_check_names_every_bad_file_at_once(folder, process, unchanged):
     assert sorted(found) == sorted(files)
     for name in BAD:
         assert re.search(BAD[name][1], found[f"{name}.safetensors"])
-    assert found["c.safetensors"] == "is the same file as a.safetensors; leave one out, or give it twice the weight"
+    assert found["c.safetensors"] == "is the same file as a.safetensors; leave one out"
     assert found["d.safetensors"] == "cannot be read: No such file or directory"
 
 

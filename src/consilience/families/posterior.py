@@ -20,7 +20,10 @@ RULES: tuple[Rule, ...] = ("sum", "mean", "precision-mean", "keep")
 
 
 def _frozen(values: ArrayLike) -> Array:
-    array = np.array(values, dtype=np.float64)
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"expected an array of numbers, found {values!r:.80}") from None
     array.setflags(write=False)
     return array
 
@@ -210,6 +213,8 @@ class Posterior:
     source: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.family, Family):
+            raise InputError(f"family: expected a member of consilience.families, found {self.family!r}")
         for name in ("natural", "prior", "counts", "weights"):
             values = getattr(self, name)
             if values is not None:

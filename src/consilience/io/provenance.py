@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 _BLOCK = 2**20
 
 
@@ -45,7 +47,7 @@ def make_provenance(
     """
     return {
         "method": method,
-        "options": dict(options),
+        "options": {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()},
         "seed": seed,
         "inputs": inputs,
         "result": dict(result),

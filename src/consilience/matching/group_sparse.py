@@ -80,6 +80,8 @@ class RelaxedPlan:
         Objective of `plan`.
     lower
         A proved lower bound on the optimum.
+    gap
+        (upper - lower) / max(1, |upper|) in the scale of the mean absolute cost: what the solver stops at.
     state
         What a warm start needs.
     """
@@ -87,6 +89,7 @@ class RelaxedPlan:
     plan: Array
     upper: float
     lower: float
+    gap: float
     state: tuple[Array, Array, float]
 
 
@@ -149,7 +152,8 @@ def solve_relaxed(
         dual = float(np.sqrt(3.0) * np.linalg.norm(consensus - previous))
         if step % 10 == 0 and step <= max_iterations // 2:
             rho, duals = _balance(rho, duals, primal, dual)
-    return RelaxedPlan(best_plan, upper * scale, lower * scale, (consensus, duals, rho))
+    relative = (upper - lower) / max(1.0, abs(upper))
+    return RelaxedPlan(best_plan, upper * scale, lower * scale, relative, (consensus, duals, rho))
 
 
 def _balance(rho: float, duals: Array, primal: float, dual: float) -> tuple[float, Array]:

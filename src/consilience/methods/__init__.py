@@ -35,7 +35,7 @@ def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
             raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
         return method
     kinds = {kind.name: kind for kind in METHODS}
-    if method not in kinds:
+    if not any(method == name for name in kinds):
         raise OptionError(f"method {method!r} does not exist; there are {', '.join(kinds)}")
     kind = kinds[method]
     known = [option.name for option in fields(kind)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError, OptionError
-from consilience.families import Direction
+from consilience.families import Direction, FixedSide
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Posterior
 from consilience.matching.assignment import assign_block
@@ -130,7 +130,8 @@ class Method(ABC):
         """Return who is who in a model of no weight: nearest fused components, -1 for what is left over."""
         if not self.relabels:
             return np.arange(silent_model.n_components)
-        costs = fused.family.kl(fused.natural, silent_model.natural).T
+        divergence = FixedSide(fused.family, silent_model.natural, self.average_direction)
+        costs = divergence.costs(fused.natural).T
         spare = max(0, costs.shape[0] - costs.shape[1])
         columns = assign_block(np.pad(costs, ((0, 0), (0, spare)), constant_values=2.0 * costs.max() + 1.0))
         return np.where(columns < fused.n_components, columns, -1)
@@ -179,29 +180,37 @@ class Method(ABC):
         return Outcome(posterior, matching, found.objective, found.history, found.status, found.details)
 
 
-def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemble], Assignment]) -> Assignment:
-    """Match only components with at least `min_count` effective observations; the others get label -1.
+def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels]:
+    """Return the ensemble of components with at least `min_count` effective observations, and their rows.
 
     A model keeps its best-informed component whatever its count. Models that state no counts keep everything.
     """
     counts = ensemble.column("counts")
     if counts is None or min_count <= 0 or counts.min() >= min_count:
-        return match(ensemble)
-    best = np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]
+        return ensemble, np.arange(len(ensemble.natural))
     keep = counts >= min_count
-    keep[best] = True
+    keep[np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]] = True
     kept = [
         posterior.take(np.flatnonzero(keep[start:end]))
         for posterior, start, end in zip(ensemble.posteriors, ensemble.offsets[:-1], ensemble.offsets[1:], strict=True)
     ]
-    found = match(Ensemble(tuple(kept), ensemble.site_weights, ensemble.names))
-    labels = np.full(len(counts), -1, dtype=np.int64)
-    labels[keep] = found.labels
+    return Ensemble(tuple(kept), ensemble.site_weights, ensemble.names), np.flatnonzero(keep)
+
+
+def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemble], Assignment]) -> Assignment:
+    """Match only the components that ``informed`` keeps; the others get label -1."""
+    kept, rows = informed(ensemble, min_count)
+    found = match(kept)
+    total = len(ensemble.natural)
+    if len(rows) == total:
+        return found
+    labels = np.full(total, -1, dtype=np.int64)
+    labels[rows] = found.labels
     coupling = None
     if found.coupling is not None:
-        coupling = np.zeros((len(counts), found.coupling.shape[1]))
-        coupling[keep] = found.coupling
-    details = {**found.details, "left_out": int(np.sum(~keep))}
+        coupling = np.zeros((total, found.coupling.shape[1]))
+        coupling[rows] = found.coupling
+    details = {**found.details, "left_out": total - len(rows)}
     return replace(found, labels=labels, coupling=coupling, details=details)
 
 

@@ -11,7 +11,8 @@ from consilience.checks import is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
-from consilience.methods.kl_problem import Problem, matched_cost
+from consilience.methods.kl_descent import fit_clusters
+from consilience.methods.kl_problem import Fit, Problem
 
 
 @dataclass(frozen=True)
@@ -70,34 +71,15 @@ class KMeans(Method):
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         problem = Problem(ensemble, self.direction)
         count = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
-        best: Assignment | None = None
+        best: Fit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
-            found = self._lloyd(problem, problem.seeds(count, generator))
-            if best is None or found.objective < best.objective:
-                best = found
+            fit = fit_clusters(problem, problem.seeds(count, generator), self.max_iterations)
+            if best is None or fit.objective < best.objective:
+                best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
         progress(self.restarts, self.restarts)
         pairs = np.unique(np.stack([ensemble.owner, best.labels]), axis=1).shape[1]
-        return Assignment(
-            best.labels,
-            best.objective,
-            best.history,
-            best.status,
-            details={"violations": len(best.labels) - pairs},
-        )
-
-    def _lloyd(self, problem: Problem, centres: np.ndarray) -> Assignment:
-        history: list[float] = []
-        labels = np.full(len(problem.ensemble.natural), -1)
-        status = Status.MAX_ITERATIONS
-        for _ in range(self.max_iterations):
-            proposed = problem.costs(centres).argmin(axis=1)
-            if np.array_equal(proposed, labels):
-                status = Status.CONVERGED
-                break
-            labels = proposed
-            centres = problem.barycenters(labels, len(centres), centres)
-            history.append(matched_cost(problem.costs(centres), labels))
-        compact = np.unique(labels, return_inverse=True)[1]
-        return Assignment(compact, history[-1], np.array(history), status)
+        status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
+        details = {"violations": len(best.labels) - pairs}
+        return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)

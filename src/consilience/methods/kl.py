@@ -13,15 +13,15 @@ import numpy as np
 from consilience.checks import Array, Labels, is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
-from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
-from consilience.methods.kl_descent import fit_binary, refine, without_one_group
+from consilience.methods.base import Assignment, Method, Progress, Status, informed, match_informed
+from consilience.methods.kl_descent import fit_binary, fit_clusters, refine, without_one_group
 from consilience.methods.kl_problem import Fit, Problem
 from consilience.methods.kl_relaxed import fit_relaxed
 
 _PATH_RESTARTS = 2
 _PRICE_IN_SLOPES = 3.0
 _ROUNDING = 1e-9
-_REFINE_ROWS = 512
+_REFINE_BEST_ROWS = 512
 _TRY_ALL = 30
 
 
@@ -92,7 +92,8 @@ class KLFusion(Method):
         for option in ("tolerance", "gap", "min_count"):
             self.require(option, is_number(getattr(self, option)), "a number that is not negative")
         value = self.regularization
-        self.require("regularization", value == "auto" or is_number(value), "'auto' or a number that is not negative")
+        valid = is_number(value) or (isinstance(value, str) and value == "auto")
+        self.require("regularization", valid, "'auto' or a number that is not negative")
         self.require("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'")
         self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
 
@@ -104,6 +105,7 @@ class KLFusion(Method):
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Also refuse a number of components below that of the largest model."""
         reasons = super().refuse(ensemble)
+        ensemble = informed(ensemble.voting(), self.min_count)[0]
         largest = int(ensemble.sizes.max())
         for option in ("n_components", "max_components"):
             value = getattr(self, option)
@@ -138,7 +140,7 @@ class KLFusion(Method):
             if best is None or fit.objective < best.objective:
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
-        if best.plan is None and len(ensemble.natural) <= _REFINE_ROWS:
+        if best.plan is None and len(ensemble.natural) <= _REFINE_BEST_ROWS:
             best = refine(problem, best, strength, rng)
         progress(self.restarts, self.restarts)
         if best.gap is not None:
@@ -179,8 +181,11 @@ class KLFusion(Method):
             fits[size] = min(tried, key=lambda fit: fit.objective)
         costs = np.minimum.accumulate([fits[size].objective for size in sizes.tolist()])
         path = [{"n_components": int(g), "cost": float(c)} for g, c in zip(sizes, costs, strict=True)]
-        floor = _ROUNDING * problem.spread
-        return fits[int(sizes[choose_size(sizes, costs, len(problem.ensemble.natural), floor)])], path
+        floor, below = _ROUNDING * problem.spread, None
+        if sizes[0] > 1:  # with fewer groups than the largest site has components, these can only be clustered
+            seeds = problem.seeds(int(sizes[0]) - 1, rng)
+            below = fit_clusters(problem, seeds, self.max_iterations).objective
+        return fits[int(sizes[choose_size(sizes, costs, len(problem.ensemble.natural), floor, below)])], path
 
     def _status(self, fit: Fit, ensemble: Ensemble) -> Status:
         if not fit.converged:
@@ -191,7 +196,7 @@ class KLFusion(Method):
         return Status.CONVERGED
 
 
-def choose_size(sizes: Labels, costs: Array, n_locals: int, floor: float) -> int:
+def choose_size(sizes: Labels, costs: Array, n_locals: int, floor: float, below: float | None = None) -> int:
     """Return the index of the number of components that the curve of costs speaks for.
 
     A clear break decides: the largest size at which the cost per residual, cost / (L - G), falls below a third of what
@@ -211,6 +216,8 @@ def choose_size(sizes: Labels, costs: Array, n_locals: int, floor: float) -> int
         Number L of local components.
     floor
         Cost below which differences are rounding.
+    below
+        Cost of one component fewer than the first size, where that can be had, for a break at the first size.
 
     Examples
     --------
@@ -222,9 +229,10 @@ def choose_size(sizes: Labels, costs: Array, n_locals: int, floor: float) -> int
     """
     residuals = n_locals - sizes
     level = np.maximum(costs, floor) / np.maximum(residuals, 1)
-    breaks = np.flatnonzero((3.0 * level[1:] < level[:-1]) & (4 * residuals[1:] >= n_locals))
+    first = level[0] if below is None else max(below, floor) / (residuals[0] + 1)
+    breaks = np.flatnonzero((3.0 * level < np.append(first, level[:-1])) & (4 * residuals >= n_locals))
     if breaks.size:
-        return int(breaks[-1]) + 1
+        return int(breaks[-1])
     if len(sizes) < 3:
         return 0
     upper = sizes >= (sizes[0] + sizes[-1]) / 2

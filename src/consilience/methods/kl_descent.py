@@ -21,7 +21,7 @@ from consilience.methods.combine import GroupSums, from_averaged, group_sums
 from consilience.methods.kl_problem import Fit, Problem, compact, matched_cost, objective
 
 _SWEEPS = 20
-_REFINE_ROWS = 64
+_REFINE_EVERY_START_ROWS = 64
 
 
 def fit_binary(
@@ -52,7 +52,7 @@ def fit_binary(
         fit = dissolve(problem, fit, strength, rng, max_iterations, tolerance)
     labels, centres = compact(problem, fit.labels)
     fit = replace(fit, labels=labels, centres=centres)
-    return refine(problem, fit, strength, rng) if len(labels) <= _REFINE_ROWS else fit
+    return refine(problem, fit, strength, rng) if len(labels) <= _REFINE_EVERY_START_ROWS else fit
 
 
 def _alternate(
@@ -126,6 +126,25 @@ def dissolve(
                 improved = True
                 break
     return fit
+
+
+def fit_clusters(problem: Problem, centres: Array, max_iterations: int) -> Fit:
+    """Cluster from `centres` without the constraint of one per site: nearest centres and barycenters in turn.
+
+    Bregman hard clustering, algorithm 1 of Banerjee et al. 2005.
+    """
+    history: list[float] = []
+    labels, converged = np.full(len(problem.ensemble.natural), -1), False
+    for _ in range(max_iterations):
+        proposed = problem.costs(centres).argmin(axis=1)
+        if np.array_equal(proposed, labels):
+            converged = True
+            break
+        labels = proposed
+        centres = problem.barycenters(labels, len(centres), centres)
+        history.append(matched_cost(problem.costs(centres), labels))
+    consecutive, averages = compact(problem, labels)
+    return Fit(consecutive, averages, history[-1], tuple(history), converged)
 
 
 def without_one_group(problem: Problem, fit: Fit) -> Array:

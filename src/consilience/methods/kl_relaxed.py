@@ -73,7 +73,7 @@ def _alternate_relaxed(
         value = float(np.sum(moved_costs * solved.plan) + strength * np.linalg.norm(solved.plan, axis=0).sum())
         if plan is not None and value > best:
             return plan, centres, tuple(values), True, certified
-        certified = (solved.upper - solved.lower) / max(1.0, abs(solved.upper))
+        certified = solved.gap
         small = best - value <= tolerance * abs(value)
         plan, centres, costs, warm, best = solved.plan, moved, moved_costs, solved.state, value
         values.append(value)

@@ -55,7 +55,11 @@ def describe(model: Any, *, samples: float | None = None, features: Features | N
             posterior = adapter.describe(model, samples)
             if features is None:
                 return posterior
+            if not isinstance(features, Features):
+                raise InputError(f"features: expected consilience.Features, found {type(features).__name__}")
             own = posterior.features
+            if differences := own.differences(features):
+                raise InputError(f"features: what is told {differences[0]}, as the model itself was trained")
             names = own.names if features.names is None else features.names
             return replace(posterior, features=replace(features, names=names, from_columns=own.from_columns))
     known = ", ".join(adapter.kind for adapter in ADAPTERS)

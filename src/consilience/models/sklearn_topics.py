@@ -42,6 +42,7 @@ class LatentDirichletAllocationAdapter(Adapter):
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted LatentDirichletAllocation."""
         from sklearn.decomposition import LatentDirichletAllocation
+        from sklearn.utils import check_random_state
 
         self.expects(posterior, Dirichlet)
         topics = posterior.parameters()["concentration"]
@@ -57,5 +58,6 @@ class LatentDirichletAllocationAdapter(Adapter):
         model.exp_dirichlet_component_ = np.exp(posterior.family.mean_parameters(posterior.natural))
         model.doc_topic_prior_, model.topic_word_prior_ = document_prior, topic_prior
         model.n_iter_, model.n_batch_iter_ = 0, 1
+        model.random_state_ = check_random_state(None)  # what further fitting draws from
         set_sklearn_features(model, posterior, topics.shape[1])
         return model

@@ -59,7 +59,7 @@ def comparison_figure(
         axis.grid(axis="x", color="#dddddd")
         axis.set_axisbelow(True)
     _draw_matching(axes[-1], matching, owner, labels)
-    axes[-1].set_xlabel(f"fused component (in the cells: {label_meaning})")
+    axes[-1].set_xlabel(f"fused component\n(in the cells: {label_meaning})")
     return figure
 
 
