@@ -149,35 +149,34 @@ class Method(ABC):
         if reasons:
             raise InputError(reasons)
         canonical, origin = ensemble.canonical(relabel=self.relabels)
-        voting = canonical.voting()
-        found = self.match(voting, rng, progress)
-        n_components = int(found.labels.max()) + 1
-        posterior = combine(voting, found.labels, n_components, self.combine, self.average_direction)
-        votes = canonical.row_weights > 0
-        labels = np.full(len(votes), -1, dtype=np.int64)
-        labels[votes] = found.labels
+        voting, total = canonical.voting(), len(canonical.natural)
+        voted = self.match(voting, rng, progress)
+        n_components = int(voted.labels.max()) + 1
+        posterior = combine(voting, voted.labels, n_components, self.combine, self.average_direction)
+        if self.relabels:
+            order = _fused_order(posterior, voted.labels)
+            posterior = posterior.take(order)
+            coupling = None if voted.coupling is None else voted.coupling[:, order]
+            voted = replace(voted, labels=np.append(np.argsort(order), -1)[voted.labels], coupling=coupling)
+        found = placed(voted, np.flatnonzero(canonical.row_weights > 0), total)
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
-            labels[rows] = self._told(posterior, canonical.posteriors[site])
-        coupling = None
-        if found.coupling is not None:
-            coupling = np.zeros((len(votes), n_components))
-            coupling[votes] = found.coupling
-        if self.relabels:
-            order = _fused_order(posterior, labels)
-            posterior = posterior.take(order)
-            new_index = np.append(np.argsort(order), -1)
-            labels = new_index[labels]
-            coupling = None if coupling is None else coupling[:, order]
-        user_labels = np.empty_like(labels)
-        user_labels[origin] = labels
-        if coupling is not None:
-            user_coupling = np.empty_like(coupling)
-            user_coupling[origin] = coupling
-            coupling = user_coupling
-        matching = Matching(user_labels, ensemble.owner, n_components, coupling)
+            found.labels[rows] = self._told(posterior, canonical.posteriors[site])
+        found = placed(found, origin, total)
+        matching = Matching(found.labels, ensemble.owner, n_components, found.coupling)
         posterior = replace(posterior, source=dict(canonical.posteriors[0].source))
         return Outcome(posterior, matching, found.objective, found.history, found.status, found.details)
+
+
+def placed(found: Assignment, rows: Labels, total: int) -> Assignment:
+    """Return an assignment of some components as one of all `total`, given their rows; the others get label -1."""
+    labels = np.full(total, -1, dtype=np.int64)
+    labels[rows] = found.labels
+    coupling = None
+    if found.coupling is not None:
+        coupling = np.zeros((total, found.coupling.shape[1]))
+        coupling[rows] = found.coupling
+    return replace(found, labels=labels, coupling=coupling)
 
 
 def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels]:
@@ -204,14 +203,8 @@ def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemb
     total = len(ensemble.natural)
     if len(rows) == total:
         return found
-    labels = np.full(total, -1, dtype=np.int64)
-    labels[rows] = found.labels
-    coupling = None
-    if found.coupling is not None:
-        coupling = np.zeros((total, found.coupling.shape[1]))
-        coupling[rows] = found.coupling
     details = {**found.details, "left_out": total - len(rows)}
-    return replace(found, labels=labels, coupling=coupling, details=details)
+    return placed(replace(found, details=details), rows, total)
 
 
 def _fused_order(posterior: Posterior, labels: Labels) -> Labels:
