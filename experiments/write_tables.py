@@ -22,9 +22,8 @@ def demo_table() -> str:
         "| model | log likelihood | gap to pooled | mutual information | components |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
-    for name, columns in results.items():
-        if name.startswith("site "):
-            continue
+    compared = {name: columns for name, columns in results.items() if not name.startswith("site ")}
+    for name, columns in sorted(compared.items(), key=lambda item: mean(item[1]["log_likelihood"])):
         fit, information = columns["log_likelihood"], columns["mutual_information"]
         gaps = [own - other for own, other in zip(fit, pooled, strict=True)]
         shown = f"**{name}**" if name.startswith("fused") else name
