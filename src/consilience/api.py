@@ -20,6 +20,7 @@ from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Features, Posterior
 from consilience.io.posterior_file import read_posterior, write_posterior
 from consilience.io.provenance import file_digest, make_provenance
+from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
 from consilience.methods.base import Progress, silent
 from consilience.models import describe, rebuild
@@ -104,9 +105,8 @@ def fuse(
     with _progress(progress) as report:
         outcome = chosen.fuse(ensemble, generator, report)
     inputs = [
-        {"name": one.name, "components": one.posterior.n_components, "weight": float(weight)}
-        | ({} if one.digest is None else {"sha256": one.digest})
-        for one, weight in zip(given, ensemble.site_weights, strict=True)
+        _input_record(one, float(weight), outcome.matching, site)
+        for site, (one, weight) in enumerate(zip(given, ensemble.site_weights, strict=True))
     ]
     result = {
         "n_components": outcome.posterior.n_components,
@@ -275,6 +275,18 @@ def _attached_disagreements(given: list[_Given]) -> list[str]:
             elif not attached.fits(holder.posterior.attached[name]):
                 problems.append(f"{one.name}: attached array {name!r} has another shape or rule than in {holder.name}")
     return problems
+
+
+def _input_record(one: _Given, weight: float, matching: Matching, site: int) -> dict[str, Any]:
+    """Return what a fused file says about one of its inputs."""
+    record: dict[str, Any] = {"name": one.name, "components": one.posterior.n_components, "weight": weight}
+    if one.digest is not None:
+        record["sha256"] = one.digest
+    record["labels"] = matching.of_site(site).tolist()
+    if matching.confidence is not None:
+        values = matching.confidence[matching.owner == site].tolist()
+        record["confidence"] = [round(value, 4) if math.isfinite(value) else None for value in values]
+    return record
 
 
 def _input_key(record: dict[str, Any]) -> tuple[str, str]:

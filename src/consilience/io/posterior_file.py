@@ -60,6 +60,8 @@ class InputHeader(BaseModel):
     components: int
     weight: float
     sha256: str | None = None
+    labels: list[int] | None = None
+    confidence: list[float | None] | None = None
 
 
 class ProvenanceHeader(BaseModel):

@@ -41,7 +41,8 @@ def make_provenance(
     seed
         The integer seed, None when a Generator was given.
     inputs
-        One record per model: ``name``, ``components``, ``weight`` and, for files, ``sha256``.
+        One record per model: ``name``, ``components``, ``weight``, ``labels`` (fused component of each of its own), and
+        where known ``confidence`` of these and ``sha256`` of its file.
     result
         What came out: ``status``, ``objective`` and the method's own details.
     """

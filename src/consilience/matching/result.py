@@ -23,17 +23,30 @@ class Matching:
         Number G of fused components.
     coupling
         Optional soft plan (L, G).
+    confidence
+        How sure each match is (L,), from 0 to 1; None where the method does not say, NaN where it cannot.
     """
 
     labels: Labels
     owner: Labels
     n_components: int
     coupling: Array | None = None
+    confidence: Array | None = None
 
     @property
     def members(self) -> Labels:
         """Number of local components behind each fused one (G,)."""
         return np.bincount(self.labels[self.labels >= 0], minlength=self.n_components)
+
+    @property
+    def component_confidence(self) -> Array | None:
+        """Mean confidence of the matches behind each fused component (G,)."""
+        if self.confidence is None:
+            return None
+        known = (self.labels >= 0) & np.isfinite(self.confidence)
+        totals = np.bincount(self.labels[known], weights=self.confidence[known], minlength=self.n_components)
+        counts = np.bincount(self.labels[known], minlength=self.n_components)
+        return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
 
     def of_site(self, site: int) -> Labels:
         """Return the labels of one model's components."""

@@ -52,6 +52,8 @@ class Assignment:
         How it ended.
     coupling
         Soft plan (L, G), for methods that have one.
+    confidence
+        How sure each match is (L,), as in Matching.
     details
         Further facts worth reporting, as JSON values.
     """
@@ -61,6 +63,7 @@ class Assignment:
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
     coupling: Array | None = None
+    confidence: Array | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -163,7 +166,7 @@ class Method(ABC):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
             found.labels[rows] = self._told(posterior, canonical.posteriors[site])
         found = placed(found, origin, total)
-        matching = Matching(found.labels, ensemble.owner, n_components, found.coupling)
+        matching = Matching(found.labels, ensemble.owner, n_components, found.coupling, found.confidence)
         posterior = replace(posterior, source=dict(canonical.posteriors[0].source))
         return Outcome(posterior, matching, found.objective, found.history, found.status, found.details)
 
@@ -176,7 +179,11 @@ def placed(found: Assignment, rows: Labels, total: int) -> Assignment:
     if found.coupling is not None:
         coupling = np.zeros((total, found.coupling.shape[1]))
         coupling[rows] = found.coupling
-    return replace(found, labels=labels, coupling=coupling)
+    confidence = None
+    if found.confidence is not None:
+        confidence = np.full(total, np.nan)
+        confidence[rows] = found.confidence
+    return replace(found, labels=labels, coupling=coupling, confidence=confidence)
 
 
 def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels]:

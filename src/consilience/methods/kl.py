@@ -146,7 +146,12 @@ class KLFusion(Method):
         if best.gap is not None:
             details["certified_gap"] = best.gap
         return Assignment(
-            best.labels, best.objective, np.array(best.history), self._status(best, ensemble), best.plan, details
+            best.labels,
+            best.objective,
+            np.array(best.history),
+            self._status(best, ensemble),
+            best.plan,
+            details=details,
         )
 
     def _limit(self, ensemble: Ensemble) -> int:
