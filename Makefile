@@ -39,7 +39,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 
 demo: $(CORE)
 	$(BIN)/consilience demo demo-output
-	@echo "The picture of the report: $(CURDIR)/demo-output/demo.png"
+	@echo "The report: $(CURDIR)/demo-output/report.html, the comparison as a picture: $(CURDIR)/demo-output/demo.png"
 
 # One BLAS thread for each test process: the processes already fill the cores.
 test slow: export OMP_NUM_THREADS ?= 1

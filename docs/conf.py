@@ -1,11 +1,13 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
+import doctest
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
-from consilience import families, methods
+from consilience import evaluation, families, methods
 
 project = "consilience"
 author = "The consilience authors"
@@ -42,9 +44,9 @@ html_title = f"consilience {release}"
 
 
 def document_once(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    """Leave to the sections on families and methods what they give, though `import consilience` gives it too."""
+    """Leave to their sections what families, methods and evaluation give, though `import consilience` gives it too."""
     if what == "module" and app.env.temp_data.get("autodoc:module") == "consilience":
-        elsewhere = [*vars(families).values(), *vars(methods).values()]
+        elsewhere = [*vars(families).values(), *vars(methods).values(), *vars(evaluation).values()]
         if any(obj is other for other in elsewhere):
             return True
     return None
@@ -58,7 +60,19 @@ def keep_bars(_app: Sphinx, _what: str, _name: str, _obj: object, _options: Any,
         lines[number] = "``".join(parts)
 
 
+def write_example_report(app: Sphinx, error: Exception | None) -> None:
+    """Run the example of the page on two dimensions and put the report that it describes beside the page."""
+    if error is None and app.builder.name == "html":
+        text = (Path(app.srcdir) / "two_dimensions.md").read_text(encoding="utf-8")
+        example = doctest.DocTestParser().get_doctest(text, {}, "two_dimensions", "two_dimensions.md", 0)
+        options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+        if doctest.DocTestRunner(optionflags=options).run(example, clear_globs=False).failed:
+            raise RuntimeError("two_dimensions.md: its example fails")
+        example.globs["fusion"].report(Path(app.outdir) / "two_dimensions_report.html")
+
+
 def setup(app: Sphinx) -> None:
-    """Connect what autodoc asks at each member."""
+    """Connect what autodoc asks at each member, and what is made beside the pages."""
+    app.connect("build-finished", write_example_report)
     app.connect("autodoc-skip-member", document_once)
     app.connect("autodoc-process-docstring", keep_bars, priority=400)

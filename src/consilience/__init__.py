@@ -7,6 +7,7 @@ from importlib.metadata import version
 from consilience import families
 from consilience.api import check, fuse, load, save
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
+from consilience.evaluation import Evaluation, evaluate
 from consilience.families.posterior import Attached, Features, Posterior
 from consilience.matching import Matching
 from consilience.methods import Average, Concatenate, KLFusion, KMeans, Status
@@ -20,6 +21,7 @@ __all__ = [
     "Average",
     "Concatenate",
     "ConsilienceError",
+    "Evaluation",
     "Features",
     "FileFormatError",
     "Fusion",
@@ -34,6 +36,7 @@ __all__ = [
     "__version__",
     "check",
     "describe",
+    "evaluate",
     "families",
     "fuse",
     "load",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from consilience.checks import as_weights
+from consilience.checks import Array, as_weights
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Features, Posterior
@@ -24,7 +24,7 @@ from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
 from consilience.methods.base import Progress, silent
 from consilience.models import describe, rebuild
-from consilience.result import Fusion
+from consilience.result import Fusion, FusionInput
 
 RECOMMENDED = "kl"
 """The method that ``method=None`` takes for posteriors."""
@@ -112,6 +112,7 @@ def fuse(
         "n_components": outcome.posterior.n_components,
         "status": outcome.status.name.lower(),
         "objective": outcome.objective if math.isfinite(outcome.objective) else None,
+        "history": _rounded(outcome.history),
         **outcome.details,
     }
     return Fusion(
@@ -122,6 +123,10 @@ def fuse(
         status=outcome.status,
         details=outcome.details,
         provenance=make_provenance(chosen.name, asdict(chosen), seed, sorted(inputs, key=_input_key), result),
+        inputs=tuple(
+            FusionInput(one.name, one.posterior, float(weight), one.digest)
+            for one, weight in zip(given, ensemble.site_weights, strict=True)
+        ),
         _rebuild=rebuild,
     )
 
@@ -287,6 +292,11 @@ def _input_record(one: _Given, weight: float, matching: Matching, site: int) -> 
         values = matching.confidence[matching.owner == site].tolist()
         record["confidence"] = [round(value, 4) if math.isfinite(value) else None for value in values]
     return record
+
+
+def _rounded(history: Array) -> list[float | None]:
+    """Return a history as JSON values, to the digits that differ by more than rounding."""
+    return [float(f"{value:.12g}") if math.isfinite(value) else None for value in history.tolist()]
 
 
 def _input_key(record: dict[str, Any]) -> tuple[str, str]:

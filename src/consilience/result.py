@@ -16,6 +16,28 @@ from consilience.methods.base import Status
 
 
 @dataclass(frozen=True, eq=False)
+class FusionInput:
+    """One of the models that went in; kept for the report, never saved.
+
+    Parameters
+    ----------
+    name
+        What it is called in messages: its path, or its place in the list.
+    posterior
+        What it was described as.
+    weight
+        How much it counted, weights scaled to mean 1.
+    sha256
+        Digest of its file; None for a model that was handed in as an object.
+    """
+
+    name: str
+    posterior: Posterior
+    weight: float
+    sha256: str | None
+
+
+@dataclass(frozen=True, eq=False)
 class Fusion:
     """A fused model and how it came about.
 
@@ -35,6 +57,8 @@ class Fusion:
         What the method found on its way, such as the regularization it chose.
     provenance
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
+    inputs
+        What went in, in the order given.
     """
 
     posterior: Posterior
@@ -44,6 +68,7 @@ class Fusion:
     status: Status
     details: Mapping[str, Any]
     provenance: Mapping[str, Any]
+    inputs: tuple[FusionInput, ...] = field(repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
 
     @cached_property
@@ -65,3 +90,21 @@ class Fusion:
             When the path cannot be written.
         """
         write_posterior(Path(path), self.posterior, dict(self.provenance))
+
+    def report(self, path: str | Path) -> None:
+        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        It shows names, counts and parameters of the models that went in, so keep it where these may be seen.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written.
+        """
+        from consilience.report.content import content_of  # here, so that fusing alone starts without jinja2
+        from consilience.report.page import write_page
+
+        posteriors = {(one.name, one.sha256): one.posterior for one in self.inputs}
+        records = self.provenance["inputs"]
+        known = [posteriors.get((record["name"], record.get("sha256"))) for record in records]
+        write_page(Path(path), content_of(self.provenance, self.posterior, known))

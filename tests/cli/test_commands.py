@@ -224,8 +224,8 @@ def test_methods_lists_every_method_with_its_options(command):
 def test_help(command, words):
     done = command(*words)
     assert (done.code, done.err) == (0, "")
-    assert all(f"\n  {name} " in done.out for name in ("fuse", "check", "inspect", "methods", "demo"))
-    assert all("Usage: consilience " in command(name, *words).out for name in ("fuse", "check", "inspect", "demo"))
+    assert all(f"\n  {name} " in done.out for name in ("fuse", "check", "inspect", "methods", "report", "demo"))
+    assert all("Usage: consilience " in command(name, *words).out for name in ("fuse", "check", "inspect", "report", "demo"))
 
 
 def test_version(process):

@@ -172,7 +172,7 @@ def test_files_carry_parameters_only(job):
 
 def test_nothing_is_pickled(job, tmp_path, monkeypatch):
     written = [path for path in job.rglob("*") if path.is_file()]
-    assert {path.suffix for path in written} == {".safetensors", ".json", ".png", ".txt"}
+    assert {path.suffix for path in written} == {".safetensors", ".json", ".png", ".html", ".txt"}
     for path in written:
         with pytest.raises(ValueError, match=r"opcode|codec|newline|stream|literal|float"):
             list(pickletools.genops(path.read_bytes()))

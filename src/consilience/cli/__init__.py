@@ -12,8 +12,9 @@ from typing import NoReturn
 
 import click
 
-from consilience.cli.commands import cli, printable
+from consilience.cli.commands import cli
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.report.words import printable
 
 
 def main() -> NoReturn:

@@ -1,4 +1,4 @@
-"""The commands: fuse, check, inspect, methods, demo."""
+"""The commands: fuse, check, inspect, methods, report, evaluate, demo."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.cli.evaluation import evaluate
+from consilience.cli.report import refuse_report, report
 from consilience.errors import InputError, OptionError
 from consilience.io.atomic import refuse_unwritable
 from consilience.io.posterior_file import FileSummary, read_summary
 from consilience.io.recipe import Recipe, parse_yaml, read_recipe
 from consilience.methods import METHODS
+from consilience.report.words import printable
 from consilience.result import Fusion
 
 
@@ -43,6 +46,7 @@ def _fusion_options(command: Callable[..., None]) -> Callable[..., None]:
 @cli.command()
 @_fusion_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the fused model.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def fuse(
@@ -52,6 +56,7 @@ def fuse(
     weights: str | None,
     recipe: Path | None,
     output: Path | None,
+    page: Path | None,
     seed: int | None,
     quiet: bool,
 ) -> None:
@@ -61,14 +66,22 @@ def fuse(
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     refuse_unwritable(target)
+    page = page or (None if plan.report is None else Path(plan.report))
+    if page is not None:
+        refuse_report(page, (target, *map(Path, plan.models)))
     if any(_same_file(target, model) for model in plan.models):
         raise InputError(f"{target}: is one of the models to fuse; give another output")
     chosen = seed if seed is not None else (plan.seed or 0)
     fusion = api.fuse(plan.models, plan.method, weights=plan.weights, rng=chosen, progress=not quiet, **plan.options)
     fusion.save(target)
+    if page is not None:
+        fusion.report(page)
     if not quiet:
         click.echo(_summary(fusion))
-        click.echo(f"wrote {target}")
+        click.echo(f"wrote {target}" + ("" if page is None else f" and {page}"))
+
+
+cli.add_command(report)
 
 
 @cli.command()
@@ -120,6 +133,9 @@ def demo(folder: Path, seeds: int, quiet: bool) -> None:
     run_demo(folder, seeds, (lambda _line: None) if quiet else click.echo)
 
 
+cli.add_command(evaluate)
+
+
 def _plan(
     models: tuple[str, ...], method: str | None, settings: tuple[str, ...], weights: str | None, recipe: Path | None
 ) -> Recipe:
@@ -150,11 +166,6 @@ def _plan(
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     return merged
-
-
-def printable(text: str) -> str:
-    """Return `text` with what is not for printing escaped: names in files of others may hold control characters."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def _same_file(one: Path, other: str) -> bool:

@@ -48,7 +48,7 @@ class _Repetition:
 
 
 def run_demo(folder: Path, seeds: int, say: Say) -> None:
-    """Run the demo in `folder`: site files, fused files, ``demo.json`` and ``demo.png``.
+    """Run the demo in `folder`: site files, fused files, ``demo.json``, ``demo.png`` and ``report.html``.
 
     Raises
     ------
@@ -70,7 +70,9 @@ def run_demo(folder: Path, seeds: int, say: Say) -> None:
     record = {"settings": _settings(seeds), "versions": library_versions(), "results": table}
     write_bytes(folder / "demo.json", (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
     _draw(folder / "demo.png", table, repetitions[0])
-    say(f"\nwrote {folder / 'demo.json'} and {folder / 'demo.png'}; the fused model is in {folder / 'seed-0'}")
+    repetitions[0].fusion.report(folder / "report.html")
+    say(f"\nwrote {folder / 'demo.json'} and {folder / 'demo.png'}; the fused model is in {folder / 'seed-0'},")
+    say(f"and {folder / 'report.html'} tells all about it: open it in a browser")
 
 
 def _digits() -> tuple[Array, Labels, tuple[str, ...]]:

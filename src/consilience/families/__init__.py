@@ -10,6 +10,7 @@ from consilience.families.base import Direction, Family, FixedSide
 from consilience.families.categorical import Categorical
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.dirichlet import Beta, Dirichlet
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.gamma import Gamma
 from consilience.families.gaussian import Gaussian, SphericalGaussian
 from consilience.families.known_covariance_gaussian import KnownCovarianceGaussian
@@ -72,6 +73,7 @@ __all__ = [
     "DiagonalGaussian",
     "Direction",
     "Dirichlet",
+    "EvidenceFamily",
     "Family",
     "FixedSide",
     "Gamma",

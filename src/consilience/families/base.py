@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 import numpy as np
 
 from consilience.checks import Array, Labels, as_rows, as_weights
 from consilience.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from consilience.families.evidence import EvidenceFamily
 
 Direction = Literal["forward", "reverse"]
 Draws = dict[str, Any]
@@ -73,6 +76,10 @@ class Family(ABC):
     @abstractmethod
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return T (size, n, P) of what ``sample`` gives."""
+
+    @abstractmethod
+    def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
+        """Return the same components in a family that counts information: itself where it does."""
 
     @final
     def check(self, eta: Array) -> list[tuple[int, str]]:

@@ -12,6 +12,8 @@ from scipy.special import logsumexp, softmax
 from consilience.checks import Array, as_rows
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family
+from consilience.families.dirichlet import Dirichlet
+from consilience.families.evidence import NARROW, EvidenceFamily
 from consilience.families.special import log_excess
 
 _FLOOR = 1e-12
@@ -87,6 +89,11 @@ class Categorical(Family):
         series = p_a * log_excess(np.expm1(-np.where(small, log_ratio, 0.0)))
         result: Array = np.where(small, series, p_b - p_a + p_a * log_ratio).sum(axis=1)
         return result
+
+    def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
+        """Return Dirichlet laws of the same mean probabilities, narrow against any spread."""
+        family = Dirichlet(self.dim)
+        return family, family.to_natural(concentration=softmax(self._full(eta), axis=1) / NARROW)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Every finite row is a member."""

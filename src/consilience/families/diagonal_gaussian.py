@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_rows, as_weights
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import ratio_excess
 from consilience.families.wasserstein import squared_distances
 
 
 @dataclass(frozen=True)
-class DiagonalGaussian(Family):
+class DiagonalGaussian(EvidenceFamily):
     """Gaussian with variances v; eta = (m / v, -1 / (2 v)), T = (z, z^2), P = 2 D.
 
     Parameters
@@ -71,6 +72,10 @@ class DiagonalGaussian(Family):
         change = precision_b - precision_a
         shift = (linear_b - linear_a) - change / precision_a * linear_a
         return 0.5 * np.sum(ratio_excess(change, precision_b, precision_a) + shift**2 / precision_b, axis=1)
+
+    def information(self, eta: Array) -> Array:
+        """Return the geometric mean of the precisions (n, 1)."""
+        return np.exp(np.log(self._split(eta)[1]).mean(axis=1, keepdims=True))
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a variance that is not positive."""

@@ -10,14 +10,17 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, polygamma
 
 from consilience.checks import Array, as_rows, as_vector
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, ratio_excess
 
 _FLOOR = 1e-8  # psi(alpha) is about -1 / alpha: a smaller concentration carries no information, only overflow
 
 
-class _SimplexFamily(Family):
+class _SimplexFamily(EvidenceFamily):
     """A law on probability vectors pi with concentrations alpha: eta = alpha - 1, T = log pi."""
+
+    parts: ClassVar[tuple[str, ...]] = ("concentration",)
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return sum_v log Gamma(alpha_v) - log Gamma(sum_v alpha_v)."""
@@ -63,6 +66,19 @@ class _SimplexFamily(Family):
         apart = a * (total_change / total_a)[:, None] - change
         direction: Array = (b * ratio_excess(apart, a * scale, b)).sum(axis=1)
         return direction + gamma_bregman(b, a).sum(axis=1) - gamma_bregman(total_b, total_a)
+
+    @property
+    def flat(self) -> Array:
+        """Concentrations of zero."""
+        return np.full(self.size, -1.0)
+
+    def information(self, eta: Array) -> Array:
+        """Return the total concentration (n, 1)."""
+        return (eta + 1.0).sum(axis=1, keepdims=True)
+
+    def without_prior(self, eta: Array, prior: Array) -> Array:
+        """Return the rows as they are: categories that a site has not seen say something only through its prior."""
+        return eta
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a concentration that is not positive."""

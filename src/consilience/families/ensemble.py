@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +15,77 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, Labels, as_weights
 from consilience.errors import InputError
 from consilience.families.base import Family
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.posterior import Posterior
+
+
+class Stacked(Protocol):
+    """The components of J sites, one site after another: what matching needs of an Ensemble."""
+
+    @property
+    def family(self) -> Family:
+        """The family of every component."""
+
+    @property
+    def natural(self) -> Array:
+        """Natural parameters of all components (L, P)."""
+
+    @property
+    def offsets(self) -> Labels:
+        """Where each site starts, and the end (J + 1,)."""
+
+    @property
+    def row_weights(self) -> Array:
+        """The site weight of each component (L,)."""
+
+    @property
+    def sizes(self) -> Labels:
+        """Number of components of each site (J,)."""
+
+    @property
+    def owner(self) -> Labels:
+        """The site of each component (L,)."""
+
+    @property
+    def n_sites(self) -> int:
+        """Number J of sites."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Components of sites without what else their posteriors hold, in a family that counts information.
+
+    Parameters
+    ----------
+    family
+        The family of every component.
+    natural
+        Natural parameters (L, P).
+    offsets
+        Where each site starts, and the end (J + 1,).
+    row_weights
+        The site weight of each component (L,).
+    """
+
+    family: EvidenceFamily
+    natural: Array
+    offsets: Labels
+    row_weights: Array
+
+    @property
+    def sizes(self) -> Labels:
+        """Number of components of each site (J,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def n_sites(self) -> int:
+        """Number J of sites."""
+        return len(self.offsets) - 1
+
+    @cached_property
+    def owner(self) -> Labels:
+        """The site of each component (L,)."""
+        return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,15 +10,17 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, as_vector
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import gamma_bregman, gamma_shape, ratio_excess
 
 
 @dataclass(frozen=True)
-class Gamma(Family):
+class Gamma(EvidenceFamily):
     """Gamma law with shape a and rate b; eta = (a - 1, -b), T = (log x, x), P = 2."""
 
     name: ClassVar[str] = "gamma"
+    parts: ClassVar[tuple[str, ...]] = ("shape",)
 
     @property
     def size(self) -> int:
@@ -60,6 +62,15 @@ class Gamma(Family):
         cross_a, cross_b = -eta_a[:, 1] * shape_b, -eta_b[:, 1] * shape_a
         ratios = ratio_excess(eta_a[:, 1] * change[:, 0] - change[:, 1] * shape_a, cross_b, cross_a)
         return shape_b * ratios + gamma_bregman(shape_b, shape_a)
+
+    @property
+    def flat(self) -> Array:
+        """Shape and rate zero."""
+        return np.array([-1.0, 0.0])
+
+    def information(self, eta: Array) -> Array:
+        """Return the shape (n, 1)."""
+        return eta[:, :1] + 1.0
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a shape or rate that is not positive."""

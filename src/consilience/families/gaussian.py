@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -27,7 +28,7 @@ _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 @dataclass(frozen=True)
-class Gaussian(Family):
+class Gaussian(EvidenceFamily):
     """Gaussian with full covariance; eta = (Lambda m, -Lambda / 2), T = (z, z z^T), P = D + D^2.
 
     Parameters
@@ -103,6 +104,10 @@ class Gaussian(Family):
         factor_b = cholesky(precision_b, "precision")
         return 0.5 * (log_det_excess(factor_a, factor_b, change) + np.sum(half_solve(factor_b, shift) ** 2, axis=1))
 
+    def information(self, eta: Array) -> Array:
+        """Return the geometric mean of the precisions (n, 1)."""
+        return np.exp(log_determinant(cholesky(self._split(eta)[1], "precision")) / self.dim)[:, None]
+
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose precision is not symmetric positive definite."""
         return not_positive_definite(self._split(eta)[1], "covariance")
@@ -136,7 +141,7 @@ class Gaussian(Family):
 
 
 @dataclass(frozen=True)
-class SphericalGaussian(Family):
+class SphericalGaussian(EvidenceFamily):
     """Gaussian with covariance v I; eta = (m / v, -1 / (2 v)), T = (z, |z|^2), P = D + 1.
 
     Parameters
@@ -196,6 +201,10 @@ class SphericalGaussian(Family):
         shift = (linear_b - linear_a) - (change / precision_a)[:, None] * linear_a
         spread = self.dim * ratio_excess(change, precision_b, precision_a)
         return 0.5 * (spread + np.sum(shift**2, axis=1) / precision_b)
+
+    def information(self, eta: Array) -> Array:
+        """Return the precision (n, 1)."""
+        return self._split(eta)[1][:, None]
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose variance is not positive."""

@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, as_rows, symmetric
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.linalg import cholesky, inverse, log_determinant
+from consilience.families.point import Point
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
@@ -90,6 +92,11 @@ class KnownCovarianceGaussian(Family):
         """Return half the squared Mahalanobis distance of the means."""
         change = eta_b - eta_a
         return 0.5 * np.einsum("ni,ni->n", change, change @ self.covariance)
+
+    def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
+        """Return Gaussians of the same means in units of the known covariance, narrow against their spread."""
+        whitened = eta @ cholesky(self.covariance[None], "covariance")[0]
+        return Point(self.dim).evidence_form(whitened)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Every finite row is a member."""

@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, as_rows, as_vector
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import gamma_bregman, gamma_shape, minus_products_over, ratio_excess
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
-class _NormalGammaFamily(Family):
+class _NormalGammaFamily(EvidenceFamily):
     """What the diagonal and the spherical form share: R precisions, of which each data dimension uses one.
 
     eta = (kappa m, -kappa / 2, -(b + kappa [m^2] / 2), the exponent of the precisions), where [m^2] is m^2 summed over
@@ -25,6 +26,7 @@ class _NormalGammaFamily(Family):
     """
 
     dim: int
+    parts: ClassVar[tuple[str, ...]] = ("location", "scale")
 
     @property
     @abstractmethod
@@ -108,6 +110,20 @@ class _NormalGammaFamily(Family):
         typical_a, typical_b = rate_a / shape_a[:, None], rate_b / shape_b[:, None]
         ratios = shape_b * ratio_excess(typical_b - typical_a, typical_b, typical_a).sum(axis=1)
         return location + ratios + self.n_rates * gamma_bregman(shape_b, shape_a)
+
+    @property
+    def flat(self) -> Array:
+        """No observations: kappa, shape and rates are zero."""
+        return np.append(np.zeros(self.size - 1), 0.5 * self._block - 1.0)
+
+    def information(self, eta: Array) -> Array:
+        """Return kappa and twice the shape (n, 2)."""
+        return np.stack([-2.0 * eta[:, self.dim], 2.0 * self._shape(eta)], axis=1)
+
+    def reweighted(self, eta: Array, factors: Array) -> Array:
+        """Multiply kappa and shape with means and shape / rate kept."""
+        mean, kappa, shape, rate = self.standard(eta)
+        return self._natural(mean, factors[:, 0] * kappa, factors[:, 1] * shape, factors[:, 1:] * rate)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa, shape or a rate that is not positive."""

@@ -11,7 +11,8 @@ from scipy.special import digamma, gammaln, polygamma
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, symmetric
 from consilience.errors import InputError
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws
+from consilience.families.evidence import EvidenceFamily
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -32,7 +33,7 @@ from consilience.families.special import (
 
 
 @dataclass(frozen=True)
-class NormalWishart(Family):
+class NormalWishart(EvidenceFamily):
     """Lambda ~ Wishart(W, nu) and mu | Lambda ~ N(m, (kappa Lambda)^-1); P = D + 1 + D^2 + 1.
 
     eta = (kappa m, -kappa / 2, -(W^-1 + kappa m m^T) / 2, (nu - D) / 2) for the statistics
@@ -54,6 +55,7 @@ class NormalWishart(Family):
 
     dim: int
     name: ClassVar[str] = "normal-wishart"
+    parts: ClassVar[tuple[str, ...]] = ("location", "scale")
 
     @property
     def size(self) -> int:
@@ -185,6 +187,22 @@ class NormalWishart(Family):
         steps = 0.5 * np.arange(self.dim, dtype=np.float64)
         freedom = gamma_bregman_below(0.5 * dof_b[:, None], 0.5 * dof_a[:, None], steps).sum(axis=1)
         return location + shape + freedom
+
+    @property
+    def flat(self) -> Array:
+        """No observations: kappa, W^-1 and nu are zero."""
+        return np.append(np.zeros(self.size - 1), -0.5 * self.dim)
+
+    def information(self, eta: Array) -> Array:
+        """Return kappa and nu (n, 2)."""
+        return np.stack([-2.0 * eta[:, self.dim], self._dof(eta)], axis=1)
+
+    def reweighted(self, eta: Array, factors: Array) -> Array:
+        """Multiply kappa and nu with m and nu W kept; nu does not fall below D."""
+        mean, kappa, inverse_scale, dof = self.standard(eta)
+        following = np.maximum(factors[:, 1] * dof, self.dim)
+        scaled = inverse_scale * (following / dof)[:, None, None]
+        return self.to_natural(mean=mean, kappa=factors[:, 0] * kappa, inverse_scale=scaled, dof=following)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa <= 0, nu <= D - 1 or a scale matrix that is not positive definite."""

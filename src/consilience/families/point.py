@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, as_rows
 from consilience.errors import UnsupportedError
 from consilience.families.base import Draws, Family
+from consilience.families.evidence import NARROW, EvidenceFamily
+from consilience.families.gaussian import SphericalGaussian
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,12 @@ class Point(Family):
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return |x - y|^2 / 2."""
         return self.log_normalizer(eta_a - eta_b)
+
+    def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
+        """Return Gaussians of the same means, narrow against their spread."""
+        spread = max(float(np.var(eta, axis=0).mean()), np.finfo(np.float64).tiny)
+        family = SphericalGaussian(self.dim)
+        return family, family.to_natural(mean=eta, variance=np.full(len(eta), NARROW * spread))
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Every finite row is a member."""

@@ -11,10 +11,11 @@ import numpy as np
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family
+from consilience.families.evidence import EvidenceFamily
 
 
 @dataclass(frozen=True, init=False)
-class Product(Family):
+class Product(EvidenceFamily):
     """Independent blocks; natural parameters are concatenated in order, log normalisers and divergences add.
 
     Parameters
@@ -86,6 +87,45 @@ class Product(Family):
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return the sum over blocks."""
         return np.sum([family.kl_pairs(a, b) for _, family, a, b in self._parts(eta_a, eta_b)], axis=0)
+
+    def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
+        """Return the product of the blocks' forms."""
+        forms = [(name, *family.evidence_form(part)) for name, family, part in self._parts(eta)]
+        return Product({name: family for name, family, _ in forms}), np.concatenate([row for *_, row in forms], axis=1)
+
+    @property
+    def _counting(self) -> list[tuple[str, EvidenceFamily]]:
+        """The blocks of an evidence form."""
+        return [(name, family) for name, family in self.blocks if isinstance(family, EvidenceFamily)]
+
+    @property
+    def flat(self) -> Array:
+        """The blocks' flat limits side by side."""
+        return np.concatenate([family.flat for _, family in self._counting])
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of the blocks' own blocks."""
+        return tuple(f"{name}.{part}" for name, family in self._counting for part in family.part_names)
+
+    def information(self, eta: Array) -> Array:
+        """Return the blocks' information side by side."""
+        return np.concatenate([family.information(part) for _, family, part in self._parts(eta)], axis=1)
+
+    def reweighted(self, eta: Array, factors: Array) -> Array:
+        """Reweight every block."""
+        rows, start = [], 0
+        for _, family, part in self._parts(eta):
+            end = start + len(family.part_names)
+            rows.append(family.reweighted(part, factors[:, start:end]))
+            start = end
+        return np.concatenate(rows, axis=1)
+
+    def without_prior(self, eta: Array, prior: Array) -> Array:
+        """Take the prior off every block."""
+        return np.concatenate(
+            [family.without_prior(part, own) for _, family, part, own in self._parts(eta, prior)], axis=1
+        )
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows in which some block is outside its domain."""

@@ -44,7 +44,7 @@ def make_provenance(
         One record per model: ``name``, ``components``, ``weight``, ``labels`` (fused component of each of its own), and
         where known ``confidence`` of these and ``sha256`` of its file.
     result
-        What came out: ``status``, ``objective`` and the method's own details.
+        What came out: ``status``, ``objective``, its ``history`` and the method's own details.
     """
     return {
         "method": method,

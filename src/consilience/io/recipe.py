@@ -24,6 +24,7 @@ class Recipe(BaseModel):
     weights: list[float] | None = None
     seed: int | None = Field(default=None, ge=0)
     output: str | None = None
+    report: str | None = None
 
 
 class _Loader(yaml.SafeLoader):
@@ -84,5 +85,7 @@ def read_recipe(path: Path) -> Recipe:
         places = os.path.join(glob.escape(str(path.parent)), pattern)
         found = sorted(glob.glob(places, recursive=True)) if glob.has_magic(pattern) else []
         models += found or [str(path.parent / pattern)]
-    output = None if recipe.output is None else str(path.parent / recipe.output)
-    return recipe.model_copy(update={"models": models, "output": output})
+    output, report = (
+        None if written is None else str(path.parent / written) for written in (recipe.output, recipe.report)
+    )
+    return recipe.model_copy(update={"models": models, "output": output, "report": report})

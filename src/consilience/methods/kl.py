@@ -10,17 +10,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.checks import Array, Labels, is_count, is_number
+from consilience.checks import is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, informed, match_informed
-from consilience.methods.kl_descent import fit_binary, fit_clusters, refine, without_one_group
+from consilience.methods.judgement import judge, number_by_evidence
+from consilience.methods.kl_descent import fit_binary, refine
 from consilience.methods.kl_problem import Fit, Problem
 from consilience.methods.kl_relaxed import fit_relaxed
 
-_PATH_RESTARTS = 2
-_PRICE_IN_SLOPES = 3.0
-_ROUNDING = 1e-9
 _REFINE_BEST_ROWS = 512
 _TRY_ALL = 30
 
@@ -36,7 +34,8 @@ class KLFusion(Method):
     regularization
         A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
         give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
-        number of components up to `max_components` and takes the one that ``choose_size`` prefers.
+        number of components up to `max_components`, with components discounted by how much copies differ between
+        sites, and takes the matching of the greatest evidence. The objective is minus that log evidence then.
     max_components
         Upper limit of G when it is to be found; None takes three times the largest site, or the number of all local
         components where these are 30 or fewer.
@@ -122,18 +121,18 @@ class KLFusion(Method):
         return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        if self.n_components is None and self.regularization == "auto":
+            return number_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
         problem = Problem(ensemble, self.direction)
         details: dict[str, Any] = {}
-        best: Fit | None = None
         strength = 0.0
         if self.n_components is not None:
             count = min(self.n_components, len(ensemble.natural))
-        elif self.regularization == "auto":
-            best, details["path"] = self._choose_size(problem, rng, progress)
-            count = best.n_groups
         else:
+            assert self.regularization != "auto"  # noqa: S101  (narrows the type)
             count, strength = self._limit(ensemble), self.regularization * problem.spread
             details |= {"regularization": float(self.regularization), "spread": problem.spread}
+        best: Fit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             fit = self._start(problem, count, strength, generator, spread_out=start % 2 == 0)
@@ -145,13 +144,15 @@ class KLFusion(Method):
         progress(self.restarts, self.restarts)
         if best.gap is not None:
             details["certified_gap"] = best.gap
+        confidence, judged = judge(ensemble, best.labels)
         return Assignment(
             best.labels,
             best.objective,
             np.array(best.history),
             self._status(best, ensemble),
             best.plan,
-            details=details,
+            confidence,
+            details | judged,
         )
 
     def _limit(self, ensemble: Ensemble) -> int:
@@ -168,30 +169,6 @@ class KLFusion(Method):
             return fit_relaxed(problem, seeds, strength, rng, self.max_iterations, self.tolerance, self.gap)
         return fit_binary(problem, seeds, strength, rng, self.max_iterations, self.tolerance)
 
-    def _choose_size(
-        self, problem: Problem, rng: np.random.Generator, progress: Progress
-    ) -> tuple[Fit, list[dict[str, float]]]:
-        """Return the fit whose number of components ``choose_size`` prefers, and the costs it was chosen from.
-
-        Sizes are fitted from the largest down: from fresh seeds, and from the next larger fit less one group.
-        """
-        sizes = np.arange(int(problem.ensemble.sizes.max()), self._limit(problem.ensemble) + 1)
-        fits: dict[int, Fit] = {}
-        for step, (size, generator) in enumerate(zip(sizes[::-1].tolist(), rng.spawn(len(sizes)), strict=True)):
-            progress(step, len(sizes))
-            tried = [self._start(problem, size, 0.0, child) for child in generator.spawn(_PATH_RESTARTS)]
-            if size + 1 in fits and fits[size + 1].n_groups > sizes[0]:
-                centres = without_one_group(problem, fits[size + 1])
-                tried.append(fit_binary(problem, centres, 0.0, generator, self.max_iterations, self.tolerance))
-            fits[size] = min(tried, key=lambda fit: fit.objective)
-        costs = np.minimum.accumulate([fits[size].objective for size in sizes.tolist()])
-        path = [{"n_components": int(g), "cost": float(c)} for g, c in zip(sizes, costs, strict=True)]
-        floor, below = _ROUNDING * problem.spread, None
-        if sizes[0] > 1:  # with fewer groups than the largest site has components, these can only be clustered
-            seeds = problem.seeds(int(sizes[0]) - 1, rng)
-            below = fit_clusters(problem, seeds, self.max_iterations).objective
-        return fits[int(sizes[choose_size(sizes, costs, len(problem.ensemble.natural), floor, below)])], path
-
     def _status(self, fit: Fit, ensemble: Ensemble) -> Status:
         if not fit.converged:
             return Status.MAX_ITERATIONS
@@ -199,48 +176,3 @@ class KLFusion(Method):
         if self.n_components is None and fit.n_groups == limit < len(ensemble.natural):
             return Status.AT_CAPACITY
         return Status.CONVERGED
-
-
-def choose_size(sizes: Labels, costs: Array, n_locals: int, floor: float, below: float | None = None) -> int:
-    """Return the index of the number of components that the curve of costs speaks for.
-
-    A clear break decides: the largest size at which the cost per residual, cost / (L - G), falls below a third of what
-    it was one component earlier, as long as a quarter of the local components are residuals. Otherwise the slope
-    heuristic (Birge & Massart 2007; Baudry, Maugis, Michel 2012): where a model is large enough, further components
-    only fit noise and the cost falls nearly linearly, and a multiple of that slope is the price of a component. They
-    take twice; here it is three times, since the cost of clusters falls faster just above the true size than far above
-    it. The slope is that of the upper half of the sizes. A cost in any unit gives the same answer.
-
-    Parameters
-    ----------
-    sizes
-        Numbers of components, ascending (k,).
-    costs
-        Lowest matched divergence found at each (k,).
-    n_locals
-        Number L of local components.
-    floor
-        Cost below which differences are rounding.
-    below
-        Cost of one component fewer than the first size, where that can be had, for a break at the first size.
-
-    Examples
-    --------
-    >>> sizes = np.array([3, 4, 5, 6, 7, 8])
-    >>> choose_size(sizes, np.array([900.0, 600.0, 350.0, 330.0, 312.0, 295.0]), n_locals=40, floor=0.0)
-    2
-    >>> choose_size(sizes, np.array([900.0, 9.0, 8.0, 6.0, 5.0, 4.5]), n_locals=40, floor=0.0)
-    1
-    """
-    residuals = n_locals - sizes
-    level = np.maximum(costs, floor) / np.maximum(residuals, 1)
-    first = level[0] if below is None else max(below, floor) / (residuals[0] + 1)
-    breaks = np.flatnonzero((3.0 * level < np.append(first, level[:-1])) & (4 * residuals >= n_locals))
-    if breaks.size:
-        return int(breaks[-1])
-    if len(sizes) < 3:
-        return 0
-    upper = sizes >= (sizes[0] + sizes[-1]) / 2
-    upper[-2:] = True
-    slope = max(0.0, -float(np.polyfit(sizes[upper], costs[upper], 1)[0]))
-    return int(np.argmin(costs + _PRICE_IN_SLOPES * slope * sizes))

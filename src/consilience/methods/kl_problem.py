@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families import Direction, Family, FixedSide
-from consilience.families.ensemble import Ensemble
+from consilience.families.ensemble import Stacked
 from consilience.matching.group_sparse import binary_penalty
 from consilience.matching.seeding import greedy_plus_plus
 from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums
@@ -30,7 +30,7 @@ class Problem:
         ``forward``: KL(fused || local) and means of natural parameters; ``reverse``: the other of both.
     """
 
-    ensemble: Ensemble
+    ensemble: Stacked
     direction: Direction
 
     @property

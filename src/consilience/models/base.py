@@ -1,8 +1,9 @@
 """What an adapter is: how a library's fitted model becomes a posterior, and a posterior becomes such a model.
 
-To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe``
-and ``rebuild``, and add an instance to the table in ``__init__``; the laws in ``tests/contracts`` then run on it. An
-adapter recognises models by the names of their classes, so a library is imported only when a model is rebuilt.
+To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe``,
+``rebuild`` and ``scores``, and add an instance to the table in ``__init__``; the laws in ``tests/contracts`` then run
+on it. An adapter recognises models by the names of their classes, so a library is imported only when a model is
+rebuilt.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from consilience.errors import InputError
 from consilience.families import Family
 from consilience.families.posterior import Features, Posterior
+from consilience.models.scores import Scores
 
 ASSUMED_SAMPLES = 1000.0
 """Observations that a model is taken to be fitted to when neither it nor the user says how many."""
@@ -26,6 +28,8 @@ class Adapter(ABC):
     kind: ClassVar[str]
     library: ClassVar[str]
     class_name: ClassVar[str]
+    takes_counts: ClassVar[bool] = False
+    """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
 
     @abstractmethod
     def describe(self, model: Any, samples: float | None) -> Posterior:
@@ -37,6 +41,14 @@ class Adapter(ABC):
     @abstractmethod
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted model with the components of `posterior`."""
+
+    @abstractmethod
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return what a fitted `model` says of every observation: its score, and the component it belongs to.
+
+        `data` are finite rows (n, D) in float64, or whole counts (n, V) as a CSR array where ``takes_counts``. The same
+        data give the same scores, observation by observation in two models, so that differences can be paired.
+        """
 
     @final
     def accepts(self, model: object) -> bool:

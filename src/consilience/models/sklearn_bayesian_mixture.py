@@ -16,6 +16,7 @@ from consilience.models.covariance_types import (
     precision_factors,
     to_natural,
 )
+from consilience.models.scores import Scores, row_scores, without_names
 
 
 class BayesianGaussianMixtureAdapter(Adapter):
@@ -126,6 +127,15 @@ class BayesianGaussianMixtureAdapter(Adapter):
         model.converged_, model.n_iter_ = True, 0
         set_sklearn_features(model, posterior, fitted.mean.shape[1])
         return model
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return the log density of every row as scikit-learn has it, by expected logarithms of weights and precisions.
+
+        That is a lower bound of the log predictive density, and looser the fewer observations a component has.
+        """
+        bare = without_names(model)
+        values, labels = bare.score_samples(data), bare.predict(data)
+        return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)
 
     @staticmethod
     def _set_weights(model: Any, counts: Array, concentration: float, weight_prior: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from consilience.families import SphericalGaussian
 from consilience.families.posterior import Attached, Posterior
 from consilience.models.base import Adapter, set_sklearn_features, sklearn_features
+from consilience.models.scores import Scores, row_scores, without_names
 
 
 class KMeansAdapter(Adapter):
@@ -60,3 +61,13 @@ class KMeansAdapter(Adapter):
         model.counts_ = np.ones(len(centres)) if posterior.counts is None else np.array(posterior.counts)
         set_sklearn_features(model, posterior, centres.shape[1])
         return model
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return the squared distance of every row to the nearest centre."""
+        bare = without_names(model)
+        centres = np.array(model.cluster_centers_, dtype=np.float64)  # a model may be in float32, which rows are not
+        bare.cluster_centers_ = centres
+        labels = bare.predict(data)
+        distances = np.square(data - centres[labels]).sum(axis=1)
+        name, unit = "squared distance to the nearest centre", "squared units per row"
+        return row_scores(name, unit, distances, labels, len(centres), larger_is_better=False)

@@ -16,6 +16,7 @@ from consilience.models.covariance_types import (
     precision_factors,
     to_natural,
 )
+from consilience.models.scores import Scores, row_scores, without_names
 
 
 class GaussianMixtureAdapter(Adapter):
@@ -83,3 +84,9 @@ class GaussianMixtureAdapter(Adapter):
         model.converged_, model.n_iter_ = True, 0
         set_sklearn_features(model, posterior, fitted.mean.shape[1])
         return model
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return the log density of every row."""
+        bare = without_names(model)
+        values, labels = bare.score_samples(data), bare.predict(data)
+        return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)

@@ -9,6 +9,8 @@ import numpy as np
 from consilience.families import Dirichlet
 from consilience.families.posterior import Attached, Posterior
 from consilience.models.base import Adapter, set_sklearn_features, sklearn_features
+from consilience.models.scores import Scores
+from consilience.models.topic_evaluation import complete_documents, fold_in, split_tokens, tokens_of_topics
 
 
 class LatentDirichletAllocationAdapter(Adapter):
@@ -21,6 +23,7 @@ class LatentDirichletAllocationAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.LatentDirichletAllocation"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "LatentDirichletAllocation"
+    takes_counts: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
@@ -61,3 +64,25 @@ class LatentDirichletAllocationAdapter(Adapter):
         model.random_state_ = check_random_state(None)  # what further fitting draws from
         set_sklearn_features(model, posterior, topics.shape[1])
         return model
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return how well a tenth of every document's tokens is predicted from the others, by document completion.
+
+        The split is the same for every model, and a document weighs as much as it has held-out tokens. Its label is its
+        largest topic; usage counts tokens by the topic that explains them best, both from whole documents.
+        """
+        topics, prior = np.asarray(model.components_, dtype=np.float64), float(model.doc_topic_prior_)
+        completion = complete_documents(*split_tokens(data), topics, prior)
+        gamma = fold_in(data, topics, prior)
+        scored = completion.tokens > 0
+        return Scores(
+            name="log likelihood of held-out tokens",
+            unit="nats per token",
+            larger_is_better=True,
+            observations="documents",
+            values=completion.log_likelihood / np.where(scored, completion.tokens, 1.0),
+            weights=completion.tokens,
+            labels=np.where(data.sum(axis=1) > 0, gamma.argmax(axis=1), -1),
+            usage=tokens_of_topics(data, topics, gamma),
+            usage_unit="tokens",
+        )

@@ -1,0 +1,133 @@
+"""Many sites: one iteration against its bare operations, time against the number of sites, memory of a whole fusion."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from timing import interleaved, medians, seconds
+
+import consilience as cs
+from consilience.families.ensemble import Ensemble
+from consilience.matching.group_sparse import descend_binary
+from consilience.methods.kl_problem import Problem
+
+PER_SITE, SEED = 5, 0
+PRICE = 0.1  # in spreads, where components have a price
+SWEEPS = 20  # over the sites at most, of one matching with a price; the library's own limit
+ITERATION = {"sites": 10_000, "dim": 100, "groups": 50, "repeats": 5}
+LINEAR = {"sites": [1_000, 3_000, 10_000, 30_000, 100_000], "dim": 10, "groups": 20, "iterations": 5, "repeats": 3}
+SPREAD_OF_CENTRES, NOISE = 1.0, 0.3
+
+
+def planted(sites: int, dim: int, groups: int) -> tuple[list[cs.Posterior], np.ndarray]:
+    """Return sites that each hold five of some planted diagonal Gaussians, moved a little, and which ones."""
+    rng = np.random.default_rng(SEED)
+    family = cs.families.DiagonalGaussian(dim=dim)
+    means = SPREAD_OF_CENTRES * rng.standard_normal((groups, dim))
+    truth = rng.random((sites, groups)).argsort(axis=1)[:, :PER_SITE]
+    local = means[truth] + NOISE * rng.standard_normal((sites, PER_SITE, dim))
+    variance = 0.1 * rng.gamma(10.0, 0.1, size=local.shape)
+    natural = family.to_natural(mean=local.reshape(-1, dim), variance=variance.reshape(-1, dim))
+    return [cs.Posterior(family, rows) for rows in natural.reshape(sites, PER_SITE, -1)], truth.ravel()
+
+
+def run_iteration() -> dict[str, Any]:
+    """Time one outer iteration and the bare products and assignments in it, from first seeds and from the truth."""
+    posteriors, truth = planted(ITERATION["sites"], ITERATION["dim"], ITERATION["groups"])
+    problem = Problem(Ensemble.of(posteriors), "forward")
+    rng = np.random.default_rng(SEED)
+    starts = {
+        "first": problem.seeds(ITERATION["groups"], rng, spread_out=False),
+        "settled": problem.barycenters(truth, ITERATION["groups"]),
+    }
+    problem.costs(starts["first"])  # what is computed once for all iterations is not part of one
+    strength = PRICE * problem.spread
+    results = {
+        f"{name}, {how}": _one_iteration(problem, centres, strength if sweeps else 0.0, sweeps)
+        for name, centres in starts.items()
+        for how, sweeps in (("no price", 0), ("priced, one sweep", 1), ("priced, all sweeps", SWEEPS))
+    }
+    settings = {**ITERATION, "per_site": PER_SITE, "price": PRICE, "spread": SPREAD_OF_CENTRES, "noise": NOISE, "seed": SEED}
+    return {"settings": settings, "results": results}
+
+
+def _one_iteration(problem: Problem, centres: np.ndarray, strength: float, sweeps: int) -> dict[str, Any]:
+    """Time one iteration; `sweeps` limits how often a matching with a price goes over the sites."""
+    offsets, groups = problem.ensemble.offsets, len(centres)
+    costs = problem.costs(centres)
+
+    def assign() -> np.ndarray:
+        return descend_binary(costs, offsets, strength, None, np.random.default_rng(SEED), sweeps)
+
+    labels = assign()
+    local, moving = np.ascontiguousarray(problem.ensemble.natural), np.ascontiguousarray(centres.T)
+    blocks = np.ascontiguousarray(costs).reshape(-1, PER_SITE, groups)
+    member = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=(groups, len(labels)))
+    plan = member.toarray()
+    phases = {
+        "costs": lambda: problem.costs(centres),
+        "assignment": assign,
+        "average": lambda: problem.barycenters(labels, groups, centres),
+        "bare costs": lambda: local @ moving,
+        "bare assignment": lambda: [linear_sum_assignment(block)[1] for block in blocks],
+        "bare average": lambda: member @ local,
+        "bare average, dense": lambda: plan @ local,
+    }
+    times = interleaved(phases, ITERATION["repeats"], {})
+    typical = medians(times)
+    ours = sum(typical[name] for name in ("costs", "assignment", "average"))
+    bare = sum(typical[name] for name in ("bare costs", "bare assignment", "bare average"))
+    return {"seconds": times, "medians": typical, "iteration": ours, "bare": bare, "ratio": ours / bare}
+
+
+def run_linear() -> dict[str, Any]:
+    """Time a fixed number of iterations for more and more sites, and measure the memory of a fusion of the most."""
+    rows = []
+    for sites in LINEAR["sites"]:
+        making, (posteriors, _) = seconds(lambda: planted(sites, LINEAR["dim"], LINEAR["groups"]))  # noqa: B023
+        stacking, problem = seconds(lambda: _stacked(posteriors))  # noqa: B023
+        row = {"sites": sites, "making_posteriors": making, "stacking": stacking, "seconds": {}}
+        for name, price, repeats in (("no price", 0.0, LINEAR["repeats"]), ("priced", PRICE, 1)):
+            row["seconds"][name] = [seconds(lambda: _iterations(problem, price))[0] for _ in range(repeats)]  # noqa: B023
+        rows.append(row)
+    slopes = {
+        name: float(np.polyfit(*np.log([(r["sites"], median(r["seconds"][name])) for r in rows]).T, 1)[0])
+        for name in ("no price", "priced")
+    }
+    memory = {how: _memory(how) for how in ("n_components", "regularization")}
+    settings = {**LINEAR, "per_site": PER_SITE, "price": PRICE, "spread": SPREAD_OF_CENTRES, "noise": NOISE, "seed": SEED}
+    return {"settings": settings, "results": {"rows": rows, "slopes": slopes, "memory": memory}}
+
+
+def _stacked(posteriors: list[cs.Posterior]) -> Problem:
+    problem = Problem(Ensemble.of(posteriors), "forward")
+    problem.costs(problem.ensemble.natural[:1])
+    return problem
+
+
+def _iterations(problem: Problem, price: float) -> None:
+    """Match and average from the same seeds; one sweep over the sites each time."""
+    rng = np.random.default_rng(SEED)
+    centres, labels = problem.seeds(LINEAR["groups"], rng, spread_out=False), None
+    strength = price * problem.spread if price else 0.0
+    for _ in range(LINEAR["iterations"]):
+        labels = descend_binary(problem.costs(centres), problem.ensemble.offsets, strength, labels, rng, 1)
+        centres = problem.barycenters(labels, len(centres), centres)
+
+
+def _memory(how: str) -> dict[str, Any]:
+    """Return what a child process says of its memory."""
+    script = Path(__file__).with_name("memory.py")
+    found: dict[str, Any] = {}
+    for gauge in ("resident", "traced"):
+        done = subprocess.run([sys.executable, str(script), how, gauge], capture_output=True, text=True, check=True)  # noqa: S603
+        found |= json.loads(done.stdout)
+    return found

@@ -1,0 +1,124 @@
+"""The paper's simulation, fused by the direct implementation and by the library, in one run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import direct
+import numpy as np
+from timing import interleaved, medians, seconds, yardstick
+
+import consilience as cs
+from consilience.families.ensemble import Ensemble
+from consilience.methods.kl_descent import fit_binary
+from consilience.methods.kl_problem import Fit, Problem
+from consilience.methods.kl_relaxed import fit_relaxed
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments/kl_fusion"))
+from simulate import Setting, load, settings_of
+
+SEEDS = (0, 1, 2)
+SETTING = Setting(separation=0.5, noise=0.5, most=5)
+CENTRES = 10  # G_max
+GAP = 1e-4
+REPEATS = 5
+INNER = {"integral": 10}  # a short call is timed as the mean of several
+
+
+def stacked(posteriors: list[cs.Posterior]) -> tuple[direct.Components, np.ndarray]:
+    """Return all components as the direct implementation wants them, and the sites' sizes."""
+    parts = [posterior.parameters() for posterior in posteriors]
+    columns = [np.concatenate([part[name] for part in parts]) for name in ("mean", "kappa", "scale", "dof")]
+    return direct.Components(*columns), np.array([posterior.n_components for posterior in posteriors])
+
+
+def run_direct() -> dict[str, Any]:
+    """Time the direct implementation alone, beside a fixed matrix product."""
+    rows = []
+    for seed in SEEDS:
+        local, sizes = stacked(load(seed, SETTING).posteriors)
+        found = direct.seeds(local, CENTRES, np.random.default_rng(seed))
+        times = [seconds(lambda: direct.fuse(local, sizes, found))[0] for _ in range(REPEATS)]  # noqa: B023
+        unit = yardstick()
+        rows.append({"seed": seed, "seconds": times, "products": float(np.median(times)) / unit, "yardstick": unit})
+    return {"settings": _settings(), "results": rows}
+
+
+def run_simulation() -> dict[str, Any]:
+    """Time all on the same posteriors, centres and lambda, and compare the objectives that they end at."""
+    return {"settings": _settings(), "results": [_compare(seed) for seed in SEEDS]}
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        **settings_of(SETTING),
+        "centres": CENTRES,
+        "lambda_in_spreads": direct.LAMBDA,
+        "direct_outer_iterations": direct.OUTER_ITERATIONS,
+        "relaxed_gap": GAP,
+        "repeats": REPEATS,
+        "seeds": list(SEEDS),
+    }
+
+
+def _compare(seed: int) -> dict[str, Any]:
+    posteriors = load(seed, SETTING).posteriors
+    local, sizes = stacked(posteriors)
+    rows = direct.seeds(local, CENTRES, np.random.default_rng(seed))
+    base = direct.fuse(local, sizes, rows)
+    centres = np.concatenate([posterior.natural for posterior in posteriors])[rows]
+
+    def started() -> tuple[Problem, np.ndarray, float, np.random.Generator, int, float]:
+        """Return the arguments of one start; stacking the posteriors is part of the time."""
+        problem = Problem(Ensemble.of(posteriors), "forward")
+        return problem, centres, base.strength, np.random.default_rng(seed), 100, 1e-6
+
+    contenders = {
+        "direct": lambda: direct.fuse(local, sizes, rows),
+        "integral": lambda: fit_binary(*started()),
+        "relaxed": lambda: fit_relaxed(*started(), GAP),
+        "default, at most 10": lambda: cs.fuse(posteriors, max_components=CENTRES, rng=seed),
+        "default": lambda: cs.fuse(posteriors, rng=seed),
+    }
+    ends = {name: function() for name, function in contenders.items()}  # also warms every path up
+    times = interleaved(contenders, REPEATS, INNER)
+    typical = medians(times)
+    row: dict[str, Any] = {"seed": seed, "components": len(centres), "locals": len(sizes), "lambda": base.strength}
+    row |= {"locals": int(sizes.sum()), "components": base.rounded.shape[1]}
+    row |= {"seconds": times, "medians": typical}
+    row["ratios"] = {name: typical["direct"] / value for name, value in typical.items() if name != "direct"}
+    row["objective"] = {
+        "direct, relaxed": direct.objective(base.plan, local, base.strength),
+        "direct, rounded": direct.objective(base.rounded, local, base.strength),
+        **{name: _objective(end, local, base.strength) for name, end in ends.items() if name != "direct"},
+    }
+    row["groups"] = {"direct": base.rounded.shape[1]} | {
+        name: end.n_groups if isinstance(end, Fit) else end.n_components for name, end in ends.items() if name != "direct"
+    }
+    return row
+
+
+def _objective(end: Fit | cs.Fusion, local: direct.Components, strength: float) -> float:
+    """Return (9) of what the library ended at, by the direct implementation's own function.
+
+    A default fusion leaves out components of less than one observation. Their own best group is not its choice, so they
+    are put where they cost least, which can only be too much for it.
+    """
+    if isinstance(end, Fit):
+        plan = direct.binary(end.labels) if end.plan is None else end.plan
+        return direct.objective(plan, local, strength)
+    labels = end.matching.labels.copy()
+    for row in np.flatnonzero(labels < 0):
+        own = end.matching.owner == end.matching.owner[row]
+        free = np.setdiff1d(np.arange(end.n_components + 1), labels[own])
+
+        def value(group: int, row: int = row) -> float:
+            tried = labels.copy()
+            tried[row] = group
+            kept = tried >= 0
+            return direct.objective(direct.binary(tried[kept]), local.take(kept), strength)
+
+        labels[row] = min(free.tolist(), key=value)
+    return direct.objective(direct.binary(labels), local, strength)

@@ -1,0 +1,59 @@
+"""What every part of the benchmarks uses: clocks, a fixed yardstick and the versions."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from consilience.io.provenance import library_versions
+
+YARDSTICK_SIZE = 1000
+
+
+def seconds(function: Callable[[], Any], inner: int = 1) -> tuple[float, Any]:
+    """Return the wall-clock seconds of one call, the mean of `inner` calls, and what the last one returned."""
+    gc.collect()
+    start = time.perf_counter()
+    for _ in range(inner):
+        result = function()
+    return (time.perf_counter() - start) / inner, result
+
+
+def interleaved(functions: dict[str, Callable[[], Any]], repeats: int, inner: dict[str, int]) -> dict[str, list[float]]:
+    """Return the seconds of every function, each timed once a round, so that a busy moment hits all alike."""
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            found[name].append(seconds(function, inner.get(name, 1))[0])
+    return found
+
+
+def yardstick() -> float:
+    """Return the seconds of a fixed product of two 1000 x 1000 matrices: what times of other machines compare by."""
+    matrix = np.random.default_rng(0).standard_normal((YARDSTICK_SIZE, YARDSTICK_SIZE))
+    return median(seconds(lambda: matrix @ matrix)[0] for _ in range(9))
+
+
+def medians(found: dict[str, list[float]]) -> dict[str, float]:
+    """Return the median of every list."""
+    return {name: median(values) for name, values in found.items()}
+
+
+def versions() -> dict[str, str]:
+    """Return what the times depend on besides the settings."""
+    import cvxpy
+    import scs
+
+    return {
+        **library_versions(),
+        "python": platform.python_version(),
+        "cvxpy": cvxpy.__version__,
+        "scs": scs.__version__,
+        "machine": platform.machine(),
+    }

@@ -1,0 +1,9 @@
+"""Evaluation before adoption: a fused model against a site's own, on the site's data, at the site."""
+
+from __future__ import annotations
+
+from consilience.evaluation.compare import evaluate
+from consilience.evaluation.paired import PairedDifference, paired_difference
+from consilience.evaluation.result import Evaluation, Score
+
+__all__ = ["Evaluation", "PairedDifference", "Score", "evaluate", "paired_difference"]

@@ -1,0 +1,197 @@
+"""Score a fused model and a site's own on the site's data, observation by observation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Labels
+from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.evaluation.data import Columns, observations
+from consilience.evaluation.paired import paired_difference
+from consilience.evaluation.result import Evaluation, Score
+from consilience.families.posterior import Features, Posterior
+from consilience.io.posterior_file import read_posterior
+from consilience.models import ADAPTERS, Adapter, describe, rebuild
+from consilience.models.scores import Scores
+from consilience.result import Fusion
+
+FEW = 50
+"""Fewer observations than this give an interval that is easily too narrow."""
+
+_HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"
+
+
+@dataclass(frozen=True)
+class _Given:
+    """One of the two models: what to call it in messages, the model, its posterior, its adapter."""
+
+    name: str
+    model: Any
+    posterior: Posterior
+    adapter: Adapter
+
+    @property
+    def dim(self) -> int:
+        """Number of columns."""
+        return int(getattr(self.posterior.family, "dim", 0))
+
+
+def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
+    """Compare a fused model with a site's own on the site's data, before adopting it. Nothing leaves the site.
+
+    Both models score every observation, and the differences are paired. Mixtures: log density, nats per row. KMeans:
+    squared distance to the nearest centre. Topic models: log likelihood of a held-out tenth of every document's tokens
+    given the others, nats per token; the split is fixed. With `labels`, also the adjusted mutual information between
+    classes and components.
+
+    Use data that neither model was trained on: scores on a model's own training data favour that model.
+
+    Parameters
+    ----------
+    fused
+        The fused model: a Fusion, a fitted model, a Posterior, or the path of a file.
+    own
+        The site's own model, of the same kind and with the same columns: the same choices.
+    data
+        Rows (n, D); for topic models word counts (n, V), dense or sparse; or a table with named columns; or the path of
+        a .csv, .npy or .npz file. Named columns are matched by name when the models know names; others are ignored.
+    labels
+        The class of every row (n,), where known; or the name of a column of `data`; or the path of a file with one
+        class a line.
+
+    Returns
+    -------
+    Evaluation
+
+    Raises
+    ------
+    InputError
+        When the models cannot be compared or the data do not fit them, naming what is at fault.
+    UnsupportedError
+        For models that no adapter knows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> from sklearn.cluster import KMeans
+    >>> rows = np.random.default_rng(0).normal(size=(300, 2)) + np.repeat([[0, 0], [9, 0], [0, 9]], 100, axis=0)
+    >>> own = KMeans(2, n_init=1, random_state=0).fit(rows[:200:2])
+    >>> other = KMeans(2, n_init=1, random_state=0).fit(rows[100::2])
+    >>> evaluation = evaluate(cs.fuse([own, other], n_components=3), own, rows[1::2])
+    >>> evaluation.better, evaluation.fused_usage
+    ('fused', array([50, 50, 50]))
+    """
+    both = (_given(fused, "the fused model"), _given(own, "your own model"))
+    problems = _disagreements(*both)
+    if problems:
+        raise InputError(problems)
+    named = [one.posterior.features.names for one in both]
+    adapter = both[0].adapter
+    columns = Columns(both[0].dim, named[0] or named[1], adapter.takes_counts)
+    found = observations(data, labels, columns)
+    name = str(data) if isinstance(data, str | Path) else "data"
+    fused_scores, own_scores = (_scored(one, found.values, name) for one in both)
+    scores = [Score(own_scores.name, own_scores.unit, own_scores.larger_is_better, fused_scores.mean, own_scores.mean)]
+    if found.labels is not None:
+        informations = [_mutual_information(found.labels, one.labels) for one in (fused_scores, own_scores)]
+        scores.append(Score("adjusted mutual information with the classes", "", True, *informations))
+    return Evaluation(
+        scores=tuple(scores),
+        difference=paired_difference(fused_scores.values, own_scores.values, own_scores.weights),
+        observations=own_scores.observations,
+        fused_usage=fused_scores.usage,
+        own_usage=own_scores.usage,
+        usage_unit=own_scores.usage_unit,
+        skipped=int(np.count_nonzero(own_scores.weights == 0)),
+        notes=_notes(both[0], both[1], fused_scores, own_scores),
+    )
+
+
+def _given(model: Any, role: str) -> _Given:
+    """Return a model handed in, whatever form it came in."""
+    is_path = isinstance(model, str | Path)
+    name = str(model) if is_path else role
+    try:
+        if isinstance(model, Fusion):
+            posterior, fitted = model.posterior, model.model
+        elif is_path or isinstance(model, Posterior):
+            posterior = read_posterior(Path(model))[0] if is_path else model
+            fitted = rebuild(posterior)
+        else:
+            posterior, fitted = describe(model), model
+    except ConsilienceError as error:
+        problems = error.problems if isinstance(error, InputError) else (str(error),)
+        lines = [text if is_path and text.startswith(f"{name}: ") else f"{name}: {text}" for text in problems]
+        raise type(error)(lines if isinstance(error, InputError) else lines[0]) from error
+    for adapter in ADAPTERS:
+        if adapter.accepts(fitted):
+            return _Given(name, fitted, posterior, adapter)
+    known = ", ".join(adapter.kind for adapter in ADAPTERS)
+    raise UnsupportedError(f"{name}: is {posterior.family} of no library's model, which has no score; known: {known}")
+
+
+def _disagreements(fused: _Given, own: _Given) -> list[str]:
+    """Return why two models cannot be compared."""
+    if own.adapter.kind != fused.adapter.kind:
+        return [f"{own.name}: is a {own.adapter.kind}, expected a {fused.adapter.kind} as {fused.name}"]
+    if own.dim != fused.dim:
+        return [f"{own.name}: has {own.dim} columns, expected {fused.dim} as {fused.name}"]
+    # Not the order of classes, which no score depends on.
+    mine, theirs = (
+        Features(names=f.names, units=f.units, scaling=f.scaling)
+        for f in (fused.posterior.features, own.posterior.features)
+    )
+    return [f"{own.name}: {text} ({fused.name})" for text in mine.differences(theirs)]
+
+
+def _scored(given: _Given, values: Any, name: str) -> Scores:
+    """Return what a model says of the data, all of it finite."""
+    with np.errstate(over="ignore", invalid="ignore"):  # data beyond float64's range are named below
+        scores = given.adapter.scores(given.model, values)
+    if not np.any(scores.weights > 0):
+        raise InputError(f"{name}: none of the {scores.observations} can be scored; a document needs two tokens")
+    bad = np.flatnonzero(~np.isfinite(scores.values) & (scores.weights > 0))
+    if len(bad):
+        raise InputError(f"{name}: row {bad[0]}, counted from 0: is too far from every component of {given.name}")
+    return scores
+
+
+def _mutual_information(classes: Labels, labels: Labels) -> float:
+    """Return the adjusted mutual information of classes and components, over observations that have a component."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    known = labels >= 0
+    return float(adjusted_mutual_info_score(classes[known], labels[known]))
+
+
+def _notes(fused: _Given, own: _Given, theirs: Scores, mine: Scores) -> tuple[str, ...]:
+    """Return what the reader of the numbers should know."""
+    notes = [_HELD_OUT]
+    trained, given = own.posterior.counts, int(mine.usage.sum())
+    known = own.posterior.source.get("samples") != "assumed"
+    if known and trained is not None and abs(float(trained.sum()) - given) < 1e-6 * max(given, 1):
+        notes.append(f"your own model was trained on as many {mine.usage_unit} as these, {given}: are they the same?")
+    scored = int(np.count_nonzero(mine.weights > 0))
+    skipped = len(mine.weights) - scored
+    if 1 < scored < FEW:
+        notes.append(f"only {scored} {mine.observations}: the interval is rough")
+    if skipped:
+        notes.append(f"{skipped} {mine.observations} were skipped: fewer than two tokens cannot be split")
+    weights = getattr(fused.model, "weights_", None)
+    if weights is not None and 0.01 < (elsewhere := float(np.sum(weights[theirs.usage == 0]))) < 1.0:
+        notes.append(
+            f"the components never seen here hold {100 * elsewhere:.0f} % of the fused model's weight, which costs"
+            f" it about {-math.log1p(-elsewhere):.2g} nats a row; they are for rows that this site has not met yet"
+        )
+    if not mine.larger_is_better and len(theirs.usage) != len(mine.usage):
+        notes.append(
+            f"distances shrink with every centre added, and the models have {len(theirs.usage)} (fused) and"
+            f" {len(mine.usage)} (your own)"
+        )
+    return tuple(notes)

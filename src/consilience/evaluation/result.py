@@ -1,0 +1,155 @@
+"""What an evaluation found, as values and as words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Labels
+from consilience.evaluation.paired import PairedDifference
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score of both models on the same data.
+
+    Parameters
+    ----------
+    name
+        What is measured.
+    unit
+        Its unit; empty for a pure number.
+    larger_is_better
+        Whether a larger score is a better one.
+    fused, own
+        The score of each model.
+    """
+
+    name: str
+    unit: str
+    larger_is_better: bool
+    fused: float
+    own: float
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How a fused model and a site's own compare on the site's data.
+
+    Parameters
+    ----------
+    scores
+        The scores of both models; `difference` is about the first.
+    difference
+        Fused minus own, paired by observation, in the unit of the first score.
+    observations
+        What an observation is, in the plural: ``rows`` or ``documents``.
+    fused_usage, own_usage
+        How much of the data belongs to each fused component (G,) and to each own one (K,), in `usage_unit`.
+    usage_unit
+        ``rows`` or ``tokens``.
+    skipped
+        Number of observations that could not be scored: documents too short to be split.
+    notes
+        What to keep in mind when reading the numbers.
+    """
+
+    scores: tuple[Score, ...]
+    difference: PairedDifference
+    observations: str
+    fused_usage: Labels
+    own_usage: Labels
+    usage_unit: str
+    skipped: int
+    notes: tuple[str, ...]
+
+    @property
+    def unseen(self) -> Labels:
+        """Fused components that none of these data belong to (at most G,): what the site learns of others."""
+        return np.flatnonzero(self.fused_usage == 0)
+
+    @property
+    def better(self) -> str | None:
+        """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
+        sign = self.difference.sign * (1 if self.scores[0].larger_is_better else -1)
+        return {1: "fused", -1: "own", 0: None}[sign]
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: which model is better here, and by how much."""
+        found, unit = self.difference, self.scores[0].unit
+        basis = f"95 % interval, {found.n_observations} {self.observations}"
+        if found.n_observations < 2:
+            return f"no difference can be told from fewer than two {self.observations}"
+        size = f"{_figure(abs(found.mean), found.margin)} ± {_figure(found.margin, found.margin)} {unit} ({basis})"
+        if self.better == "fused":
+            return f"the fused model is better by {size}"
+        if self.better == "own":
+            return f"your own model is better here, by {size}"
+        sign = "-" if found.mean < 0 else ""
+        return f"no difference can be told: fused minus own is {sign}{size}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values; what is infinite or not a number is None."""
+        found = self.difference
+        document = {
+            "verdict": self.verdict,
+            "better": self.better,
+            "scores": [asdict(score) for score in self.scores],
+            "difference": {
+                "mean": found.mean,
+                "standard_error": found.standard_error,
+                "interval": list(found.interval),
+                "level": 0.95,
+                "n_observations": found.n_observations,
+            },
+            "observations": self.observations,
+            "skipped": self.skipped,
+            "usage": {
+                "unit": self.usage_unit,
+                "fused": self.fused_usage.tolist(),
+                "own": self.own_usage.tolist(),
+                "unseen": self.unseen.tolist(),
+            },
+            "notes": list(self.notes),
+        }
+        finite: dict[str, Any] = _finite(document)
+        return finite
+
+    def __str__(self) -> str:
+        table = [("", "your own", "fused", "")]
+        for score in self.scores:
+            name = f"{score.name}, {score.unit}" if score.unit else score.name
+            direction = "larger is better" if score.larger_is_better else "smaller is better"
+            table.append((name, f"{score.own:.4f}", f"{score.fused:.4f}", direction))
+        used = [f"{np.count_nonzero(usage)} of {len(usage)}" for usage in (self.own_usage, self.fused_usage)]
+        table.append(("components used", used[0], used[1], ""))
+        widths = [max(len(row[column]) for row in table) for column in range(3)]
+        lines = [self.verdict, ""]
+        for name, own, fused, direction in table:
+            cells = f"{name:{widths[0]}}  {own:>{widths[1]}}  {fused:>{widths[2]}}  {direction}"
+            lines.append(cells.rstrip())
+        lines += ["", f"{self.usage_unit} of each fused component: {', '.join(map(str, self.fused_usage))}"]
+        unseen = ", ".join(map(str, self.unseen))
+        lines.append(f"fused components never seen here: {unseen or 'none'}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _figure(value: float, margin: float) -> str:
+    """Return `value` with two significant digits of `margin`."""
+    if margin <= 0 or not math.isfinite(margin):
+        return f"{value:.4g}"
+    digits = 1 - math.floor(math.log10(margin))
+    return f"{value:.{digits}f}" if 0 <= digits <= 6 else f"{value:.3g}"
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON values with None for every number that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

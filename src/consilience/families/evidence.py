@@ -1,0 +1,67 @@
+"""Families whose members hold an amount of information: what a posterior says can be discounted and added up.
+
+A posterior eta says ``eta - flat`` more than nothing at all, and independent posteriors of one thing add up in this
+form. How much it says is counted in blocks (for a Normal-Wishart, the observations behind its mean and those behind its
+covariance), and a block can be given more or less of it without moving the centre. That is all that calibration needs:
+copies of a component that differ between sites by more than their widths admit are worth fewer observations than
+they state.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, final
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.families.base import Family
+
+NARROW = 1e-6
+"""Variance of a component without a width, as a share of the spread that it is compared with."""
+
+_SHARP = 1e8
+
+
+class EvidenceFamily(Family):
+    """A family with an amount of information per block; see the module."""
+
+    parts: ClassVar[tuple[str, ...]] = ("location",)  # names of the blocks of sufficient statistics
+
+    @property
+    def flat(self) -> Array:
+        """Natural parameters (P,) of the limit that says nothing, often improper."""
+        return np.zeros(self.size)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of the blocks (B,)."""
+        return self.parts
+
+    @abstractmethod
+    def information(self, eta: Array) -> Array:
+        """Return how much each block of each row says (n, B), in observations or in a unit of the family's own."""
+
+    def reweighted(self, eta: Array, factors: Array) -> Array:
+        """Return rows with the same centre whose information is multiplied by `factors` (n, B)."""
+        flat = self.flat
+        result: Array = flat + factors * (eta - flat)
+        return result
+
+    def without_prior(self, eta: Array, prior: Array) -> Array:
+        """Return what the data alone say: `eta` (n, P) less the priors (n, P) that went into them."""
+        return eta - prior + self.flat
+
+    def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
+        """A family with information is its own form."""
+        return self, eta
+
+    @final
+    def discounted(self, eta: Array, heterogeneity: Array) -> Array:
+        """Return rows whose information n has become n / (1 + n h): 1 / n' = 1 / n + h for h of each block (B,)."""
+        return self.reweighted(eta, 1.0 / (1.0 + heterogeneity * self.information(eta)))
+
+    @final
+    def centre_statistics(self, eta: Array) -> Array:
+        """Return T (n, P) at the centre of each row: the mean parameters of the row without its width."""
+        return self.mean_parameters(self.reweighted(eta, np.full((len(eta), len(self.part_names)), _SHARP)))

@@ -1,0 +1,133 @@
+"""Tables as people keep them: CSV files of numbers, with or without a row of column names."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import FileFormatError, InputError
+
+
+@dataclass(frozen=True, eq=False)
+class CsvTable:
+    """The cells of a CSV file, all of them text.
+
+    Parameters
+    ----------
+    path
+        Where it came from, for messages.
+    header
+        Names of the columns, where the file has them.
+    rows
+        Cells of every row of data, all rows of the same length.
+    lines
+        Line of the file that every row ends on, counted from 1.
+    """
+
+    path: Path
+    header: tuple[str, ...] | None
+    rows: list[list[str]]
+    lines: list[int]
+
+    def column(self, name: str) -> list[str] | None:
+        """Return the cells of the column of this name, None when there is none."""
+        if self.header is None or name not in self.header:
+            return None
+        place = self.header.index(name)
+        return [row[place].strip() for row in self.rows]
+
+    def numbers(self, columns: Sequence[int]) -> Array:
+        """Return the cells of these columns (n, columns) as numbers.
+
+        Raises
+        ------
+        InputError
+            For a cell that is not a finite number, naming its line and column and how many there are.
+        """
+        cells = [[row[place] for place in columns] for row in self.rows]
+        try:
+            values = np.array(cells, dtype=np.float64)
+            if np.isfinite(values).all():
+                return values
+        except ValueError:
+            pass
+        bad = [
+            (line, place, cell)
+            for line, row in zip(self.lines, cells, strict=True)
+            for place, cell in zip(columns, row, strict=True)
+            if not _is_finite(cell)
+        ]
+        line, place, cell = bad[0]
+        column = f"column {place + 1}" + ("" if self.header is None else f" ({self.header[place]})")
+        found = f"{cell!r:.60}" if cell.strip() else "an empty cell"
+        more = f"; {len(bad) - 1} more cells like it" if len(bad) > 1 else ""
+        raise InputError(f"{self.path}: line {line}, {column}: expected a finite number, found {found}{more}")
+
+
+def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
+    """Return the cells of a CSV file.
+
+    The first row is a header when it has one of `names`, or when none of its cells is a number. Empty lines do not
+    count.
+
+    Raises
+    ------
+    FileFormatError
+        When it cannot be read, is not UTF-8 text separated by commas, or has no rows of data.
+    InputError
+        For rows of different lengths and for a first row that is neither names nor numbers.
+    """
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream)
+            for row in reader:
+                if row:
+                    rows.append(row)
+                    lines.append(reader.line_num)
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path}: is not text in UTF-8; save it as CSV in UTF-8") from error
+    except csv.Error as error:
+        raise FileFormatError(f"{path}: is not a CSV file ({error})") from error
+    except ValueError as error:  # a name that no file can have, with a zero byte
+        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+    if not rows:
+        raise FileFormatError(f"{path}: is empty")
+    for row, line in zip(rows, lines, strict=True):
+        if len(row) != len(rows[0]):
+            raise InputError(f"{path}: line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row")
+    first = [cell.strip() for cell in rows[0]]
+    numeric = [_is_number(cell) for cell in first]
+    if set(first) & set(names or ()) or not any(numeric):
+        header, rows, lines = tuple(first), rows[1:], lines[1:]
+    elif all(numeric):
+        header = None
+    else:
+        place = numeric.index(False)
+        raise InputError(
+            f"{path}: line {lines[0]}, column {place + 1}: expected a number, as in column {numeric.index(True) + 1},"
+            f" found {first[place]!r:.60}; a header has no numbers"
+        )
+    if not rows:
+        raise FileFormatError(f"{path}: has a header and no rows of data")
+    return CsvTable(path, header, rows, lines)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_finite(cell: str) -> bool:
+    return _is_number(cell) and bool(np.isfinite(float(cell)))

@@ -1,0 +1,65 @@
+"""Arrays as NumPy and SciPy write them: ``.npy``, ``.npz`` with one array, ``.npz`` of ``scipy.sparse.save_npz``.
+
+Pickles are never loaded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from scipy import sparse
+
+from consilience.errors import FileFormatError
+
+
+def read_array(path: Path) -> Any:
+    """Return the array in a file: a NumPy array, or a SciPy sparse matrix whose indices are all in range.
+
+    Raises
+    ------
+    FileFormatError
+        When it cannot be read, is not of that format, holds objects, or holds several arrays.
+    """
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(6)
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a name that no file can have, with a zero byte
+        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+    if not start:
+        raise FileFormatError(f"{path}: is empty")
+    archive = path.suffix.lower() == ".npz"
+    if not start.startswith(b"PK" if archive else b"\x93NUMPY"):
+        raise FileFormatError(f"{path}: is not a {path.suffix.lower()} file; write it with numpy.save{'z' * archive}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
+            with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way
+                return _from_archive(path, stream) if archive else np.load(stream, allow_pickle=False)
+    except FileFormatError:
+        raise
+    except MemoryError as error:
+        raise FileFormatError(f"{path}: says it holds more than fits in memory") from error
+    except Exception as error:  # zip, zlib and NumPy's headers each raise errors of their own for a damaged file
+        reason = " ".join(str(error).split())
+        if "pickle" in reason:
+            reason = "it holds Python objects, which are never loaded; save an array of numbers"
+        raise FileFormatError(f"{path}: is damaged or not an array of numbers: {reason:.200}") from error
+
+
+def _from_archive(path: Path, stream: BinaryIO) -> Any:
+    with np.load(stream, allow_pickle=False) as archive:
+        names = archive.files
+        if not {"format", "shape", "data"} <= set(names):
+            if len(names) != 1:
+                raise FileFormatError(f"{path}: holds {len(names)} arrays, expected one: {', '.join(names[:5])}")
+            return archive[names[0]]
+    stream.seek(0)
+    matrix = sparse.load_npz(stream)
+    if hasattr(matrix, "check_format"):
+        matrix.check_format(full_check=True)  # indices beyond the shape would be read from memory that is not theirs
+    return matrix.tocsr()

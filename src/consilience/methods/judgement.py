@@ -1,0 +1,98 @@
+"""What is known about a matching besides the matching: its evidence, how sure each match is, and what does not belong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.families.ensemble import Ensemble, Stack
+from consilience.methods.base import Assignment, Progress, Status
+from consilience.methods.calibration import discounted, heterogeneity, likelihood_stack
+from consilience.methods.evidence import Evidence, posterior_of_matches
+from consilience.methods.number import find_number
+from consilience.methods.outliers import blends, describe_outliers, far_sites
+
+_JUDGED_ROWS = 5000
+
+
+def number_by_evidence(
+    ensemble: Ensemble, limit: int, restarts: int, rng: np.random.Generator, progress: Progress
+) -> Assignment:
+    """Return the matching of the greatest evidence, with what did not belong left out.
+
+    Parameters
+    ----------
+    ensemble
+        The models.
+    limit
+        Largest number of components.
+    restarts
+        Fresh starts for the first matching.
+    rng, progress
+        As for any method.
+    """
+    stack, rows = likelihood_stack(ensemble)
+    found = find_number(stack, min(limit, len(rows)), rng, restarts, progress)
+    labels = found.labels.copy()
+    odd = blends(stack, found.evidence, found.heterogeneity, labels)
+    if odd.size:
+        labels[odd] = -1
+        kept = labels >= 0
+        labels[kept] = np.unique(labels[kept], return_inverse=True)[1]
+    size = int(labels.max()) + 1
+    details: dict[str, Any] = {
+        "path": [{"n_components": g, "criterion": -value} for g, value in sorted(found.path.items())],
+    }
+    if len(rows) < len(ensemble.natural):
+        details["left_out"] = len(ensemble.natural) - len(rows)
+    confidence, judged = _judgement(ensemble, found.evidence, found.heterogeneity, labels, stack.owner[odd])
+    everything = np.full(len(ensemble.natural), -1)
+    everything[rows] = labels
+    status = Status.CONVERGED if found.converged else Status.MAX_ITERATIONS
+    if found.converged and size == limit < len(rows):
+        status = Status.AT_CAPACITY
+    return Assignment(
+        everything,
+        -found.evidence.score(labels),
+        -np.array(found.history),
+        status,
+        confidence=None if confidence is None else _spread_out(confidence, rows, len(everything)),
+        details=details | judged,
+    )
+
+
+def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
+    """Return the confidence of each match (L,) of a matching found in any way, and what else is known about it.
+
+    Ensembles of more than 5,000 components are not judged.
+    """
+    if len(labels) > _JUDGED_ROWS:
+        return None, {}
+    stack, rows = likelihood_stack(ensemble)
+    own = np.unique(labels[rows], return_inverse=True)[1]
+    amount = heterogeneity(stack, own, stack.family.centre_statistics(stack.natural))
+    evidence = Evidence.of(discounted(stack, amount), own)
+    confidence, judged = _judgement(ensemble, evidence, amount, own, np.zeros(0, dtype=np.int64))
+    return None if confidence is None else _spread_out(confidence, rows, len(labels)), judged
+
+
+def _judgement(
+    ensemble: Ensemble, evidence: Evidence, amount: Array, labels: Labels, blended: Labels
+) -> tuple[Array | None, dict[str, Any]]:
+    stack: Stack = evidence.stack
+    outliers = describe_outliers(ensemble.names, blended, far_sites(stack, labels))
+    judged: dict[str, Any] = {
+        "heterogeneity": dict(zip(stack.family.part_names, amount.tolist(), strict=True)),
+    }
+    if outliers:
+        judged["outliers"] = outliers
+    sure = posterior_of_matches(evidence, labels) if len(labels) <= _JUDGED_ROWS else None
+    return sure, judged
+
+
+def _spread_out(values: Array, rows: Labels, total: int) -> Array:
+    result = np.full(total, np.nan)
+    result[rows] = values
+    return result

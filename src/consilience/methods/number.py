@@ -1,0 +1,158 @@
+"""How many components there are: the matching of the greatest evidence, over all numbers of components.
+
+In turn, until the matching stays: the heterogeneity between sites is estimated from the matching; every component is
+discounted by it; equation (6) of Claici et al. 2020 is solved for the discounted components at every number G, each
+from the next larger one less the group that is cheapest to place elsewhere; the evidence of each solution decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.families.ensemble import Stack
+from consilience.methods.calibration import discounted, heterogeneity
+from consilience.methods.evidence import Evidence, polish
+from consilience.methods.kl_descent import fit_number, without_one_group
+from consilience.methods.kl_problem import Fit, Problem
+
+_ROUNDS = 5
+_SWEEPS = 10
+_POLISH_ROWS = 2000
+_STEPS = 50
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """A matching whose number of components was found, and how.
+
+    Parameters
+    ----------
+    labels
+        Group of each component (L,), consecutive from 0.
+    evidence
+        What the matching was chosen by.
+    heterogeneity
+        Discount of each block of sufficient statistics (B,).
+    path
+        The greatest log evidence found for each number of components.
+    history
+        The greatest log evidence so far, after each step of the last round.
+    converged
+        Whether the matching stayed.
+    """
+
+    labels: Labels
+    evidence: Evidence
+    heterogeneity: Array
+    path: dict[int, float]
+    history: tuple[float, ...]
+    converged: bool
+
+    @property
+    def normalised(self) -> float:
+        """The log evidence in a form that can be compared between calibrations."""
+        return self.evidence.score(self.labels) + self.evidence.of_calibration
+
+
+def find_number(
+    stack: Stack,
+    limit: int,
+    rng: np.random.Generator,
+    restarts: int,
+    report: Callable[[int, int], None],
+) -> Number:
+    """Return the matching of the greatest evidence with at most `limit` components, as far as descent finds it.
+
+    Parameters
+    ----------
+    stack
+        What the sites' data say, see ``likelihood_stack``.
+    limit
+        Largest number of components tried, at least that of the largest site.
+    rng
+        Draws seeds and orders.
+    restarts
+        Fresh starts for the first matching.
+    report
+        Told (rounds done, rounds at most).
+    """
+    centres = stack.family.centre_statistics(stack.natural)
+    problem = Problem(stack, "forward")
+    best: Number | None = None
+    for size, child in zip(_first_sizes(int(stack.sizes.max()), limit), rng.spawn(3), strict=False):
+        starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(restarts)]
+        tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, centres, None, child)
+        if best is None or tried.normalised > best.normalised:
+            best = tried
+    assert best is not None  # noqa: S101  (there is at least one first size)
+    for round_ in range(_ROUNDS):
+        report(round_, _ROUNDS)
+        if best.converged:
+            break
+        best = _round(stack, best.labels, limit, centres, best.heterogeneity, rng)
+    report(_ROUNDS, _ROUNDS)
+    return best
+
+
+def _first_sizes(least: int, limit: int) -> list[int]:
+    """Return numbers of components to take the first matchings from: both ends and their geometric mean."""
+    return sorted({least, round(float(np.sqrt(least * limit))), limit})
+
+
+def _round(
+    stack: Stack, labels: Labels, limit: int, centres: Array, start: Array | None, rng: np.random.Generator
+) -> Number:
+    """Calibrate by one matching and search for the matching of the greatest evidence."""
+    amount = heterogeneity(stack, labels, centres, start)
+    evidence = Evidence.of(discounted(stack, amount), labels)
+    search = _Search(evidence, rng)
+    found = search.best(labels, limit)
+    settled = bool(np.array_equal(found, labels))
+    return Number(found, evidence, amount, search.path, tuple(search.history), settled)
+
+
+def _descend(problem: Problem, centres: Array, rng: np.random.Generator) -> Fit:
+    return fit_number(problem, centres, rng, _STEPS, _TOLERANCE)
+
+
+class _Search:
+    """One search for the matching of the greatest evidence, at given calibration."""
+
+    def __init__(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        self.evidence, self.rng = evidence, rng
+        self.path: dict[int, float] = {}
+        self.history: list[float] = []
+        self._labels: dict[int, Labels] = {}
+
+    def _offer(self, labels: Labels) -> None:
+        """Keep a matching if it is the best of its size."""
+        size, score = int(labels.max()) + 1, self.evidence.score(labels)
+        if score > self.path.get(size, -np.inf):
+            self.path[size], self._labels[size] = score, labels
+        self.history.append(max(score, self.history[-1] if self.history else -np.inf))
+
+    def best(self, labels: Labels, limit: int) -> Labels:
+        """Return the best matching found from `labels` and from fresh seeds, from `limit` components down."""
+        problem = Problem(self.evidence.stack, "forward")
+        least = int(self.evidence.stack.sizes.max())
+        self._offer(labels)
+        fits = [
+            _descend(problem, problem.barycenters(labels, int(labels.max()) + 1), self.rng),
+            _descend(problem, problem.seeds(limit, self.rng), self.rng),
+        ]
+        for fit in fits:
+            while True:
+                self._offer(fit.labels)
+                if fit.n_groups <= least:
+                    break
+                fit = _descend(problem, without_one_group(problem, fit), self.rng)
+        size = max(self.path, key=self.path.__getitem__)
+        if len(labels) <= _POLISH_ROWS:
+            self._offer(polish(self.evidence, self._labels[size], self.rng, _SWEEPS))
+            size = max(self.path, key=self.path.__getitem__)
+        return self._labels[size]

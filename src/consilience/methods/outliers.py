@@ -1,0 +1,127 @@
+"""Local components and sites that do not belong: fits gone wrong, and sites far from all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.families.ensemble import Stack
+from consilience.methods.combine import group_sums
+from consilience.methods.evidence import Evidence
+
+_SHARES = np.linspace(0.1, 0.9, 9)[:, None]
+_RARE = 3
+_PARTNERS = 3
+_FAR = 5.0
+
+
+def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
+    """Return the rows that are better explained as local fits gone wrong than as components of their own.
+
+    A mixture fitted with too few components merges two true ones; one fitted with too many splits one. The evidence of
+    a group of at most three is compared with that of each of its members being a blend of two other components, or a
+    second copy of one: that component's (or blend's) sufficient statistics, with the member's own information and the
+    heterogeneity of two copies, are its prior then. Which two in what shares pays for itself by its probability.
+
+    Parameters
+    ----------
+    stack
+        What the data say (L, P), not discounted.
+    evidence
+        Evidence of the discounted components.
+    heterogeneity
+        Their discount (B,).
+    labels
+        Consecutive labels (L,).
+    """
+    family = stack.family
+    members = np.bincount(labels)
+    copies = group_sums(stack.natural - family.flat, labels, np.ones(len(labels)), len(members)).means()
+    groups = evidence.of_groups(evidence.sums(labels))
+    found: list[int] = []
+    for group in np.flatnonzero(members <= _RARE):
+        others = np.flatnonzero((members > members[group]) & (np.arange(len(members)) != group))
+        if not others.size:
+            continue
+        rows = np.flatnonzero(labels == group)
+        own = groups[group] - evidence.alone[rows].sum()
+        explained = sum(_as_blend(stack, evidence, heterogeneity, row, copies[others]) for row in rows.tolist())
+        if explained > own:
+            found += rows.tolist()
+    return np.array(sorted(found), dtype=np.int64)
+
+
+def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, copies: Array) -> float:
+    """Return the log evidence of one row as a copy or a blend of two of `copies` (G, P), over that of being alone."""
+    family = stack.family
+    own = family.information(stack.natural[row : row + 1])
+
+    def explained(statistics: Array) -> Array:
+        blended = family.flat + statistics
+        sized = family.reweighted(blended, own / family.information(blended))
+        prior = family.discounted(sized, 2.0 * heterogeneity)
+        joined = family.log_normalizer(prior + evidence.pieces[row])
+        result: Array = joined - family.log_normalizer(prior) - evidence.alone[row]
+        return result
+
+    single = explained(copies)
+    best, count = float(single.max()), len(copies)
+    for first in np.argsort(-single)[:_PARTNERS]:
+        seconds = np.delete(copies, first, axis=0)
+        for second in seconds:
+            best = max(best, float(explained(_SHARES * copies[first] + (1.0 - _SHARES) * second).max()))
+    tried = count + len(_SHARES) * count * (count - 1) / 2
+    return best - float(np.log(tried * stack.n_sites))
+
+
+def far_sites(stack: Stack, labels: Labels) -> dict[int, float]:
+    """Return the sites whose components lie far from what they match, and how many times farther than usual.
+
+    The distance of a site is the mean divergence of its components from their groups' barycenters. Far is more than
+    five times the median of all sites and beyond the third quartile by three times the interquartile range.
+
+    Parameters
+    ----------
+    stack
+        Discounted components (L, P).
+    labels
+        Group of each (L,), -1 for those without.
+    """
+    kept = np.flatnonzero(labels >= 0)
+    family, weights = stack.family, stack.row_weights
+    means = group_sums(stack.natural, labels, weights, int(labels.max()) + 1).means()
+    shared = kept[np.bincount(labels[kept])[labels[kept]] > 1]
+    apart = family.kl_pairs(means[labels[shared]], stack.natural[shared])
+    owner = stack.owner[shared]
+    sites, place = np.unique(owner, return_inverse=True)
+    if len(sites) < 5:
+        return {}
+    distances = np.bincount(place, weights=apart) / np.bincount(place)
+    low, middle, high = np.quantile(distances, [0.25, 0.5, 0.75])
+    limit = max(_FAR * middle, high + 3.0 * (high - low))
+    return {int(sites[i]): float(distances[i] / middle) for i in np.flatnonzero(distances > limit)}
+
+
+def describe_outliers(names: tuple[str, ...], blended: Labels, far: dict[int, float]) -> list[dict[str, Any]]:
+    """Return what is odd about which site, for reports.
+
+    Parameters
+    ----------
+    names
+        Names of the sites (J,).
+    blended
+        Site of each component that ``blends`` found.
+    far
+        What ``far_sites`` found.
+    """
+    told: list[dict[str, Any]] = []
+    for site, count in zip(*np.unique(blended, return_counts=True), strict=True):
+        what = "1 component looks" if count == 1 else f"{count} components look"
+        why = f"{what} like a blend or a second copy of others, as after a fit gone wrong, and was left out"
+        told.append({"name": names[int(site)], "why": why.replace("was", "were") if count > 1 else why})
+    for site, times in far.items():
+        why = f"its components lie {times:.0f} times as far from what they match as is usual"
+        told.append({"name": names[site], "why": why})
+    return sorted(told, key=lambda record: record["name"])

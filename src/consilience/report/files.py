@@ -1,0 +1,67 @@
+"""What the report shows, from a fused file and, where they are given, the files of its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from consilience.errors import FileFormatError, InputError
+from consilience.families.posterior import Posterior
+from consilience.io.posterior_file import read_posterior
+from consilience.io.provenance import file_digest
+from consilience.report.content import Content, content_of
+
+
+def content_of_files(fused: Path, sites: Sequence[Path]) -> Content:
+    """Return what the report shows of a fused file.
+
+    Parameters
+    ----------
+    fused
+        The file that a fusion was saved to.
+    sites
+        Files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
+
+    Raises
+    ------
+    FileFormatError
+        For files that cannot be read, or a first one that no fusion wrote.
+    InputError
+        Listing the sites that the fused file was not made from, and what contradicts itself.
+    """
+    posterior, provenance = read_posterior(fused)
+    if provenance is None:
+        raise FileFormatError(
+            f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
+        )
+    records = provenance["inputs"]
+    place = {record["sha256"]: i for i, record in enumerate(records) if record.get("sha256") is not None}
+    if not records:
+        raise FileFormatError(f"{fused}: its provenance names no inputs")
+    found: list[Posterior | None] = [None] * len(records)
+    given: dict[int, Path] = {}
+    problems: list[str] = []
+    for site in sites:
+        try:
+            read, digest = read_posterior(site)[0], file_digest(site)
+        except InputError as error:
+            problems += error.problems
+            continue
+        if not place:
+            problems.append(
+                f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
+            )
+        elif digest not in place:
+            problems.append(
+                f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
+            )
+        elif place[digest] in given:
+            problems.append(f"{site}: is the same file as {given[place[digest]]}; leave one out")
+        else:
+            found[place[digest]], given[place[digest]] = read, site
+    if problems:
+        raise InputError(problems)
+    try:
+        return content_of(provenance, posterior, found)
+    except InputError as error:
+        raise FileFormatError([f"{fused}: {problem}" for problem in error.problems]) from error

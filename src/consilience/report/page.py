@@ -1,0 +1,109 @@
+"""The report as one HTML file: no scripts, nothing fetched, every name escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from consilience.io.atomic import write_bytes
+from consilience.methods import METHODS
+from consilience.report import charts
+from consilience.report.content import Content
+from consilience.report.matching_map import SITES_AT_MOST, matching_map, shares
+from consilience.report.plane import plane
+from consilience.report.words import counted, fixed, number, printable, shortened
+
+_MEANINGS = {
+    "certified_gap": "largest part by which a relaxed matching may miss its optimum",
+    "left_out": "local components left out, having too few observations",
+    "regularization": "price of a component, in spreads",
+    "spread": "standard deviation of cross-site divergences",
+    "violations": "local components that share a cluster with another of their own site",
+}
+
+
+def write_page(path: Path, content: Content) -> None:
+    """Write the report to `path`, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written.
+    """
+    write_bytes(path, render(content).encode("utf-8"))
+
+
+def render(content: Content) -> str:
+    """Return the report as HTML; the same content gives the same text."""
+    template = _environment().get_template("report.html.j2")
+    page = template.render(
+        content=content,
+        findings=content.findings,
+        figures=_figures(content),
+        style=_style(),
+        style_hash=base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode(),
+        most=SITES_AT_MOST,
+        summaries={kind.name: kind.summary for kind in METHODS},
+        meanings=_MEANINGS,
+    )
+    return _dense(page).strip() + "\n"
+
+
+def _figures(content: Content) -> Mapping[str, Markup | None]:
+    """Return every figure that there is something to draw of."""
+    sites, components, findings = content.sites, content.components, content.findings
+    many = len(sites) > SITES_AT_MOST
+    dropping = sum(any(label < 0 for label in site.labels or ()) for site in sites)
+    compared = any(one.entropy is not None and one.local_entropies for one in components)
+    return {
+        "map": matching_map(sites, len(components)) if content.matched and not many else None,
+        "shares": shares(components, len(sites), dropping) if content.matched and many else None,
+        "descent": charts.descent(findings.history) if len(findings.history) > 1 else None,
+        "path": charts.path(findings.path, len(components), findings.measure) if len(findings.path) > 1 else None,
+        "uncertainty": charts.uncertainty(components) if compared else None,
+        "plane": plane(content.plane) if content.plane is not None else None,
+    }
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("consilience.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        lstrip_blocks=True,
+        finalize=_visible,
+    )
+    environment.filters |= {"number": _number, "fixed": fixed, "counted": counted, "shortened": shortened}
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """Escape what is not for printing in everything that is filled in, since names may come from files of others."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _number(value: Any) -> str:
+    """Return a number as the report writes it, and any other value as its text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        return shortened(str(value), 200)
+    return number(value)
+
+
+@cache
+def _style() -> str:
+    """Return the style sheet as it stands in the page, since the page's policy holds the digest of exactly that."""
+    return _dense((Path(__file__).parent / "templates" / "report.css").read_text(encoding="utf-8"))
+
+
+def _dense(text: str) -> str:
+    """Return `text` without the empty lines that templates leave behind."""
+    return re.sub(r"\n\s*\n", "\n", text)

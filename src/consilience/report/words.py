@@ -1,0 +1,102 @@
+"""Numbers and names as the report says them. Names come from files of others, so nothing in them may command."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+_SUFFIX = ".safetensors"
+
+
+def printable(text: str) -> str:
+    """Return `text` with what is not for printing escaped: control characters, lone surrogates, marks of direction.
+
+    Examples
+    --------
+    >>> printable("age"), len(printable(chr(10)))
+    ('age', 2)
+    """
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """Return `text` printable and at most `limit` signs long, cut in the middle.
+
+    Examples
+    --------
+    >>> shortened("hospital-of-the-holy-ghost", 11)
+    'hospi…ghost'
+    """
+    shown = printable(text[: 4 * limit] + text[-4 * limit :] if len(text) > 8 * limit else text)
+    keep = (limit - 1) // 2
+    return shown if len(shown) <= limit else f"{shown[: limit - 1 - keep]}…{shown[-keep:]}"
+
+
+def number(value: float | None) -> str:
+    """Return a number with four digits that count, and commas from a thousand on; a dash for none.
+
+    Examples
+    --------
+    >>> number(12345.6), number(0.012345), number(None), number(7)
+    ('12,346', '0.01235', '–', '7')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return signed(f"{int(value):,}")
+    return signed(f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}")
+
+
+def fixed(value: float | None, digits: int) -> str:
+    """Return a number with so many digits after the point, so that columns line up; a dash for none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return signed(f"{value:,.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}")
+
+
+def signed(text: str) -> str:
+    """Return the text of a number with a minus sign in place of its hyphen."""
+    return text.replace("-", "−", 1) if text.startswith("-") else text
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    Examples
+    --------
+    >>> counted(1, "model"), counted(1200, "model")
+    ('1 model', '1,200 models')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def natural_key(name: str) -> tuple[tuple[tuple[str, int, str], ...], str]:
+    """Return what sorts site-2 before site-10; digits are compared as texts, since a hostile name may have thousands.
+
+    Examples
+    --------
+    >>> sorted(["site-10", "site-9", "site-1", "site-"], key=natural_key)
+    ['site-', 'site-1', 'site-9', 'site-10']
+    """
+    parts = re.split(r"([0-9]+)", name)
+    digits = [part.lstrip("0") for part in [*parts[1::2], ""]]
+    return tuple((text, len(few), few) for text, few in zip(parts[::2], digits, strict=True)), name
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return names without the folder and the suffix that all share.
+
+    Examples
+    --------
+    >>> short_names(["in/a/site-1.safetensors", "in/b/site-2.safetensors"])
+    ['a/site-1', 'b/site-2']
+    """
+    parts = [name.split("/") for name in names]
+    shared = 0
+    while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:
+        shared += 1
+    short = ["/".join(p[shared:]) for p in parts]
+    if all(name.endswith(_SUFFIX) and len(name) > len(_SUFFIX) for name in short):
+        short = [name.removesuffix(_SUFFIX) for name in short]
+    return short

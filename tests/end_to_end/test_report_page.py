@@ -1,0 +1,95 @@
+"""The report in other people's hands: hostile names, readers of all kinds, and a browser."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import consilience as cs
+from consilience.report import page as page_module
+from tests.end_to_end.pages import enriched, report, safe
+
+STYLE = Path(page_module.__file__).parent / "templates" / "report.css"
+
+
+def test_hostile_names_stay_names(path):
+    family = cs.families.Dirichlet(3)
+    names = ["<script>alert(1)</script>", "\u202e\ud800", '"><img src=x onerror=alert(1)>']
+    sites = [
+        cs.Posterior(family, family.to_natural(concentration=[[5.0, 1.0, 3.0]]), features=cs.Features(names=names))
+        for _ in "ab"
+    ]
+    page = report(cs.fuse(sites, n_components=1), path)
+    safe(page)
+    assert names[0] in page.text
+    assert r"\u202e\ud800" in page.text
+    plane = cs.families.Gaussian(2)
+    natural = plane.to_natural(mean=[[0.0, 1.0]], covariance=[np.eye(2)])
+    sites = [cs.Posterior(plane, natural, features=cs.Features(names=names[:1] + names[2:])) for _ in "ab"]
+    page = report(cs.fuse(sites, n_components=1), path)
+    safe(page)
+    assert names[0] in page.text
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_is_that_of_wcag_aa(scheme):
+    palettes = re.findall(r":root \{(.*?)\}", STYLE.read_text(), re.DOTALL)[:2]
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", palette)) for palette in palettes)
+    assert sorted(light) == sorted(dark)
+    colours = light if scheme == "light" else dark
+    for text in ("ink", "soft", "accent", *(f"k{i}" for i in range(10))):  # 4.5 for text, and colours write numbers
+        assert contrast(colours[text], colours["paper"]) >= 4.5, text
+    assert contrast(colours["warn"], colours["warn-paper"]) >= 4.5
+    for shade in range(6):
+        assert contrast(colours["on-shade"], colours[f"s{shade}"]) >= 4.5, shade
+    assert contrast(colours["edge"], colours["paper"]) >= 3.0  # what is drawn rather than written
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIETLY = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+QUIETLY += ["--disable-background-networking", "--disable-component-update", "--virtual-time-budget=5000"]
+QUIETLY += ["--host-resolver-rules=MAP * ~NOTFOUND"]  # so that the browser itself asks nobody either
+
+
+def browse(page, tmp_path, *flags):
+    """Open a page in a browser and return the document as it stands there, and what the browser logged."""
+    command = [CHROMIUM, *QUIETLY, f"--user-data-dir={tmp_path / 'browser'}", *flags, "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on PATH")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_a_browser_shows_every_figure_and_fetches_nothing(fused, tmp_path, path, width):
+    page = report(enriched(fused, heterogeneity={"mean": 1.0}), path)
+    _, logged = browse(path, tmp_path, "--enable-logging=stderr", "--v=0")
+    assert "CONSOLE" not in logged
+    probe = tmp_path / "probe.html"  # the same page without its policy, which allows no script, and with one
+    script = (
+        "<script>addEventListener('load', () => { document.body.dataset.sizes = JSON.stringify("
+        "[...document.querySelectorAll('svg')].map(e => { const r = e.getBoundingClientRect();"
+        "return [Math.round(r.width), Math.round(r.height), Math.round(r.left)]; }));"
+        "document.body.dataset.fetched = performance.getEntriesByType('resource').length;"
+        "document.body.dataset.wide = document.documentElement.scrollWidth - innerWidth; })</script>"
+    )
+    probe.write_text(re.sub(r"<meta http-equiv[^>]*>", script, page.source))
+    shown, _ = browse(probe, tmp_path, f"--window-size={width},1000")
+    sizes = re.findall(r"\[(\d+),(\d+),(-?\d+)\]", re.search(r'data-sizes="([^"]*)"', shown).group(1))
+    assert len(sizes) == len(page.all("svg")) == 5
+    assert all(int(wide) > 150 and int(high) > 60 and int(left) >= 0 for wide, high, left in sizes)
+    assert 'data-fetched="0"' in shown
+    assert int(re.search(r'data-wide="(-?\d+)"', shown).group(1)) <= 0  # the page itself never scrolls sideways
