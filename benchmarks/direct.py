@@ -35,7 +35,12 @@ class Components:
         """Natural parameters as one array (n, D + 1 + D^2 + 1)."""
         inverse = np.linalg.inv(self.scale)
         second = inverse + self.kappa[:, None, None] * self.mean[:, :, None] * self.mean[:, None, :]
-        parts = (self.kappa[:, None] * self.mean, self.kappa[:, None], second.reshape(len(second), -1), self.dof[:, None])
+        parts = (
+            self.kappa[:, None] * self.mean,
+            self.kappa[:, None],
+            second.reshape(len(second), -1),
+            self.dof[:, None],
+        )
         return np.concatenate(parts, axis=1)
 
     @classmethod

@@ -25,6 +25,7 @@ SWEEPS = 20  # over the sites at most, of one matching with a price; the library
 ITERATION = {"sites": 10_000, "dim": 100, "groups": 50, "repeats": 5}
 LINEAR = {"sites": [1_000, 3_000, 10_000, 30_000, 100_000], "dim": 10, "groups": 20, "iterations": 5, "repeats": 3}
 SPREAD_OF_CENTRES, NOISE = 1.0, 0.3
+MEMORY_LIMIT = 900  # seconds after which a whole fusion is given up
 
 
 def planted(sites: int, dim: int, groups: int) -> tuple[list[cs.Posterior], np.ndarray]:
@@ -55,7 +56,14 @@ def run_iteration() -> dict[str, Any]:
         for name, centres in starts.items()
         for how, sweeps in (("no price", 0), ("priced, one sweep", 1), ("priced, all sweeps", SWEEPS))
     }
-    settings = {**ITERATION, "per_site": PER_SITE, "price": PRICE, "spread": SPREAD_OF_CENTRES, "noise": NOISE, "seed": SEED}
+    settings = {
+        **ITERATION,
+        "per_site": PER_SITE,
+        "price": PRICE,
+        "spread": SPREAD_OF_CENTRES,
+        "noise": NOISE,
+        "seed": SEED,
+    }
     return {"settings": settings, "results": results}
 
 
@@ -94,7 +102,8 @@ def run_linear() -> dict[str, Any]:
     for sites in LINEAR["sites"]:
         making, (posteriors, _) = seconds(lambda: planted(sites, LINEAR["dim"], LINEAR["groups"]))  # noqa: B023
         stacking, problem = seconds(lambda: _stacked(posteriors))  # noqa: B023
-        row = {"sites": sites, "making_posteriors": making, "stacking": stacking, "seconds": {}}
+        spreading, _ = seconds(lambda: problem.spread)  # noqa: B023
+        row = {"sites": sites, "making_posteriors": making, "stacking": stacking, "spread": spreading, "seconds": {}}
         for name, price, repeats in (("no price", 0.0, LINEAR["repeats"]), ("priced", PRICE, 1)):
             row["seconds"][name] = [seconds(lambda: _iterations(problem, price))[0] for _ in range(repeats)]  # noqa: B023
         rows.append(row)
@@ -103,7 +112,14 @@ def run_linear() -> dict[str, Any]:
         for name in ("no price", "priced")
     }
     memory = {how: _memory(how) for how in ("n_components", "regularization")}
-    settings = {**LINEAR, "per_site": PER_SITE, "price": PRICE, "spread": SPREAD_OF_CENTRES, "noise": NOISE, "seed": SEED}
+    settings = {
+        **LINEAR,
+        "per_site": PER_SITE,
+        "price": PRICE,
+        "spread": SPREAD_OF_CENTRES,
+        "noise": NOISE,
+        "seed": SEED,
+    }
     return {"settings": settings, "results": {"rows": rows, "slopes": slopes, "memory": memory}}
 
 
@@ -124,10 +140,10 @@ def _iterations(problem: Problem, price: float) -> None:
 
 
 def _memory(how: str) -> dict[str, Any]:
-    """Return what a child process says of its memory."""
-    script = Path(__file__).with_name("memory.py")
-    found: dict[str, Any] = {}
-    for gauge in ("resident", "traced"):
-        done = subprocess.run([sys.executable, str(script), how, gauge], capture_output=True, text=True, check=True)  # noqa: S603
-        found |= json.loads(done.stdout)
-    return found
+    """Return what a child process says of its memory, or that it did not end in time."""
+    command = [sys.executable, str(Path(__file__).with_name("memory.py")), how, "resident"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=MEMORY_LIMIT)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return {"gave_up_after": MEMORY_LIMIT}
+    return json.loads(done.stdout)

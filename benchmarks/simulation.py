@@ -85,8 +85,7 @@ def _compare(seed: int) -> dict[str, Any]:
     ends = {name: function() for name, function in contenders.items()}  # also warms every path up
     times = interleaved(contenders, REPEATS, INNER)
     typical = medians(times)
-    row: dict[str, Any] = {"seed": seed, "components": len(centres), "locals": len(sizes), "lambda": base.strength}
-    row |= {"locals": int(sizes.sum()), "components": base.rounded.shape[1]}
+    row: dict[str, Any] = {"seed": seed, "locals": int(sizes.sum()), "lambda": base.strength}
     row |= {"seconds": times, "medians": typical}
     row["ratios"] = {name: typical["direct"] / value for name, value in typical.items() if name != "direct"}
     row["objective"] = {
@@ -95,7 +94,9 @@ def _compare(seed: int) -> dict[str, Any]:
         **{name: _objective(end, local, base.strength) for name, end in ends.items() if name != "direct"},
     }
     row["groups"] = {"direct": base.rounded.shape[1]} | {
-        name: end.n_groups if isinstance(end, Fit) else end.n_components for name, end in ends.items() if name != "direct"
+        name: end.n_groups if isinstance(end, Fit) else end.n_components
+        for name, end in ends.items()
+        if name != "direct"
     }
     return row
 
@@ -103,8 +104,8 @@ def _compare(seed: int) -> dict[str, Any]:
 def _objective(end: Fit | cs.Fusion, local: direct.Components, strength: float) -> float:
     """Return (9) of what the library ended at, by the direct implementation's own function.
 
-    A default fusion leaves out components of less than one observation. Their own best group is not its choice, so they
-    are put where they cost least, which can only be too much for it.
+    A default fusion leaves some components out, such as those of less than one observation. (9) has no such choice, so
+    they are put where they then cost least.
     """
     if isinstance(end, Fit):
         plan = direct.binary(end.labels) if end.plan is None else end.plan

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import cvxpy
 import numpy as np
+import scs
 
+import consilience as cs
 from consilience.io.provenance import library_versions
 
 YARDSTICK_SIZE = 1000
@@ -46,13 +51,12 @@ def medians(found: dict[str, list[float]]) -> dict[str, float]:
 
 
 def versions() -> dict[str, str]:
-    """Return what the times depend on besides the settings."""
-    import cvxpy
-    import scs
-
+    """Return what the times depend on besides the settings; the digest says which state of the library ran."""
+    folder = Path(cs.__file__).parent
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
     return {
         **library_versions(),
-        "python": platform.python_version(),
+        "library_source": digest.hexdigest()[:12],
         "cvxpy": cvxpy.__version__,
         "scs": scs.__version__,
         "machine": platform.machine(),

@@ -32,7 +32,18 @@ def posteriors() -> list[cs.Posterior]:
 def run_topics() -> dict[str, Any]:
     """Time a default fusion, or say that it did not end within the limit."""
     given = posteriors()
-    names = ("sites", "topics", "true_topics", "words", "tokens_per_topic", "prior", "sparsity", "repeats", "seed", "limit")
+    names = (
+        "sites",
+        "topics",
+        "true_topics",
+        "words",
+        "tokens_per_topic",
+        "prior",
+        "sparsity",
+        "repeats",
+        "seed",
+        "limit",
+    )
     values = (SITES, TOPICS, TRUE_TOPICS, WORDS, TOKENS, PRIOR, SPARSITY, REPEATS, SEED, LIMIT)
     found: dict[str, Any] = {"seconds": [], "median": None, "found": None}
     signal.signal(signal.SIGALRM, _give_up)

@@ -225,7 +225,9 @@ def test_help(command, words):
     done = command(*words)
     assert (done.code, done.err) == (0, "")
     assert all(f"\n  {name} " in done.out for name in ("fuse", "check", "inspect", "methods", "report", "demo"))
-    assert all("Usage: consilience " in command(name, *words).out for name in ("fuse", "check", "inspect", "report", "demo"))
+    assert all(
+        "Usage: consilience " in command(name, *words).out for name in ("fuse", "check", "inspect", "report", "demo")
+    )
 
 
 def test_version(process):

@@ -148,7 +148,11 @@ def test_a_fused_file_says_how_it_was_made(job):
         }
         for site in SITES
     ]
-    assert sorted(made["inputs"], key=lambda one: one["name"]) == expected
+    found = sorted(made["inputs"], key=lambda one: one["name"])
+    assert [{key: one[key] for key in expected[0]} for one in found] == expected
+    size = made["result"]["n_components"]
+    assert {label for one in found for label in one["labels"]} - {-1} == set(range(size))
+    assert all(len(one["labels"]) == LOCAL_COMPONENTS for one in found)
     assert made["result"]["status"] == "converged"
     assert made["result"]["n_components"] == cs.load(job / "kl.safetensors").n_components
 

@@ -140,7 +140,7 @@ def test_everything_that_a_method_may_find_is_shown(fused, path):
     assert text.index("mean 1.5") < text.index("precision 0.25")
     assert "weather fair" in text
     assert "tables in the file" in text
-    assert "1 component dropped." in text
+    assert "1 dropped." in text
     assert any(said.endswith("1 local component dropped.") for said in page.said)
     assert any(said.startswith("The criterion against the number of components") for said in page.said)
     assert sum(one.get("class") == "above" for one in page.all("path")) == 1

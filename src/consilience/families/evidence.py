@@ -38,6 +38,11 @@ class EvidenceFamily(Family):
         """Names of the blocks (B,)."""
         return self.parts
 
+    @property
+    def enough(self) -> Array:
+        """Information (B,) from which on a component can be judged by what its own data say."""
+        return np.zeros(len(self.part_names))
+
     @abstractmethod
     def information(self, eta: Array) -> Array:
         """Return how much each block of each row says (n, B), in observations or in a unit of the family's own."""

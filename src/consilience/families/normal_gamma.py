@@ -116,6 +116,11 @@ class _NormalGammaFamily(EvidenceFamily):
         """No observations: kappa, shape and rates are zero."""
         return np.append(np.zeros(self.size - 1), 0.5 * self._block - 1.0)
 
+    @property
+    def enough(self) -> Array:
+        """Three degrees of freedom behind every precision: rougher ones are no ground for a comparison."""
+        return np.array([0.0, 3.0 * self._block])
+
     def information(self, eta: Array) -> Array:
         """Return kappa and twice the shape (n, 2)."""
         return np.stack([-2.0 * eta[:, self.dim], 2.0 * self._shape(eta)], axis=1)

@@ -193,6 +193,11 @@ class NormalWishart(EvidenceFamily):
         """No observations: kappa, W^-1 and nu are zero."""
         return np.append(np.zeros(self.size - 1), -0.5 * self.dim)
 
+    @property
+    def enough(self) -> Array:
+        """Two observations per dimension: a covariance of fewer is too rough to be compared."""
+        return np.array([0.0, 2.0 * self.dim])
+
     def information(self, eta: Array) -> Array:
         """Return kappa and nu (n, 2)."""
         return np.stack([-2.0 * eta[:, self.dim], self._dof(eta)], axis=1)

@@ -108,6 +108,11 @@ class Product(EvidenceFamily):
         """Names of the blocks' own blocks."""
         return tuple(f"{name}.{part}" for name, family in self._counting for part in family.part_names)
 
+    @property
+    def enough(self) -> Array:
+        """The blocks' limits side by side."""
+        return np.concatenate([family.enough for _, family in self._counting])
+
     def information(self, eta: Array) -> Array:
         """Return the blocks' information side by side."""
         return np.concatenate([family.information(part) for _, family, part in self._parts(eta)], axis=1)

@@ -36,6 +36,7 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
         alone = family.without_prior(natural, own)
         faulty = {row for row, _ in family.check(alone)}
         proper = np.array([row not in faulty for row in rows.tolist()], dtype=bool)
+        proper[proper] = np.all(family.information(alone[proper]) >= family.enough, axis=1)
         if 2 * proper.sum() > len(rows):
             natural, rows = alone, np.flatnonzero(proper)
     sizes = np.bincount(ensemble.owner[rows], minlength=ensemble.n_sites)

@@ -41,7 +41,7 @@ def _curve(xs: Sequence[int], ys: Sequence[float], x_name: str, y_name: str, alt
     if high > 0 and 0 <= low < 0.35 * high:  # near enough to zero that leaving it out would exaggerate
         low = 0.0
     x, y = Scale(xs[0], xs[-1], left + 10, _HALF - right - 10), Scale(low, high, height - bottom, top + 6)
-    marks = ticks(y.low, y.high)
+    marks = ticks(y.low, y.high) if high > low else [low]
     parts = [text(0, 14, y_name, "axis")]
     for mark in marks:
         parts.append(line(left, y(mark), _HALF - right, y(mark), "grid"))

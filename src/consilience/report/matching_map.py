@@ -23,11 +23,12 @@ def matching_map(sites: Sequence[Site], n_components: int) -> Markup:
 
     The shade of a cell is the mean confidence of its matches. Dropped components have a column of their own.
     """
-    dropped = any(label < 0 for site in sites for label in site.labels or ())
-    columns = n_components + (1.6 if dropped else 0.0)
+    gone = [_said(_cells(site).get(-1, ())) for site in sites]
+    aside = min(130.0, max(46.0, 7.2 * max(map(len, gone)) + 12.0)) if any(gone) else 0.0
+    gap = 24.0 if aside else 0.0
     names = [shortened(site.name, 24) for site in sites]
     left = max(16.0 + 7.4 * max(map(len, names)), 90.0)
-    width = min(46.0, (WIDTH - left) / columns)
+    width = min(46.0, (WIDTH - left - aside - gap) / n_components)
     step = 26.0
     top = 50.0 if width < 20 else 44.0
     foot = top + step * len(sites)
@@ -35,20 +36,20 @@ def matching_map(sites: Sequence[Site], n_components: int) -> Markup:
     every = 1 if width >= 20 else next(n for n in (2, 5, 10, 20, 50, 100, 10**9) if n * width >= 26)
     numbered = range(0, n_components, every)
     parts += [text(left + (column + 0.5) * width, top - 10, str(column), "tick", "middle") for column in numbered]
-    last = left + (n_components + 0.6) * width
-    if dropped:
-        parts.append(text(last + 0.5 * width, top - 10, "dropped", "tick", "middle" if width >= 30 else "end"))
+    last = left + n_components * width + gap
+    if aside:
+        parts.append(text(last + 0.5 * aside, top - 10, "dropped", "tick", "middle"))
     for row, site in enumerate(sites):
         y = top + step * row
         parts.append(text(left - 12, y + 17, names[row], "name", "end"))
         parts.append(element("line", x1=left, y1=y + 13, x2=left + n_components * width, y2=y + 13, kind="row"))
         for column, own in sorted(_cells(site).items()):
-            x = last if column < 0 else left + column * width
-            parts.append(_cell(site, column, own, x, y, width, step))
+            x, wide = (last, aside) if column < 0 else (left + column * width, width)
+            parts.append(_cell(site, column, own, x, y, wide, step))
     if any(site.confidence is not None for site in sites):
         parts += _legend(foot + 24, left)
         foot += 40
-    return drawing(parts, foot + 6, _alt(sites, n_components), max(left + columns * width + 8, left + _LEGEND))
+    return drawing(parts, foot + 6, _alt(sites, n_components), max(last + aside + 8, left + _LEGEND))
 
 
 def _cells(site: Site) -> dict[int, list[int]]:
@@ -56,6 +57,10 @@ def _cells(site: Site) -> dict[int, list[int]]:
     for place, label in enumerate(site.labels or ()):
         found.setdefault(label, []).append(place)
     return found
+
+
+def _said(own: Sequence[int]) -> str:
+    return ",".join(map(str, own))
 
 
 def _cell(site: Site, column: int, own: Sequence[int], x: float, y: float, width: float, step: float) -> Markup:
@@ -71,7 +76,7 @@ def _cell(site: Site, column: int, own: Sequence[int], x: float, y: float, width
         rx=3 if width >= 12 else 0,
         kind="cell gone" if column < 0 else f"cell {_shade(site, sure)}",
     )
-    said = ",".join(map(str, own))
+    said = _said(own)
     if 7.2 * len(said) > width - 6:
         said = f"{len(own)}×" if width >= 24 else ""
     words = f"{shortened(site.name)}: {', '.join(map(str, own[:20]))} " + (
