@@ -1,4 +1,4 @@
-"""KL-fusion written directly, as one would from the paper with NumPy and cvxpy: what the library's speed is measured by.
+"""KL-fusion written directly from the paper with NumPy and cvxpy: what the library's speed is measured by.
 
 Claici, Yurochkin, Ghosh, Solomon, "Model Fusion with Kullback-Leibler Divergence", ICML 2020, equation (9), for
 Normal-Wishart components. It is meant to be good: costs are vectorised, the matching step is compiled once and only its

@@ -1,4 +1,4 @@
-"""Speed, scaling and memory of KL-fusion: ``python benchmarks/kl_fusion.py [part ...]`` (about ten minutes for all).
+"""Speed, scaling and memory of KL-fusion: ``python benchmarks/kl_fusion.py [part ...]`` (about twenty minutes for all).
 
 Writes ``kl_fusion.json`` beside this file; a part that is not named keeps its numbers. Ratios compare what ran in one
 process on one thread, round by round; seconds are those of one small machine and mean little on another.
@@ -7,15 +7,12 @@ process on one thread, round by round; seconds are those of one small machine an
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
-for _library in ("OMP", "OPENBLAS", "MKL"):  # before NumPy is loaded
-    os.environ[f"{_library}_NUM_THREADS"] = "1"
-
 from scale import run_iteration, run_linear
 from simulation import run_direct, run_simulation
+from threadpoolctl import threadpool_limits
 from timing import versions
 from topics import run_topics
 
@@ -36,12 +33,14 @@ def main() -> None:
     if unknown:
         sys.exit(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     for part in wanted:
-        found = {"versions": versions(), **PARTS[part]()}
+        with threadpool_limits(1):
+            found = {"versions": versions(), **PARTS[part]()}
         stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         stored[part] = found
         ordered = {name: stored[name] for name in PARTS if name in stored}
         RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
-        print(f"{part}: done", flush=True)
+        sys.stdout.write(f"{part}: done\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

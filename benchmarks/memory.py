@@ -1,8 +1,8 @@
 """Memory of one whole fusion of many sites, in a process of its own: ``python benchmarks/memory.py HOW GAUGE``.
 
-HOW is ``n_components`` or ``regularization``; GAUGE is ``resident`` (peak of the process above what it held with the input
-made, Linux only) or ``traced`` (peak of what Python and NumPy allocated meanwhile, the same on every run but slow). An
-optional third argument is another number of sites.
+HOW is ``n_components`` or ``regularization``; GAUGE is ``resident`` (peak of the process above what it held with the
+input made, Linux only) or ``traced`` (peak of what Python and NumPy allocated meanwhile, the same on every run but
+slow). An optional third argument is another number of sites.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     found = {"input_bytes": stacked, f"{gauge}_bytes": peak, f"{gauge}_multiple": peak / stacked}
     if gauge == "resident":
         found["fuse_seconds"] = taken
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from timing import seconds
 import consilience as cs
 
 SITES, TOPICS, TRUE_TOPICS, WORDS, TOKENS, PRIOR, SPARSITY = 5, 10, 15, 12_500, 20_000, 0.1, 0.02
-REPEATS, SEED, LIMIT = 3, 0, 300  # LIMIT: seconds after which a run is given up
+REPEATS, SEED, LIMIT = 3, 0, 180  # LIMIT: seconds after which a run is given up
 
 
 def posteriors() -> list[cs.Posterior]:

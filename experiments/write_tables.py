@@ -1,4 +1,4 @@
-"""Write the tables of README and docs from the results of the experiments: ``python experiments/write_tables.py``.
+"""Write the tables of README and docs from the results of experiments and benchmarks: ``experiments/write_tables.py``.
 
 ``--check`` writes nothing and exits 1 when a table is out of date.
 """
@@ -7,10 +7,11 @@ import json
 import re
 import sys
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/demo.md", "docs/adr/0003-the-number-of-components.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/demo.md", "docs/adr/0003-the-number-of-components.md")
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -50,7 +51,85 @@ def size_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"demo": demo_table, "size": size_table}
+def _benchmark(part: str) -> dict[str, Any]:
+    return json.loads((ROOT / "benchmarks/kl_fusion.json").read_text())[part]
+
+
+def speed_table() -> str:
+    """Return times and objectives beside those of the direct implementation, a column of seeds each."""
+    rows = _benchmark("simulation")["results"]
+    lines = [
+        "| run | target | times as fast, by seed | objective against direct's, % by seed | components by seed |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    seconds = ", ".join(f"{row['medians']['direct']:.2f} s" for row in rows)
+    lines.append(f"| direct | | ({seconds}) | | {', '.join(str(row['groups']['direct']) for row in rows)} |")
+    for name, target in (("integral", 200), ("relaxed", 20), ("default, at most 10", 5), ("default", 5)):
+        other = "direct, relaxed" if name == "relaxed" else "direct, rounded"
+        ratios = ", ".join(f"{row['ratios'][name]:.2g}" for row in rows)
+        excess = ", ".join(f"{100 * (row['objective'][name] / row['objective'][other] - 1):+.2f}" for row in rows)
+        groups = ", ".join(str(row["groups"][name]) for row in rows)
+        lines.append(f"| {name} | {target} | {ratios} | {excess} | {groups} |")
+    return "\n".join(lines) + "\n"
+
+
+def iteration_table() -> str:
+    """Return the time of one iteration by phase, and over its bare operations."""
+    lines = [
+        "| centres, price | costs | assignment | average | over bare operations |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, found in _benchmark("iteration")["results"].items():
+        phases = (f"{1000 * found['medians'][phase]:.0f} ms" for phase in ("costs", "assignment", "average"))
+        lines.append(f"| {name} | {' | '.join(phases)} | {found['ratio']:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def scaling_table() -> str:
+    """Return the time of five iterations by number of sites, without and with a price."""
+    results = _benchmark("linear")["results"]
+    lines = [
+        "| sites | making the posteriors | no price | priced | spread, once | priced with spread |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in results["rows"]:
+        times = [median(row["seconds"][name]) for name in ("no price", "priced")]
+        times = [f"{time:.2f} s" for time in (*times, row["spread"], times[1] + row["spread"])]
+        lines.append(f"| {row['sites']:,} | {row['making_posteriors']:.2f} s | {' | '.join(times)} |")
+    slopes = results["slopes"]
+    shown = (f"{slopes[name]:.2f}" for name in ("no price", "priced", "spread", "priced, with spread"))
+    lines.append(f"| *slope* | | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def memory_table() -> str:
+    """Return memory and time of whole fusions of the most sites."""
+    lines = ["| fusion | peak memory over stacked input | time |", "| --- | ---: | ---: |"]
+    for name, found in _benchmark("linear")["results"]["memory"].items():
+        if "gave_up_after" in found:
+            lines.append(f"| `{name}` | | given up after {found['gave_up_after']} s |")
+        else:
+            lines.append(f"| `{name}` | {found['resident_multiple']:.1f} | {found['fuse_seconds']:.0f} s |")
+    return "\n".join(lines) + "\n"
+
+
+def topics_table() -> str:
+    """Return the time of a default fusion of full-size topic models."""
+    found = _benchmark("topics")["results"]
+    time = f"{found['median']:.1f} s" if found["median"] else f"given up after {found.get('gave_up_after')} s"
+    shown = "" if found["found"] is None else found["found"]
+    return f"| default fusion of topics | topics found |\n| ---: | ---: |\n| {time} | {shown} |\n"
+
+
+TABLES = {
+    "demo": demo_table,
+    "size": size_table,
+    "speed": speed_table,
+    "iteration": iteration_table,
+    "scaling": scaling_table,
+    "memory": memory_table,
+    "topics": topics_table,
+}
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from consilience.checks import Array, Labels
 from consilience.families.ensemble import Stack
@@ -20,6 +21,9 @@ from consilience.methods.kl_descent import fit_number, without_one_group
 from consilience.methods.kl_problem import Fit, Problem
 
 _ROUNDS = 5
+import os
+_TRUST = float(os.environ.get('TRUST', 25))
+_VERY_STRONG = 5.0  # nats: 2 log B > 10, in the words of Kass & Raftery 1995
 _SWEEPS = 10
 _POLISH_ROWS = 2000
 _STEPS = 50
@@ -108,12 +112,32 @@ def _round(
     stack: Stack, labels: Labels, limit: int, centres: Array, start: Array | None, rng: np.random.Generator
 ) -> Number:
     """Calibrate by one matching and search for the matching of the greatest evidence."""
-    amount = heterogeneity(stack, labels, centres, start)
-    evidence = Evidence.of(discounted(stack, amount), labels)
+    amount = likeliest(stack, labels, heterogeneity(stack, labels, centres) if start is None else start)
+    power = 1.0 / (1.0 + stack.n_sites / _TRUST)
+    weighted = Stack(stack.family, stack.natural, stack.offsets, power * stack.row_weights)
+    evidence = Evidence.of(discounted(weighted, amount), labels)
     search = _Search(evidence, rng)
     found = search.best(labels, limit)
     settled = bool(np.array_equal(found, labels))
     return Number(found, evidence, amount, search.path, tuple(search.history), settled)
+
+
+def likeliest(stack: Stack, labels: Labels, start: Array) -> Array:
+    """Return the heterogeneity (B,) of the greatest evidence of a matching, near `start`, block by block."""
+    best = start.copy()
+    for block in range(len(best)):
+
+        def along(power: float, block: int = block) -> float:
+            trial = best.copy()
+            trial[block] *= np.exp(power)
+            evidence = Evidence.of(discounted(stack, trial), labels)
+            return -evidence.score(labels) - evidence.of_calibration
+
+        grid=np.linspace(-7,7,15); v=[along(g) for g in grid]; i=int(np.argmin(v))
+        found = minimize_scalar(along, bounds=(grid[max(i-1,0)], grid[min(i+1,14)]), method="bounded", options={"maxiter": 12})
+        if found.fun < along(0.0):
+            best[block] *= np.exp(found.x)
+    return best
 
 
 def _descend(problem: Problem, centres: Array, rng: np.random.Generator) -> Fit:
@@ -136,6 +160,11 @@ class _Search:
             self.path[size], self._labels[size] = score, labels
         self.history.append(max(score, self.history[-1] if self.history else -np.inf))
 
+    def _chosen(self) -> int:
+        """Return the smallest size against which no larger one has very strong evidence."""
+        most = max(self.path.values())
+        return min(size for size, score in self.path.items() if score > most - _VERY_STRONG)
+
     def best(self, labels: Labels, limit: int) -> Labels:
         """Return the best matching found from `labels` and from fresh seeds, from `limit` components down."""
         problem = Problem(self.evidence.stack, "forward")
@@ -151,8 +180,8 @@ class _Search:
                 if fit.n_groups <= least:
                     break
                 fit = _descend(problem, without_one_group(problem, fit), self.rng)
-        size = max(self.path, key=self.path.__getitem__)
+        size = self._chosen()
         if len(labels) <= _POLISH_ROWS:
             self._offer(polish(self.evidence, self._labels[size], self.rng, _SWEEPS))
-            size = max(self.path, key=self.path.__getitem__)
+            size = self._chosen()
         return self._labels[size]
