@@ -20,8 +20,6 @@ from consilience.families.base import Family
 NARROW = 1e-6
 """Variance of a component without a width, as a share of the spread that it is compared with."""
 
-_SHARP = 1e8
-
 
 class EvidenceFamily(Family):
     """A family with an amount of information per block; see the module."""
@@ -58,15 +56,10 @@ class EvidenceFamily(Family):
         return eta - prior + self.flat
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
-        """A family with information is its own form."""
+        """Return the rows as they are: a family with information is its own form."""
         return self, eta
 
     @final
     def discounted(self, eta: Array, heterogeneity: Array) -> Array:
         """Return rows whose information n has become n / (1 + n h): 1 / n' = 1 / n + h for h of each block (B,)."""
         return self.reweighted(eta, 1.0 / (1.0 + heterogeneity * self.information(eta)))
-
-    @final
-    def centre_statistics(self, eta: Array) -> Array:
-        """Return T (n, P) at the centre of each row: the mean parameters of the row without its width."""
-        return self.mean_parameters(self.reweighted(eta, np.full((len(eta), len(self.part_names)), _SHARP)))

@@ -11,14 +11,13 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from consilience.checks import Array, Labels
-from consilience.families import EvidenceFamily
 from consilience.families.ensemble import Ensemble, Stack
-from consilience.methods.combine import group_sums
+from consilience.methods.evidence import Evidence
 
-_GRID = np.linspace(np.log(1e-4), np.log(1e8), 19)
-_TRUSTED = 0.9
-_ROUNDS = 2
-_STEPS = 8
+_SITES_AT_MOST = 25.0
+_EVERYWHERE = np.linspace(-9.0, 9.0, 7)
+_NEAR = np.array([-2.0, 0.0, 2.0])
+_STEPS = 6
 
 
 def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
@@ -44,71 +43,62 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
     return Stack(family, natural[rows], offsets, ensemble.row_weights[rows]), rows
 
 
-def discounted(stack: Stack, heterogeneity: Array) -> Stack:
-    """Return the stack with every component's information n turned into n / (1 + n h)."""
-    return Stack(
-        stack.family, stack.family.discounted(stack.natural, heterogeneity), stack.offsets, stack.row_weights
-    )
+def calibrated(stack: Stack, labels: Labels, amount: Array) -> Evidence:
+    """Return what matchings of the components are judged by, given the heterogeneity (B,).
 
-
-def heterogeneity(stack: Stack, labels: Labels, centres: Array, start: Array | None = None) -> Array:
-    """Return h (B,): how much copies of one component differ between sites, per block of sufficient statistics.
-
-    Each matched component is predicted from the other members of its group, discounted and averaged: the loss is minus
-    the log density of its centre. The best h has the lowest mean loss over the nine tenths of the components that fit
-    best, so that components matched wrongly, or fitted badly at their site, have no say.
+    Discounted copies still differ in ways that one number per block does not describe (a shift along one axis, say),
+    and the more sites there are, the surer such a difference makes its own component of them. Their evidence is taken
+    to a power, 1 / (1 + J / 25), which is what evidence for a model that holds only roughly is worth (Miller & Dunson
+    2019, equation 2.4 with N for J): however many the sites, together they count as no more than 25.
 
     Parameters
     ----------
     stack
-        The components (L, P).
+        What the sites' data say (L, P).
     labels
-        Group of each (L,).
-    centres
-        ``stack.family.centre_statistics`` of them (L, P).
-    start
-        Values to begin with (B,).
+        A matching (L,), from which the base law is estimated.
+    amount
+        Heterogeneity (B,).
     """
-    family = stack.family
-    amount = np.median(family.information(stack.natural), axis=0)
-    members = np.bincount(labels[labels >= 0])
-    told = (labels >= 0) & (members[labels] >= 2)
-    best = 1e-4 / amount if start is None else start.copy()
-    if not np.any(told):
-        return best
+    power = 1.0 / (1.0 + stack.n_sites / _SITES_AT_MOST)
+    return Evidence.of(_discounted(stack, amount, power), labels)
 
-    def loss(values: Array) -> float:
-        losses = _losses(family, stack.natural[told], labels[told], centres[told], values)
-        trusted = int(np.ceil(_TRUSTED * losses.size))
-        return float(np.partition(losses, trusted - 1)[:trusted].mean())
 
-    for _ in range(_ROUNDS):
-        for block in range(len(best)):
+def heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> Array:
+    """Return h (B,), how much copies of one component differ between sites: that of the greatest evidence.
 
-            def along(power: float, block: int = block) -> float:
-                trial = best.copy()
-                trial[block] = np.exp(power) / amount[block]
-                return loss(trial)
+    Every block of sufficient statistics has its own; they are found one after the other, on a grid of powers and then
+    between its points.
 
-            grid = _GRID if start is None else np.log(best[block] * amount[block]) + np.linspace(-2.0, 2.0, 5)
-            values = [along(power) for power in grid]
-            place = int(np.argmin(values))
-            low, high = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)]
-            found = minimize_scalar(along, bounds=(low, high), method="bounded", options={"maxiter": _STEPS})
-            best[block] = np.exp(found.x if found.fun < values[place] else grid[place]) / amount[block]
-        start = best
+    Parameters
+    ----------
+    stack
+        What the sites' data say (L, P).
+    labels
+        A matching (L,).
+    start
+        Values to search near (B,); None searches everywhere.
+    """
+    if start is None:
+        best, grid = 1.0 / np.median(stack.family.information(stack.natural), axis=0), _EVERYWHERE
+    else:
+        best, grid = start.copy(), _NEAR
+    for block in range(len(best)):
+
+        def against(power: float, block: int = block) -> float:
+            trial = best.copy()
+            trial[block] *= np.exp(power)
+            evidence = Evidence.of(_discounted(stack, trial, 1.0), labels)
+            return -evidence.score(labels) - evidence.of_calibration
+
+        values = [against(power) for power in grid]
+        place = int(np.argmin(values))
+        low, high = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)]
+        found = minimize_scalar(against, bounds=(low, high), method="bounded", options={"maxiter": _STEPS})
+        best[block] *= np.exp(found.x if found.fun < values[place] else grid[place])
     return best
 
 
-def _losses(family: EvidenceFamily, natural: Array, labels: Labels, centres: Array, values: Array) -> Array:
-    """Return minus the log density of each row's centre, predicted from the rest of its group of at least two."""
-    discount = family.discounted(natural, values)
-    _, groups = np.unique(labels, return_inverse=True)
-    sums = group_sums(discount, groups, np.ones(len(labels)), int(groups.max()) + 1)
-    others = sums.mass[groups] - 1.0
-    rest = (sums.sums[groups] - discount) / others[:, None]
-    # the mean of m copies is itself uncertain: the next copy differs from it by 1 + 1 / m times what one differs
-    share = np.repeat((others / (others + 1.0))[:, None], len(family.part_names), axis=1)
-    rest = family.reweighted(rest, share)
-    losses: Array = family.log_normalizer(rest) - np.einsum("np,np->n", centres, rest)
-    return losses
+def _discounted(stack: Stack, amount: Array, power: float) -> Stack:
+    natural = stack.family.discounted(stack.natural, amount)
+    return Stack(stack.family, natural, stack.offsets, power * stack.row_weights)

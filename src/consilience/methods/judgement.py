@@ -1,4 +1,4 @@
-"""What is known about a matching besides the matching: its evidence, how sure each match is, and what does not belong."""
+"""What is known about a matching: its evidence, how sure each match is, and what does not belong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.families.ensemble import Ensemble, Stack
 from consilience.methods.base import Assignment, Progress, Status
-from consilience.methods.calibration import discounted, heterogeneity, likelihood_stack
+from consilience.methods.calibration import calibrated, heterogeneity, likelihood_stack
 from consilience.methods.evidence import Evidence, posterior_of_matches
 from consilience.methods.number import find_number
 from consilience.methods.outliers import blends, describe_outliers, far_sites
@@ -72,8 +72,8 @@ def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, A
         return None, {}
     stack, rows = likelihood_stack(ensemble)
     own = np.unique(labels[rows], return_inverse=True)[1]
-    amount = heterogeneity(stack, own, stack.family.centre_statistics(stack.natural))
-    evidence = Evidence.of(discounted(stack, amount), own)
+    amount = heterogeneity(stack, own)
+    evidence = calibrated(stack, own, amount)
     confidence, judged = _judgement(ensemble, evidence, amount, own, np.zeros(0, dtype=np.int64))
     return None if confidence is None else _spread_out(confidence, rows, len(labels)), judged
 

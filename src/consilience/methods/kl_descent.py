@@ -55,7 +55,9 @@ def fit_binary(
     return refine(problem, fit, strength, rng) if len(labels) <= _REFINE_EVERY_START_ROWS else fit
 
 
-def fit_number(problem: Problem, centres: Array, rng: np.random.Generator, max_iterations: int, tolerance: float) -> Fit:
+def fit_number(
+    problem: Problem, centres: Array, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> Fit:
     """Descend on (6), where no component has a price, without refinement; parameters as in ``fit_binary``."""
     fit = _alternate(problem, centres, 0.0, None, rng, max_iterations, tolerance, ())
     labels, centres = compact(problem, fit.labels)

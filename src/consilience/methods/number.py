@@ -11,18 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from consilience.checks import Array, Labels
 from consilience.families.ensemble import Stack
-from consilience.methods.calibration import discounted, heterogeneity
+from consilience.methods.calibration import calibrated, heterogeneity
 from consilience.methods.evidence import Evidence, polish
 from consilience.methods.kl_descent import fit_number, without_one_group
 from consilience.methods.kl_problem import Fit, Problem
 
 _ROUNDS = 5
-import os
-_TRUST = float(os.environ.get('TRUST', 25))
 _VERY_STRONG = 5.0  # nats: 2 log B > 10, in the words of Kass & Raftery 1995
 _SWEEPS = 10
 _POLISH_ROWS = 2000
@@ -85,12 +82,11 @@ def find_number(
     report
         Told (rounds done, rounds at most).
     """
-    centres = stack.family.centre_statistics(stack.natural)
     problem = Problem(stack, "forward")
     best: Number | None = None
     for size, child in zip(_first_sizes(int(stack.sizes.max()), limit), rng.spawn(3), strict=False):
         starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(restarts)]
-        tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, centres, None, child)
+        tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, None, child)
         if best is None or tried.normalised > best.normalised:
             best = tried
     assert best is not None  # noqa: S101  (there is at least one first size)
@@ -98,7 +94,7 @@ def find_number(
         report(round_, _ROUNDS)
         if best.converged:
             break
-        best = _round(stack, best.labels, limit, centres, best.heterogeneity, rng)
+        best = _round(stack, best.labels, limit, best.heterogeneity, rng)
     report(_ROUNDS, _ROUNDS)
     return best
 
@@ -108,36 +104,14 @@ def _first_sizes(least: int, limit: int) -> list[int]:
     return sorted({least, round(float(np.sqrt(least * limit))), limit})
 
 
-def _round(
-    stack: Stack, labels: Labels, limit: int, centres: Array, start: Array | None, rng: np.random.Generator
-) -> Number:
+def _round(stack: Stack, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator) -> Number:
     """Calibrate by one matching and search for the matching of the greatest evidence."""
-    amount = likeliest(stack, labels, heterogeneity(stack, labels, centres) if start is None else start)
-    power = 1.0 / (1.0 + stack.n_sites / _TRUST)
-    weighted = Stack(stack.family, stack.natural, stack.offsets, power * stack.row_weights)
-    evidence = Evidence.of(discounted(weighted, amount), labels)
+    amount = heterogeneity(stack, labels, start)
+    evidence = calibrated(stack, labels, amount)
     search = _Search(evidence, rng)
     found = search.best(labels, limit)
     settled = bool(np.array_equal(found, labels))
     return Number(found, evidence, amount, search.path, tuple(search.history), settled)
-
-
-def likeliest(stack: Stack, labels: Labels, start: Array) -> Array:
-    """Return the heterogeneity (B,) of the greatest evidence of a matching, near `start`, block by block."""
-    best = start.copy()
-    for block in range(len(best)):
-
-        def along(power: float, block: int = block) -> float:
-            trial = best.copy()
-            trial[block] *= np.exp(power)
-            evidence = Evidence.of(discounted(stack, trial), labels)
-            return -evidence.score(labels) - evidence.of_calibration
-
-        grid=np.linspace(-7,7,15); v=[along(g) for g in grid]; i=int(np.argmin(v))
-        found = minimize_scalar(along, bounds=(grid[max(i-1,0)], grid[min(i+1,14)]), method="bounded", options={"maxiter": 12})
-        if found.fun < along(0.0):
-            best[block] *= np.exp(found.x)
-    return best
 
 
 def _descend(problem: Problem, centres: Array, rng: np.random.Generator) -> Fit:
