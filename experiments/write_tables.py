@@ -10,8 +10,16 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from kl_fusion.tables import TABLES as KL_FUSION
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/demo.md", "docs/adr/0003-the-number-of-components.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/demo.md",
+    "docs/experiments.md",
+    "docs/adr/0003-the-number-of-components.md",
+)
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -32,22 +40,6 @@ def demo_table() -> str:
             f"| {shown} | {mean(fit):.2f} ± {stdev(fit):.2f} | {mean(gaps):.2f} ± {stdev(gaps):.2f} "
             f"| {mean(information):.3f} ± {stdev(information):.3f} | {mean(columns['components']):.1f} |"
         )
-    return "\n".join(lines) + "\n"
-
-
-def size_table() -> str:
-    """Return the error of the number of components by arm, separation and limit."""
-    rows = json.loads((ROOT / "experiments/size/results.json").read_text())["results"]
-    lines = [
-        "| sites hold | separation | limit | mean error of the number | worst | largest site alone errs by |",
-        "| --- | ---: | --- | ---: | ---: | ---: |",
-    ]
-    for arm, separation, limit in dict.fromkeys((r["arm"], r["separation"], r["max_components"]) for r in rows):
-        chosen = [r for r in rows if (r["arm"], r["separation"], r["max_components"]) == (arm, separation, limit)]
-        errors = [abs(r["found"] - r["true"]) for r in chosen]
-        largest = mean(abs(r["largest_site"] - r["true"]) for r in chosen)
-        shown = "default" if limit is None else limit
-        lines.append(f"| {arm} | {separation} | {shown} | {mean(errors):.2f} | {max(errors)} | {largest:.2f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -123,12 +115,12 @@ def topics_table() -> str:
 
 TABLES = {
     "demo": demo_table,
-    "size": size_table,
     "speed": speed_table,
     "iteration": iteration_table,
     "scaling": scaling_table,
     "memory": memory_table,
     "topics": topics_table,
+    **KL_FUSION,
 }
 
 

@@ -53,3 +53,8 @@ CONJUGATE_UPDATE = 1e-9
 
 # scikit-learn's topic models use a digamma of their own, and documents are iterated on until they change little.
 DIGAMMA_OF_SCIKIT_LEARN = 1e-8
+
+# -- The number of components.
+
+# Heterogeneity is estimated from some hundred copies: a variance of so many draws is known to a tenth, a few times over.
+PLANTED = 0.4

@@ -1,13 +1,14 @@
 """Simulated sites with Gaussian mixtures, after Claici et al. 2020, section 5.1 and appendix A.
 
-Run it (``python experiments/kl_fusion/simulate.py``) to make every simulation of the experiment: each is one ``.npz`` of
-the local posteriors in the cache folder (``CONSILIENCE_CACHE``, default ``experiments/.cache``). What is there already is kept, so
-the run may be stopped and started again. ``run.py`` then reads them.
+Run it (``python experiments/kl_fusion/simulate.py``) to make every simulation of the experiment: each is one ``.npz``
+of the local posteriors in the cache folder (``CONSILIENCE_CACHE``, default ``experiments/.cache``). What is there is
+kept, so the run may be stopped and started again. ``run.py`` then reads them.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,13 +41,13 @@ class Setting:
     @property
     def name(self) -> str:
         """Return a file name that says what the setting is."""
-        return (
-            f"s{self.separation:g}-sigma{self.noise:g}-most{self.most}-J{self.sites}-D{self.dim}-M{self.samples}".replace(".", "_")
-        )
+        what = f"s{self.separation:g}-sigma{self.noise:g}-most{self.most}-J{self.sites}-D{self.dim}-M{self.samples}"
+        return what.replace(".", "_")
 
 
 SEPARATIONS, NOISES, ARMS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0), (0.1, 0.25, 0.5, 1.0, 2.0), (5, 3)
-CURVES = sorted({(s, 0.5) for s in SEPARATIONS} | {(0.5, sigma) for sigma in NOISES}, key=lambda pair: (-pair[0], pair[1]))
+CURVES = {(s, 0.5) for s in SEPARATIONS} | {(0.5, sigma) for sigma in NOISES}
+CURVES = sorted(CURVES, key=lambda pair: (-pair[0], pair[1]))
 LARGE = [Setting(most=most, sites=200, pooled=False) for most in ARMS]
 WIDE = [Setting(most=most, dim=50, samples=2000, pooled=False) for most in ARMS]
 PLAN = [(seed, Setting(s, sigma, most)) for seed in range(10) for s, sigma in CURVES for most in ARMS]
@@ -168,4 +169,5 @@ def settings_of(setting: Setting) -> dict[str, object]:
 if __name__ == "__main__":
     for number, (seed, setting) in enumerate(PLAN):
         load(seed, setting)
-        print(f"{number + 1} of {len(PLAN)}: {setting.name} seed {seed}", flush=True)
+        sys.stdout.write(f"{number + 1} of {len(PLAN)}: {setting.name} seed {seed}\n")
+        sys.stdout.flush()

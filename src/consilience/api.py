@@ -289,7 +289,7 @@ def _input_record(one: _Given, weight: float, matching: Matching, site: int) -> 
         record["sha256"] = one.digest
     record["labels"] = matching.of_site(site).tolist()
     if matching.confidence is not None:
-        values = matching.confidence[matching.owner == site].tolist()
+        values = matching.confidence[slice(*np.searchsorted(matching.owner, [site, site + 1]))].tolist()
         record["confidence"] = [round(value, 4) if math.isfinite(value) else None for value in values]
     return record
 

@@ -15,6 +15,7 @@ from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, ratio_excess
 
 _FLOOR = 1e-8  # psi(alpha) is about -1 / alpha: a smaller concentration carries no information, only overflow
+_LEAST_TOTAL = 0.01
 
 
 class _SimplexFamily(EvidenceFamily):
@@ -75,6 +76,26 @@ class _SimplexFamily(EvidenceFamily):
     def information(self, eta: Array) -> Array:
         """Return the total concentration (n, 1)."""
         return (eta + 1.0).sum(axis=1, keepdims=True)
+
+    def reweighted(self, eta: Array, factors: Array) -> Array:
+        """Multiply the concentrations; their total does not fall below 1."""
+        total = self.information(eta)
+        scaled: Array = np.maximum(factors, 1.0 / np.maximum(total, 1.0)) * (eta + 1.0) - 1.0
+        return scaled
+
+    def law_of(self, eta: Array) -> Array:
+        """Return the law with the mean and the total variance of the rows' probabilities.
+
+        Their logarithms, which are the family's own moments, are dominated by what a row has hardly seen.
+        """
+        total = self.information(eta)
+        means = (eta + 1.0) / total
+        centre = means.mean(axis=0)
+        single = np.sum(centre * (1.0 - centre))
+        within = np.mean(np.sum(means * (1.0 - means), axis=1) / (1.0 + total[:, 0]))
+        spread = np.mean(np.sum((means - centre) ** 2, axis=1)) + within
+        result: Array = centre * max(single / spread - 1.0, _LEAST_TOTAL) - 1.0
+        return result
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
         """Return the rows as they are: categories that a site has not seen say something only through its prior."""

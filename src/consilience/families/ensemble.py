@@ -166,6 +166,8 @@ class Ensemble:
     def voting(self) -> Ensemble:
         """Return the models of positive weight, with weights of mean 1."""
         kept = np.flatnonzero(self.site_weights > 0)
+        if len(kept) == self.n_sites:
+            return self
         posteriors, names = [self.posteriors[i] for i in kept], [self.names[i] for i in kept]
         return Ensemble.of(posteriors, self.site_weights[kept], names)
 

@@ -51,6 +51,10 @@ class EvidenceFamily(Family):
         result: Array = flat + factors * (eta - flat)
         return result
 
+    def law_of(self, eta: Array) -> Array:
+        """Return the member (P,) with the moments of all rows (n, P) together: the law that they are drawn from."""
+        return self.from_mean(self.mean_parameters(eta).mean(axis=0)[None])[0]
+
     def without_prior(self, eta: Array, prior: Array) -> Array:
         """Return what the data alone say: `eta` (n, P) less the priors (n, P) that went into them."""
         return eta - prior + self.flat

@@ -126,6 +126,10 @@ class Product(EvidenceFamily):
             start = end
         return np.concatenate(rows, axis=1)
 
+    def law_of(self, eta: Array) -> Array:
+        """Return the blocks' laws side by side."""
+        return np.concatenate([family.law_of(part) for _, family, part in self._parts(eta)])
+
     def without_prior(self, eta: Array, prior: Array) -> Array:
         """Take the prior off every block."""
         return np.concatenate(

@@ -18,7 +18,7 @@ class Matching:
     labels
         Global index of each local component (L,), in the order of the models given; -1 for a dropped one.
     owner
-        The model of each local component (L,).
+        The model of each local component (L,), ascending.
     n_components
         Number G of fused components.
     coupling
@@ -50,4 +50,5 @@ class Matching:
 
     def of_site(self, site: int) -> Labels:
         """Return the labels of one model's components."""
-        return self.labels[self.owner == site]
+        start, end = np.searchsorted(self.owner, [site, site + 1])
+        return self.labels[start:end]

@@ -57,7 +57,7 @@ class Evidence:
         members = np.bincount(labels[labels >= 0], minlength=1)
         told = (labels >= 0) & (members[labels] >= min(3, stack.n_sites))
         rows = stack.natural[told] if 2 * told.sum() > len(labels) else stack.natural
-        return cls(stack, family.from_mean(family.mean_parameters(rows).mean(axis=0)[None])[0])
+        return cls(stack, family.law_of(rows))
 
     @property
     def family(self) -> EvidenceFamily:

@@ -17,10 +17,11 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.group_sparse import binary_penalty, descend_binary
-from consilience.methods.combine import GroupSums, from_averaged, group_sums
+from consilience.methods.combine import group_sums
 from consilience.methods.kl_problem import Fit, Problem, compact, matched_cost, objective
 
 _SWEEPS = 20
+_ROUNDING = 1e-12
 _REFINE_EVERY_START_ROWS = 64
 
 
@@ -169,9 +170,10 @@ def without_one_group(problem: Problem, fit: Fit) -> Array:
 def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator) -> Fit:
     """Improve a binary matching site by site, exactly: averages follow every choice, not every round of choices.
 
-    Without site j, adding component l to a group of mass m and barycenter b raises the objective by
-    m KL(new || b) + w_l KL(new || l) and the price of a user, where `new` is the barycenter with l (arguments swapped
-    in the reverse direction). One assignment of these increments is the best choice for site j given the others.
+    The least cost of a group of mass m with barycenter b is sum_l w_l phi(l) - m phi(b), a Jensen gap of the potential
+    phi whose Bregman divergence the objective sums. Without site j, component l therefore raises the objective by
+    m phi(b) + w_l phi(l) - (m + w_l) phi(new), `new` the barycenter with l, and by the price of a user. One assignment
+    of these increments is the best choice for site j given the others.
 
     Parameters
     ----------
@@ -180,38 +182,41 @@ def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator
     fit
         Where to start; its objective is never exceeded.
     """
-    ensemble, family = problem.ensemble, problem.family
-    weights, labels = ensemble.row_weights, fit.labels.copy()
+    ensemble, labels = problem.ensemble, fit.labels.copy()
+    weights, rows_of = ensemble.row_weights, problem.averaged * ensemble.row_weights[:, None]
+    own_potential = weights * problem.potential(problem.averaged)
+    start = group_sums(problem.averaged, labels, weights, fit.n_groups)
+    sums, mass = start.sums, start.mass
+    users = np.bincount(labels, minlength=fit.n_groups).astype(np.float64)
     for _ in range(_SWEEPS):
         changed = False
         for site in rng.permutation(ensemble.n_sites):
             rows = np.arange(ensemble.offsets[site], ensemble.offsets[site + 1])
-            others = labels.copy()
-            others[rows] = -1
-            sums = group_sums(problem.averaged, others, weights, fit.n_groups)
-            used = sums.mass >= 1e-12
-            increments = np.zeros((len(rows), fit.n_groups))
-            local, group = (index.ravel() for index in np.meshgrid(rows, np.flatnonzero(used), indexing="ij"))
-            if group.size:
-                mass = sums.mass[group] + weights[local]
-                mean = (sums.sums[group] + weights[local, None] * problem.averaged[local]) / mass[:, None]
-                moved = from_averaged(family, mean, problem.direction)
-                centres = problem.centres(GroupSums(sums.sums[used], sums.mass[used]))
-                stayed = centres[np.searchsorted(np.flatnonzero(used), group)]
-                raised = sums.mass[group] * problem.pairs(moved, stayed)
-                raised += weights[local] * problem.pairs(moved, ensemble.natural[local])
-                increments[:, used] = raised.reshape(len(rows), -1)
-            users = np.bincount(others[others >= 0], minlength=fit.n_groups)
-            increments += strength * (np.sqrt(users + 1.0) - np.sqrt(users))
+            own, here = labels[rows], np.arange(len(rows))
+            sums[own] -= rows_of[rows]
+            mass[own] -= weights[rows]
+            users[own] -= 1.0
+            used = np.flatnonzero(users > 0)
+            increments = np.tile(strength * (np.sqrt(users + 1.0) - np.sqrt(users)), (len(rows), 1))
+            if used.size:
+                grown = mass[used] + weights[rows, None]
+                moved = (sums[used] + rows_of[rows, None]) / grown[:, :, None]
+                value = problem.potential(moved.reshape(-1, moved.shape[2])).reshape(grown.shape)
+                stayed = mass[used] * problem.potential(sums[used] / mass[used, None])
+                increments[:, used] += stayed + own_potential[rows, None] - grown * value
             chosen = assign_block(increments)
-            own = labels[rows]
-            here = np.arange(len(rows))
-            if increments[here, chosen].sum() < increments[here, own].sum() * (1.0 - 1e-12):
+            had, has = increments[here, own].sum(), increments[here, chosen].sum()
+            if has < had - _ROUNDING * np.abs(increments[here, own]).sum():
                 labels[rows], changed = chosen, True
+            else:
+                chosen = own
+            sums[chosen] += rows_of[rows]
+            mass[chosen] += weights[rows]
+            users[chosen] += 1.0
         if not changed:
             break
     labels, centres = compact(problem, labels)
-    value = objective(problem, centres, labels, strength)
-    if value >= fit.objective:
+    lowest = objective(problem, centres, labels, strength)
+    if lowest >= fit.objective:
         return fit
-    return replace(fit, labels=labels, centres=centres, objective=value, history=(*fit.history, value))
+    return replace(fit, labels=labels, centres=centres, objective=lowest, history=(*fit.history, lowest))

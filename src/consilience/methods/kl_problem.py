@@ -15,6 +15,7 @@ from consilience.matching.seeding import greedy_plus_plus
 from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums
 
 _SPREAD_ROWS = 256
+_SPREAD_CHUNK = 8
 _REMEMBER_ROWS = 2048
 
 
@@ -50,8 +51,9 @@ class Problem:
 
     def costs(self, centres: Array) -> Array:
         """Return the weighted divergences (L, G) of local components from centres (G, P)."""
-        weighted: Array = self.divergence.costs(centres).T * self.ensemble.row_weights[:, None]
-        return weighted
+        costs: Array = self.divergence.costs(centres).T
+        weights = self.ensemble.row_weights
+        return costs if np.all(weights == 1.0) else costs * weights[:, None]
 
     def centres(self, sums: GroupSums, fallback: Array | None = None) -> Array:
         """Return the barycenters (G, P); groups without mass keep their row of `fallback`."""
@@ -65,11 +67,15 @@ class Problem:
         """Return the barycenters (G, P) of a binary matching."""
         return self.centres(group_sums(self.averaged, labels, self.ensemble.row_weights, n_groups), fallback)
 
-    def pairs(self, fused: Array, local: Array) -> Array:
-        """Return the divergence of the objective between rows, fused and local."""
+    def potential(self, averaged: Array) -> Array:
+        """Return the convex function (n,) of averaged parameters (n, P) whose Bregman divergence the objective sums.
+
+        Forward it is the log normaliser, in the reverse direction its convex conjugate.
+        """
         if self.direction == "forward":
-            return self.family.kl_pairs(fused, local)
-        return self.family.kl_pairs(local, fused)
+            return self.family.log_normalizer(averaged)
+        natural = self.family.from_mean(averaged)
+        return np.einsum("np,np->n", natural, averaged) - self.family.log_normalizer(natural)
 
     def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
         """Return local components (`count`, P) drawn as first centres: by k-means++, or else uniformly."""
@@ -95,11 +101,18 @@ class Problem:
         It is what ``regularization`` multiplies. The sample depends on nothing random, so that every restart and every
         value of the multiplier has the same objective.
         """
-        total = len(self.ensemble.natural)
+        total, owner = len(self.ensemble.natural), self.ensemble.owner
         sample = np.unique(np.linspace(0, total - 1, min(total, _SPREAD_ROWS)).astype(np.int64))
-        values = self._divergences_from(sample)
-        across = self.ensemble.owner[sample][:, None] != self.ensemble.owner
-        return float(values[across].std()) if np.any(across) else 0.0
+        count, mean, scatter = 0, 0.0, 0.0
+        for start in range(0, len(sample), _SPREAD_CHUNK):  # means and variances of the chunks are merged
+            part = sample[start : start + _SPREAD_CHUNK]
+            values = self._divergences_from(part)[owner[part][:, None] != owner]
+            if values.size:
+                shift = float(values.mean()) - mean
+                scatter += float(values.var()) * values.size + shift**2 * count * values.size / (count + values.size)
+                count += values.size
+                mean += shift * values.size / count
+        return float(np.sqrt(scatter / count)) if count else 0.0
 
 
 @dataclass(frozen=True, eq=False)

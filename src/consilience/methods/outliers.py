@@ -15,6 +15,7 @@ _SHARES = np.linspace(0.1, 0.9, 9)[:, None]
 _RARE = 3
 _PARTNERS = 3
 _FAR = 5.0
+_LOG_OF_FAILURE = float(np.log(0.01))  # how often a local fit is taken to go wrong
 
 
 def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
@@ -23,7 +24,8 @@ def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Label
     A mixture fitted with too few components merges two true ones; one fitted with too many splits one. The evidence of
     a group of at most three is compared with that of each of its members being a blend of two other components, or a
     second copy of one: that component's (or blend's) sufficient statistics, with the member's own information and the
-    heterogeneity of two copies, are its prior then. Which two in what shares pays for itself by its probability.
+    heterogeneity of two copies, are its prior then. That a fit went wrong has probability 1/100 beforehand, and which
+    two components in what shares equal ones.
 
     Parameters
     ----------
@@ -73,7 +75,7 @@ def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, 
         for second in seconds:
             best = max(best, float(explained(_SHARES * copies[first] + (1.0 - _SHARES) * second).max()))
     tried = count + len(_SHARES) * count * (count - 1) / 2
-    return best - float(np.log(tried * stack.n_sites))
+    return best + _LOG_OF_FAILURE - float(np.log(tried * stack.n_sites))
 
 
 def far_sites(stack: Stack, labels: Labels) -> dict[int, float]:
