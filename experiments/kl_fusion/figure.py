@@ -63,3 +63,23 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
         shown = [*zip(lines, labels, strict=True), *others]
         figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, metadata={"Date": None})
+
+
+def draw_topics(columns: dict[str, dict[str, list[Any]]], path: Path) -> None:
+    """Write log likelihood a held-out token of every method, a dot for each seed, and the time of fusing."""
+    names = sorted(columns, key=lambda name: sum(columns[name]["log_likelihood"]))
+    with mpl.rc_context(ALIKE):
+        figure = Figure(figsize=(8.0, 2.6), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        for row, name in enumerate(names):
+            found = columns[name]
+            left.plot(found["log_likelihood"], [row] * len(found["log_likelihood"]), "o", color="tab:blue", alpha=0.6)
+            if found["seconds"][0] is not None:
+                right.plot(found["seconds"], [row] * len(found["seconds"]), "o", color="tab:orange", alpha=0.6)
+        left.set_yticks(range(len(names)), names)
+        left.set_xlabel("log likelihood a held-out token, nats")
+        right.set_xscale("log")
+        right.set_xlabel("seconds of fusing (pooled models are not fused)")
+        for axis in (left, right):
+            axis.grid(alpha=0.3)
+        figure.savefig(path, metadata={"Date": None})

@@ -8,21 +8,18 @@ file for each simulation, so that the run may be stopped and started again (all 
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from compare import CONCENTRATIONS, DIRICHLET_PROCESS, KMEANS, METHODS, PAPER, fused, scores
 from figure import draw
+from record import as_text, remembered, versions
 from simulate import ARMS, CACHE, LARGE, NOISES, PLAN, SEPARATIONS, WIDE, Setting, load, settings_of
 from summary import point, targets
 from threadpoolctl import threadpool_limits
-from versions import versions
 
 HERE = Path(__file__).parent
-FLAT = re.compile(r"\[[^\[\]{}]*\]")
 CHOSEN = {
     "simulation": "as the paper and its authors' code: means, subsets, covariances, J, D, G, M, the fixed sigma or s",
     "separations, noises": "we chose; the paper gives them in figures only",
@@ -48,30 +45,16 @@ def kept(seed: int, setting: Setting) -> Path:
     return CACHE / "results" / f"{setting.name}-seed{seed}.json"
 
 
-def run(seed: int, setting: Setting, again: set[str], ran: dict[str, str]) -> dict[str, Any]:
-    """Return the results of a simulation, running what has not been run, and write them down."""
-    path = kept(seed, setting)
-    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"methods": {}}
-    missing = [name for name in METHODS if name in again or name not in stored["methods"]]
-    if not missing:
-        return stored
+def run(seed: int, setting: Setting, again: set[str], source: str) -> dict[str, Any]:
+    """Return the results of a simulation, of every method and about the truth."""
     simulation = load(seed, setting)
-    stored |= {"seed": seed, "true": len(simulation.means), "locals": len(simulation.labels)}
-    for name in missing:
+
+    def work(name: str) -> dict[str, Any] | None:
         found = METHODS[name](simulation, seed)
-        result = None if found is None else scores(found, simulation.means, simulation.labels)
-        stored["methods"][name] = {"scores": result, "library_source": ran["library_source"]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(stored))
-    partial.replace(path)
-    return stored
+        return None if found is None else scores(found, simulation.means, simulation.labels)
 
-
-def as_text(result: dict[str, Any]) -> str:
-    """Return JSON with every list of plain values on one line, and six digits, which tables do not exhaust."""
-    rounded = json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.6g}"))
-    return FLAT.sub(lambda found: re.sub(r"\s+", " ", found[0]), json.dumps(rounded, indent=1)) + "\n"
+    methods = remembered(kept(seed, setting), METHODS, again, source, work)
+    return {"seed": seed, "true": len(simulation.means), "locals": len(simulation.labels), "methods": methods}
 
 
 def main() -> None:
@@ -85,7 +68,7 @@ def main() -> None:
         if ready:
             fused(load(*ready[0]))  # so that the first time is not that of loading libraries
         for number, (seed, setting) in enumerate(ready):
-            rows.setdefault(setting, []).append(run(seed, setting, again, ran))
+            rows.setdefault(setting, []).append(run(seed, setting, again, ran["library_source"]))
             sys.stdout.write(f"{number + 1} of {len(ready)}: {setting.name} seed {seed}\n")
             sys.stdout.flush()
     points = [point(setting, rows[setting]) for setting in dict.fromkeys(one for _, one in PLAN) if setting in rows]

@@ -1,4 +1,4 @@
-"""The tables of ``run.py`` and ``topics.py`` as Markdown, from their results; ``experiments/write_tables.py`` writes them."""
+"""The results of ``run.py`` and ``topics.py`` as Markdown tables, which ``experiments/write_tables.py`` writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _ordered(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
         points,
         key=lambda one: (
             kinds.index(one["kind"]),
-            -len(one["arm"]) if one["arm"].startswith("at") else -99,
+            one["arm"] != "any subset",
             one["noise"] != 0.5,
             one["separation"],
             one["noise"],
@@ -95,7 +95,7 @@ def targets_table() -> str:
     for one in found:
         by_place.setdefault((one["arm"], one["separation"], one["noise"]), {})[one["seeds"]] = one
     for (arm, separation, noise), parts in sorted(
-        by_place.items(), key=lambda item: (not item[0][0].startswith("any"), item[0][2] != 0.5, item[0][1:])
+        by_place.items(), key=lambda item: (item[0][0] != "any subset", item[0][2] != 0.5, item[0][1:])
     ):
         every, unseen = parts["all"], parts.get(UNSEEN)
         lines.append(

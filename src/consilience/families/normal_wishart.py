@@ -31,6 +31,8 @@ from consilience.families.special import (
     ratio_excess,
 )
 
+_FAR = 100.0
+
 
 @dataclass(frozen=True)
 class NormalWishart(EvidenceFamily):
@@ -110,7 +112,12 @@ class NormalWishart(EvidenceFamily):
         mean = eta[:, : self.dim] / kappa[:, None]
         second = -2.0 * unflatten(eta[:, self.dim + 1 : -1], self.dim)
         linear = eta[:, : self.dim]
-        inverse_scale = minus_products_over(second, [(linear[:, :, None], linear[:, None, :])], kappa[:, None, None])
+        inverse_scale = second - linear[:, :, None] * mean[:, None, :]
+        sizes, left = (np.diagonal(matrix, axis1=1, axis2=2) for matrix in (second, inverse_scale))
+        far = np.flatnonzero(~(sizes <= _FAR * left).all(axis=1))  # means far from the origin: the difference cancels
+        if far.size:
+            pairs = [(linear[far, :, None], linear[far, None, :])]
+            inverse_scale[far] = minus_products_over(second[far], pairs, kappa[far, None, None])
         return mean, kappa, inverse_scale, self._dof(eta)
 
     def _dof(self, eta: Array) -> Array:

@@ -88,8 +88,7 @@ def heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> A
         def against(power: float, block: int = block) -> float:
             trial = best.copy()
             trial[block] *= np.exp(power)
-            evidence = Evidence.of(_discounted(stack, trial, 1.0), labels)
-            return -evidence.score(labels) - evidence.of_calibration
+            return -Evidence.of(_discounted(stack, trial, 1.0), labels).likelihood(labels)
 
         values = [against(power) for power in grid]
         place = int(np.argmin(values))

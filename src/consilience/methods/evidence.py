@@ -101,15 +101,14 @@ class Evidence:
         """Return the log evidence of a matching with consecutive labels; rows labelled -1 are left out."""
         return float(self.of_groups(self.sums(labels)).sum() - self.alone[labels >= 0].sum())
 
-    @cached_property
-    def of_calibration(self) -> float:
-        """What to add to scores to compare them between calibrations: log evidence of no match at all, normalised.
+    def likelihood(self, labels: Labels) -> float:
+        """Return the log evidence of a matching of all components, in a form that compares calibrations as well.
 
         A component with natural parameters eta_l is an observation of theta with density
         exp(<e_l, T(theta)> - A(eta_l)), as if location and parameter changed places in it.
         """
-        weights = self.stack.row_weights
-        return float(self.alone.sum() - weights @ self.family.log_normalizer(self.stack.natural))
+        observed = self.stack.row_weights @ self.family.log_normalizer(self.stack.natural)
+        return float(self.of_groups(self.sums(labels)).sum() - observed)
 
     def gains(self, rows: Labels, sums: GroupSums) -> Array:
         """Return what each group would add (k, G) by taking in each of some rows that are in none.

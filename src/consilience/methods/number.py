@@ -55,9 +55,9 @@ class Number:
     converged: bool
 
     @property
-    def normalised(self) -> float:
+    def likelihood(self) -> float:
         """The log evidence in a form that can be compared between calibrations."""
-        return self.evidence.score(self.labels) + self.evidence.of_calibration
+        return self.evidence.likelihood(self.labels)
 
 
 def find_number(
@@ -87,7 +87,7 @@ def find_number(
     for size, child in zip(_first_sizes(int(stack.sizes.max()), limit), rng.spawn(3), strict=False):
         starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(restarts)]
         tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, None, child)
-        if best is None or tried.normalised > best.normalised:
+        if best is None or tried.likelihood > best.likelihood:
             best = tried
     assert best is not None  # noqa: S101  (there is at least one first size)
     for round_ in range(_ROUNDS):
