@@ -19,6 +19,8 @@ METHODS = {
     "kl reverse": cs.KLFusion(regularization=0.3, direction="reverse", restarts=2),
     "kl fixed": cs.KLFusion(n_components=5, restarts=2),
     "kl auto": cs.KLFusion(restarts=2, max_components=6),
+    "kl renyi": cs.KLFusion(n_components=5, restarts=1, divergence="renyi", order=0.3, max_iterations=10),
+    "kl hellinger": cs.KLFusion(regularization=0.3, restarts=1, divergence="hellinger", max_iterations=10),
     "kmeans": cs.KMeans(n_components=4, restarts=2),
     "kmeans reverse": cs.KMeans(n_components=4, restarts=2, direction="reverse"),
     "average": cs.Average(),

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "experiments/kl_fusion"))
-
+sys.path.append(str(Path(__file__).resolve().parents[2] / "experiments/kl_fusion"))
 import compare
 import figure
 import record

@@ -14,7 +14,7 @@ SITES, COMPONENTS = 30, 4
 LABELS = np.tile(np.arange(COMPONENTS), SITES)
 SIZES = [COMPONENTS] * SITES
 NOTHING = 0.2  # times what the other block was given
-scale_amounts = pytest.mark.parametrize("amount", [0.003, 0.03, 0.1])
+scale_amounts = pytest.mark.parametrize("amount", [0.003, 0.01, 0.03])
 amounts = pytest.mark.parametrize("amount", [0.003, 0.03, 0.3])
 
 

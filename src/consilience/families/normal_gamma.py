@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
-from consilience.checks import Array, as_rows, as_vector
+from consilience.checks import Array, as_rows, as_vector, as_weights
 from consilience.families.base import Draws
+from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import gamma_bregman, gamma_shape, minus_products_over, ratio_excess
 
@@ -129,6 +130,24 @@ class _NormalGammaFamily(EvidenceFamily):
         """Multiply kappa and shape with means and shape / rate kept."""
         mean, kappa, shape, rate = self.standard(eta)
         return self._natural(mean, factors[:, 0] * kappa, factors[:, 1] * shape, factors[:, 1:] * rate)
+
+    def _plug_in(self, eta: Array) -> Array:
+        """Return natural parameters of the Gaussians N(m, b / a) that the rows stand for."""
+        mean, _, shape, rate = self.standard(eta)
+        return DiagonalGaussian(self.dim).to_natural(mean=mean, variance=self._spread(rate / shape[:, None]))
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, b / a)."""
+        return DiagonalGaussian(self.dim).wasserstein(self._plug_in(eta_a), self._plug_in(eta_b))
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and shape."""
+        family, share = DiagonalGaussian(self.dim), as_weights(weights, eta.shape[0])
+        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in(eta), share)[None])
+        kappa, twice = (share / share.sum()) @ self.information(eta)
+        variance = self._pooled(centre["variance"]) / self._block
+        shape = np.array([0.5 * twice])
+        return self._natural(centre["mean"], np.array([kappa]), shape, shape * variance)[0]
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa, shape or a rate that is not positive."""

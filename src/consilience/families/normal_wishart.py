@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, polygamma
 
-from consilience.checks import Array, as_matrices, as_rows, as_vector, symmetric
+from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric
 from consilience.errors import InputError
 from consilience.families.base import Draws
 from consilience.families.evidence import EvidenceFamily
+from consilience.families.gaussian import Gaussian
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -215,6 +216,23 @@ class NormalWishart(EvidenceFamily):
         following = np.maximum(factors[:, 1] * dof, self.dim)
         scaled = inverse_scale * (following / dof)[:, None, None]
         return self.to_natural(mean=mean, kappa=factors[:, 0] * kappa, inverse_scale=scaled, dof=following)
+
+    def _plug_in(self, eta: Array) -> Array:
+        """Return natural parameters of the Gaussians N(m, W^-1 / nu) that the rows stand for."""
+        mean, _, inverse_scale, dof = self.standard(eta)
+        return Gaussian(self.dim).to_natural(mean=mean, covariance=inverse_scale / dof[:, None, None])
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, W^-1 / nu)."""
+        return Gaussian(self.dim).wasserstein(self._plug_in(eta_a), self._plug_in(eta_b))
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and nu."""
+        family, share = Gaussian(self.dim), as_weights(weights, eta.shape[0])
+        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in(eta), share)[None])
+        kappa, dof = (share / share.sum()) @ self.information(eta)
+        scale = centre["covariance"] * dof
+        return self.to_natural(mean=centre["mean"], kappa=[kappa], inverse_scale=scale, dof=[dof])[0]
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa <= 0, nu <= D - 1 or a scale matrix that is not positive definite."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 
 from consilience.checks import Array, symmetric
@@ -55,3 +57,14 @@ def bures_barycenter(covariances: Array, share: Array, tolerance: float = 1e-12,
         if change < tolerance:
             break
     return current
+
+
+@runtime_checkable
+class WassersteinFamily(Protocol):
+    """A family whose members stand for Gaussians."""
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b)."""
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return natural parameters (P,) of the barycenter of the rows."""

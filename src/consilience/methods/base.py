@@ -22,7 +22,7 @@ from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Posterior
 from consilience.matching.assignment import assign_block
 from consilience.matching.result import Matching
-from consilience.methods.combine import Combine, combine
+from consilience.methods.combine import Combine, combine, kl_average
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -109,6 +109,10 @@ class Method(ABC):
         """Which Kullback-Leibler barycenter averages matched components."""
         return "forward"
 
+    def average(self, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
+        """Return what the components of each group are together (G, P): their Kullback-Leibler barycenters."""
+        return kl_average(ensemble, labels, n_groups, self.average_direction)
+
     def require(self, option: str, valid: bool, expected: str) -> None:
         """Raise OptionError naming `option` unless `valid`."""
         if not valid:
@@ -155,7 +159,7 @@ class Method(ABC):
         voting, total = canonical.voting(), len(canonical.natural)
         voted = self.match(voting, rng, progress)
         n_components = int(voted.labels.max()) + 1
-        posterior = combine(voting, voted.labels, n_components, self.combine, self.average_direction)
+        posterior = combine(voting, voted.labels, n_components, self.combine, self.average)
         if self.relabels:
             order = _fused_order(posterior, voted.labels)
             posterior = posterior.take(order)

@@ -69,7 +69,7 @@ class KMeans(Method):
         return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
-        problem = Problem(ensemble, self.direction)
+        problem = Problem.of(ensemble, self.direction)
         count = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
         best: Fit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):

@@ -8,6 +8,7 @@ equals the posterior that pooling the data would give.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +22,7 @@ from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Attached, Posterior
 
 Combine = Literal["barycenter", "product"]
+Average = Callable[[Ensemble, Labels, int], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +86,14 @@ def common_prior(ensemble: Ensemble) -> Array | None:
     return mean
 
 
-def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, direction: Direction) -> Posterior:
+def kl_average(ensemble: Ensemble, labels: Labels, n_groups: int, direction: Direction) -> Array:
+    """Return the Kullback-Leibler barycenters (G, P) of a matching whose groups all have members."""
+    parameters = averaged_parameters(ensemble.family, ensemble.natural, direction)
+    means = group_sums(parameters, labels, ensemble.row_weights, n_groups).means()
+    return from_averaged(ensemble.family, means, direction)
+
+
+def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, average: Average) -> Posterior:
     """Return the fused posterior of a matching: components, prior, counts, weights and what is attached.
 
     Parameters
@@ -97,8 +106,8 @@ def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, dir
         Number G of groups.
     how
         ``barycenter`` or ``product``.
-    direction
-        Which barycenter; a product has none.
+    average
+        Gives the barycenters (G, P) from the ensemble, the labels and their number; a product has none.
 
     Raises
     ------
@@ -109,9 +118,7 @@ def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, dir
     if how == "product" and prior is not None:
         natural = _product(ensemble, labels, n_groups, prior)
     else:
-        parameters = averaged_parameters(ensemble.family, ensemble.natural, direction)
-        means = group_sums(parameters, labels, ensemble.row_weights, n_groups).means()
-        natural = from_averaged(ensemble.family, means, direction)
+        natural = average(ensemble, labels, n_groups)
     counts = ensemble.column("counts")
     fused_counts = None if counts is None else _totals(counts, labels, ensemble.row_weights, n_groups)
     return Posterior(

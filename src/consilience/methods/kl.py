@@ -6,14 +6,15 @@ Claici, Yurochkin, Ghosh, Solomon, "Model Fusion with Kullback-Leibler Divergenc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from consilience.checks import is_count, is_number
+from consilience.checks import Array, Labels, is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, informed, match_informed
+from consilience.methods.geometry import DivergenceName, Geometry, make_geometry, refusals
 from consilience.methods.judgement import judge, number_by_evidence
 from consilience.methods.kl_descent import fit_binary, refine
 from consilience.methods.kl_problem import Fit, Problem
@@ -45,6 +46,12 @@ class KLFusion(Method):
     direction
         ``"forward"``: KL(fused || local), means of natural parameters (the paper). ``"reverse"``: KL(local || fused),
         means of mean parameters.
+    divergence
+        ``"kl"``, or what replaces it in matching and averaging alike: ``"renyi"`` of an `order`, ``"hellinger"`` (its
+        squared distance, which is bounded: no outlier dominates), ``"wasserstein"`` (squared, for Gaussian components).
+        The number of components is found as for ``"kl"``.
+    order
+        Order of the Renyi divergence, between 0 and 1; it tends to KL(fused || local) at 1.
     restarts
         Starts from other seeds, spread out by k-means++ and uniform in turn; the lowest objective wins.
     max_iterations
@@ -75,6 +82,8 @@ class KLFusion(Method):
     max_components: int | None = None
     assignment: Literal["integral", "relaxed"] = "integral"
     direction: Direction = "forward"
+    divergence: DivergenceName = "kl"
+    order: float = 0.5
     restarts: int = 5
     max_iterations: int = 100
     tolerance: float = 1e-6
@@ -95,6 +104,12 @@ class KLFusion(Method):
         self.require("regularization", valid, "'auto' or a number that is not negative")
         self.require("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'")
         self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+        names = get_args(DivergenceName)
+        self.require("divergence", self.divergence in names, f"one of {', '.join(map(repr, names))}")
+        self.require("order", is_number(self.order) and 0 < self.order < 1, "a number between 0 and 1")
+        kl = self.divergence == "kl"
+        self.require("direction", kl or self.direction == "forward", "'forward' with a divergence that is not 'kl'")
+        self.require("assignment", kl or self.assignment == "integral", "'integral' with a divergence that is not 'kl'")
 
     @property
     def average_direction(self) -> Direction:
@@ -103,7 +118,7 @@ class KLFusion(Method):
 
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Also refuse a number of components below that of the largest model."""
-        reasons = super().refuse(ensemble)
+        reasons = super().refuse(ensemble) + refusals(self.divergence, ensemble.family)
         ensemble = informed(ensemble.voting(), self.min_count)[0]
         largest = int(ensemble.sizes.max())
         for option in ("n_components", "max_components"):
@@ -121,12 +136,16 @@ class KLFusion(Method):
         return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
-        if self.n_components is None and self.regularization == "auto":
-            return number_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
-        problem = Problem(ensemble, self.direction)
+        problem = Problem(ensemble, self._geometry(ensemble))
         details: dict[str, Any] = {}
         strength = 0.0
-        if self.n_components is not None:
+        if self.n_components is None and self.regularization == "auto":
+            found = number_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
+            if self.divergence == "kl":
+                return found
+            count = max(int(found.labels.max()) + 1, int(ensemble.sizes.max()))
+            details["path"] = found.details["path"]
+        elif self.n_components is not None:
             count = min(self.n_components, len(ensemble.natural))
         else:
             assert self.regularization != "auto"  # noqa: S101  (narrows the type)
@@ -154,6 +173,13 @@ class KLFusion(Method):
             confidence,
             details | judged,
         )
+
+    def _geometry(self, ensemble: Ensemble) -> Geometry:
+        return make_geometry(self.divergence, self.order, self.direction, ensemble.family, ensemble.natural)
+
+    def average(self, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
+        """Return the averages (G, P) that belong to the divergence."""
+        return self._geometry(ensemble).averages(labels, ensemble.row_weights, n_groups)
 
     def _limit(self, ensemble: Ensemble) -> int:
         total = len(ensemble.natural)

@@ -18,6 +18,7 @@ from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.group_sparse import binary_penalty, descend_binary
 from consilience.methods.combine import group_sums
+from consilience.methods.geometry import KLGeometry
 from consilience.methods.kl_problem import Fit, Problem, compact, matched_cost, objective
 
 _SWEEPS = 20
@@ -173,7 +174,8 @@ def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator
     The least cost of a group of mass m with barycenter b is sum_l w_l phi(l) - m phi(b), a Jensen gap of the potential
     phi whose Bregman divergence the objective sums. Without site j, component l therefore raises the objective by
     m phi(b) + w_l phi(l) - (m + w_l) phi(new), `new` the barycenter with l, and by the price of a user. One assignment
-    of these increments is the best choice for site j given the others.
+    of these increments is the best choice for site j given the others. With a divergence
+    that is not Kullback-Leibler the fit comes back as it is.
 
     Parameters
     ----------
@@ -182,10 +184,12 @@ def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator
     fit
         Where to start; its objective is never exceeded.
     """
-    ensemble, labels = problem.ensemble, fit.labels.copy()
-    weights, rows_of = ensemble.row_weights, problem.averaged * ensemble.row_weights[:, None]
-    own_potential = weights * problem.potential(problem.averaged)
-    start = group_sums(problem.averaged, labels, weights, fit.n_groups)
+    ensemble, geometry, labels = problem.ensemble, problem.geometry, fit.labels.copy()
+    if not isinstance(geometry, KLGeometry):
+        return fit
+    weights, rows_of = ensemble.row_weights, geometry.averaged * ensemble.row_weights[:, None]
+    own_potential = weights * geometry.potential(geometry.averaged)
+    start = group_sums(geometry.averaged, labels, weights, fit.n_groups)
     sums, mass = start.sums, start.mass
     users = np.bincount(labels, minlength=fit.n_groups).astype(np.float64)
     for _ in range(_SWEEPS):
@@ -201,8 +205,8 @@ def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator
             if used.size:
                 grown = mass[used] + weights[rows, None]
                 moved = (sums[used] + rows_of[rows, None]) / grown[:, :, None]
-                value = problem.potential(moved.reshape(-1, moved.shape[2])).reshape(grown.shape)
-                stayed = mass[used] * problem.potential(sums[used] / mass[used, None])
+                value = geometry.potential(moved.reshape(-1, moved.shape[2])).reshape(grown.shape)
+                stayed = mass[used] * geometry.potential(sums[used] / mass[used, None])
                 increments[:, used] += stayed + own_potential[rows, None] - grown * value
             chosen = assign_block(increments)
             had, has = increments[here, own].sum(), increments[here, chosen].sum()

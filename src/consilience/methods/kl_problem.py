@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.families import Direction, Family, FixedSide
+from consilience.families import Direction
 from consilience.families.ensemble import Stacked
 from consilience.matching.group_sparse import binary_penalty
 from consilience.matching.seeding import greedy_plus_plus
-from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums
+from consilience.methods.geometry import Geometry, KLGeometry
 
 _SPREAD_ROWS = 256
 _SPREAD_CHUNK = 8
@@ -27,55 +27,36 @@ class Problem:
     ----------
     ensemble
         The stacked models, L components in all.
-    direction
-        ``forward``: KL(fused || local) and means of natural parameters; ``reverse``: the other of both.
+    geometry
+        The divergence between fused and local components, and its average.
     """
 
     ensemble: Stacked
-    direction: Direction
+    geometry: Geometry
 
-    @property
-    def family(self) -> Family:
-        """The family of every component."""
-        return self.ensemble.family
-
-    @cached_property
-    def divergence(self) -> FixedSide:
-        """Divergences between moving centres and all local components."""
-        return FixedSide(self.family, self.ensemble.natural, self.direction)
-
-    @cached_property
-    def averaged(self) -> Array:
-        """Parameters (L, P) whose weighted mean is the barycenter."""
-        return averaged_parameters(self.family, self.ensemble.natural, self.direction)
+    @classmethod
+    def of(cls, ensemble: Stacked, direction: Direction = "forward") -> Problem:
+        """Return the problem with a Kullback-Leibler divergence."""
+        return cls(ensemble, KLGeometry(ensemble.family, ensemble.natural, direction))
 
     def costs(self, centres: Array) -> Array:
         """Return the weighted divergences (L, G) of local components from centres (G, P)."""
-        costs: Array = self.divergence.costs(centres).T
+        costs: Array = self.geometry.costs(centres).T
         weights = self.ensemble.row_weights
         return costs if np.all(weights == 1.0) else costs * weights[:, None]
 
-    def centres(self, sums: GroupSums, fallback: Array | None = None) -> Array:
-        """Return the barycenters (G, P); groups without mass keep their row of `fallback`."""
-        used = sums.mass >= 1e-12
-        centres = np.empty_like(sums.sums) if fallback is None else fallback.copy()
-        means = GroupSums(sums.sums[used], sums.mass[used]).means()
-        centres[used] = from_averaged(self.family, means, self.direction)
-        return centres
-
     def barycenters(self, labels: Labels, n_groups: int, fallback: Array | None = None) -> Array:
-        """Return the barycenters (G, P) of a binary matching."""
-        return self.centres(group_sums(self.averaged, labels, self.ensemble.row_weights, n_groups), fallback)
-
-    def potential(self, averaged: Array) -> Array:
-        """Return the convex function (n,) of averaged parameters (n, P) whose Bregman divergence the objective sums.
-
-        Forward it is the log normaliser, in the reverse direction its convex conjugate.
-        """
-        if self.direction == "forward":
-            return self.family.log_normalizer(averaged)
-        natural = self.family.from_mean(averaged)
-        return np.einsum("np,np->n", natural, averaged) - self.family.log_normalizer(natural)
+        """Return the averages (G, P) of a binary matching; groups without members keep their row of `fallback`."""
+        used, consecutive = np.unique(labels[labels >= 0], return_inverse=True)
+        if len(used) == n_groups:
+            return self.geometry.averages(labels, self.ensemble.row_weights, n_groups)
+        if fallback is None:
+            raise ValueError("a group without members has no average")
+        packed = np.full(len(labels), -1)
+        packed[labels >= 0] = consecutive
+        centres = fallback.copy()
+        centres[used] = self.geometry.averages(packed, self.ensemble.row_weights, len(used))
+        return centres
 
     def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
         """Return local components (`count`, P) drawn as first centres: by k-means++, or else uniformly."""
@@ -88,11 +69,11 @@ class Problem:
         """Return the divergences (k, L) of all local components from some of them; remembered for few components."""
         if len(self.ensemble.natural) <= _REMEMBER_ROWS:
             return self._pairwise[rows]
-        return self.divergence.costs(self.ensemble.natural[rows])
+        return self.geometry.costs(self.ensemble.natural[rows])
 
     @cached_property
     def _pairwise(self) -> Array:
-        return self.divergence.costs(self.ensemble.natural)
+        return self.geometry.costs(self.ensemble.natural)
 
     @cached_property
     def spread(self) -> float:

@@ -8,6 +8,7 @@ from consilience.checks import Array
 from consilience.matching.assignment import assign_blocks
 from consilience.matching.group_sparse import solve_relaxed
 from consilience.methods.combine import plan_sums
+from consilience.methods.geometry import KLGeometry
 from consilience.methods.kl_descent import dissolve, refine
 from consilience.methods.kl_problem import Fit, Problem, compact, objective
 
@@ -64,11 +65,13 @@ def fit_relaxed(
 def _alternate_relaxed(
     problem: Problem, centres: Array, strength: float, max_iterations: int, tolerance: float, gap: float
 ) -> tuple[Array, Array, tuple[float, ...], bool, float]:
+    geometry, weights = problem.geometry, problem.ensemble.row_weights
+    assert isinstance(geometry, KLGeometry)  # noqa: S101  (the options allow no other)
     values: list[float] = []
     costs, plan, warm, certified, best = problem.costs(centres), None, None, np.inf, np.inf
     for _ in range(max_iterations):
         solved = solve_relaxed(costs, problem.ensemble.offsets, strength, gap, _ADMM_STEPS, warm)
-        moved = problem.centres(plan_sums(problem.averaged, solved.plan, problem.ensemble.row_weights), centres)
+        moved = geometry.centres(plan_sums(geometry.averaged, solved.plan, weights), centres)
         moved_costs = problem.costs(moved)
         value = float(np.sum(moved_costs * solved.plan) + strength * np.linalg.norm(solved.plan, axis=0).sum())
         if plan is not None and value > best:

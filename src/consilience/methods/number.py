@@ -82,7 +82,7 @@ def find_number(
     report
         Told (rounds done, rounds at most).
     """
-    problem = Problem(stack, "forward")
+    problem = Problem.of(stack)
     best: Number | None = None
     for size, child in zip(_first_sizes(int(stack.sizes.max()), limit), rng.spawn(3), strict=False):
         starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(restarts)]
@@ -141,7 +141,7 @@ class _Search:
 
     def best(self, labels: Labels, limit: int) -> Labels:
         """Return the best matching found from `labels` and from fresh seeds, from `limit` components down."""
-        problem = Problem(self.evidence.stack, "forward")
+        problem = Problem.of(self.evidence.stack)
         least = int(self.evidence.stack.sizes.max())
         self._offer(labels)
         fits = [
