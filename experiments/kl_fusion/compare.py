@@ -85,7 +85,9 @@ def dirichlet_process(simulation: Simulation, seed: int) -> Found:
     """Cluster local means by a Dirichlet-process mixture (variational, Blei & Jordan 2006).
 
     The concentration is that of the greatest lower bound. scikit-learn leaves out of its bound what is constant in one
-    fit; of that, T log(concentration) from the T stick-breaking priors differs between concentrations and is added.
+    fit; of that, T log(concentration) from the T stick-breaking priors differs between concentrations and is added. A
+    cluster is told by the average of its points, which lies nearer the truth than the posterior mean with its pull
+    towards the middle of all.
     """
     means = local_means(simulation)
     largest = max(posterior.n_components for posterior in simulation.posteriors)
@@ -106,8 +108,10 @@ def dirichlet_process(simulation: Simulation, seed: int) -> Found:
         bound = model.lower_bound_ + sticks * np.log(concentration)
         if bound > greatest:
             best, greatest = model, bound
-    used, labels = np.unique(best.predict(means), return_inverse=True)
-    return Found(best.means_[used], len(used), labels, time.perf_counter() - start)
+    labels = np.unique(best.predict(means), return_inverse=True)[1]
+    count = int(labels.max()) + 1
+    centres = np.stack([means[labels == cluster].mean(axis=0) for cluster in range(count)])
+    return Found(centres, count, labels, time.perf_counter() - start)
 
 
 def largest_site(simulation: Simulation) -> Found:

@@ -15,7 +15,7 @@ import consilience as cs
 from tests import planted, tolerances
 from tests.families_zoo import ZOO
 
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def found(sites, **options):
@@ -45,7 +45,7 @@ def test_copies_of_one_model_give_it_back(name, n_components, n_copies):
     rng, kind = np.random.default_rng(0), ZOO[name]
     eta = kind.draw(rng, n_components)
     orders = [rng.permutation(n_components) for _ in range(n_copies)]
-    fusion = found([cs.Posterior(kind.family, eta[order], prior=kind.prior) for order in orders])
+    fusion = found([cs.Posterior(kind.family, eta[order]) for order in orders])
     assert fusion.n_components == n_components
     for site, order in enumerate(orders):
         back = fusion.posterior.natural[fusion.matching.of_site(site)]
@@ -91,9 +91,10 @@ def test_the_true_topics_are_found(seed, between):
     assert_true(found(truth.sites), truth.all_truth)
 
 
-def test_topics_that_differ_much_between_sites_are_found():
-    """Sites' own topics are worth fifty tokens of the common one; most words are rare in them."""
-    truth = planted.topics(0, between=0.02)
+@pytest.mark.parametrize(("words", "between"), [(30, 0.05), (500, 0.01)])
+def test_topics_that_differ_much_between_sites_are_found(words, between):
+    """A site's own topic is worth few tokens of the common one, so that most words are rare in it."""
+    truth = planted.topics(0, words=words, between=between)
     assert_true(found(truth.sites), truth.all_truth)
 
 
@@ -126,13 +127,15 @@ def fitted(make):
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_variational_mixtures_give_the_true_components(kind):
-    models, _, truth = fitted(lambda k: BayesianGaussianMixture(n_components=k, covariance_type=kind, n_init=3, random_state=0))
+    models, _, truth = fitted(
+        lambda k: BayesianGaussianMixture(n_components=k, covariance_type=kind, n_init=2, random_state=0)
+    )
     assert_true(found(models), truth, 4)
 
 
-@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+@pytest.mark.parametrize("kind", ["full", "diag"])
 def test_maximum_likelihood_mixtures_give_the_true_components(kind):
-    models, samples, truth = fitted(lambda k: GaussianMixture(k, covariance_type=kind, n_init=3, random_state=0))
+    models, samples, truth = fitted(lambda k: GaussianMixture(k, covariance_type=kind, n_init=2, random_state=0))
     assert_true(found(models, samples=samples), truth, 4)
 
 
@@ -151,9 +154,9 @@ def test_topic_models_give_the_true_topics():
     held = planted.who_holds_what(rng, 5, 4)
     models = []
     for own in held:
-        shares = rng.dirichlet(np.full(len(own), 0.3), 60)
-        X = np.stack([rng.multinomial(80, share @ common[own]) for share in shares])
-        models.append(LatentDirichletAllocation(len(own), random_state=0, max_iter=15).fit(X))
+        shares = rng.dirichlet(np.full(len(own), 0.1), 80)
+        X = np.stack([rng.multinomial(60, share @ common[own]) for share in shares])
+        models.append(LatentDirichletAllocation(len(own), random_state=0, max_iter=20).fit(X))
     truth = np.concatenate([(m.components_ @ common.T).argmax(axis=1) for m in models])
     assert_true(found(models), truth, 4)
 
@@ -162,7 +165,7 @@ def test_topic_models_give_the_true_topics():
 
 
 def test_relabelling_components_changes_only_labels():
-    truth, rng = planted.mixtures(), np.random.default_rng(6)
+    truth, rng = planted.mixtures(n_sites=6), np.random.default_rng(6)
     plain = found(truth.sites)
     orders = [rng.permutation(site.n_components) for site in truth.sites]
     other = found([site.take(order) for site, order in zip(truth.sites, orders, strict=True)])
@@ -172,7 +175,7 @@ def test_relabelling_components_changes_only_labels():
 
 
 def test_the_order_of_sites_changes_only_the_order_of_labels():
-    truth = planted.mixtures()
+    truth = planted.mixtures(n_sites=6)
     order = np.random.default_rng(7).permutation(len(truth.sites))
     plain, other = found(truth.sites), found([truth.sites[number] for number in order])
     assert content(other) == content(plain)
@@ -182,15 +185,14 @@ def test_the_order_of_sites_changes_only_the_order_of_labels():
         assert_array_equal(other.matching.confidence[other.matching.owner == place], sure)
 
 
-@pytest.mark.parametrize("name", planted.NORMAL)
+@pytest.mark.parametrize("name", ["normal-wishart", "spherical-normal-gamma", "gaussian", "point"])
 @pytest.mark.parametrize(("unit", "shift"), [(1e-4, 0.0), (1e5, 0.0), (1.0, 100.0)])
 def test_units_and_origins_do_not_matter(name, unit, shift):
-    """With clear components, and with some that are hard to tell apart."""
-    for apart in (8.0, 2.5):
-        here = planted.mixtures(name, apart=apart)
-        there = planted.mixtures(name, apart=apart, unit=unit, shift=shift)
-        one, other = found(here.sites), found(there.sites)
-        assert adjusted_rand_score(one.matching.labels, other.matching.labels) == 1.0
+    """Not even to components that are hard to tell apart."""
+    few = functools.partial(planted.mixtures, name, n_sites=5, n_components=4, apart=3.0)
+    here, there = found(few().sites), found(few(unit=unit, shift=shift).sites)
+    assert adjusted_rand_score(here.matching.labels, there.matching.labels) == 1.0
+    assert_allclose(there.matching.confidence, here.matching.confidence, atol=tolerances.FLAT_MINIMUM)
 
 
 # -- Weights of sites.
@@ -203,8 +205,10 @@ def test_a_site_of_no_weight_has_no_vote():
     strange = truth.sites[0].take(np.arange(2))
     weights = [1.0] * len(truth.sites) + [0.0]
     together = found([*truth.sites, strange], weights=weights)
-    assert content(together) == content(alone)
-    assert_array_equal(together.matching.labels[: len(alone.matching.labels)], alone.matching.labels)
+    assert together.n_components == alone.n_components
+    own = together.matching.labels[: len(alone.matching.labels)]
+    assert_array_equal(own, alone.matching.labels)
+    assert_allclose(together.posterior.natural, alone.posterior.natural, rtol=tolerances.ROUNDING)
 
 
 @pytest.mark.parametrize("weights", [(0.2, 1, 1, 1, 1, 1, 1, 1), (5, 1, 2, 1, 1, 1, 1, 3)], ids=str)

@@ -26,6 +26,7 @@ HELLINGER_ORDER = 0.5
 
 _STEPS = 200
 _TOLERANCE = 1e-12
+_ROUNDING = 1e-14
 _CHUNK_BYTES = 2**26
 
 
@@ -148,6 +149,7 @@ class RenyiGeometry(Geometry):
         centres = group_sums(self.natural, labels, weights, n_groups).means()
         gaps = self._gaps(centres[own], rows)
         best = np.bincount(own, weights=weights[rows] * self._of_gap(gaps), minlength=n_groups)
+        rounding = _ROUNDING * np.bincount(own, weights=weights[rows] * np.abs(self._levels[rows]), minlength=n_groups)
         for _ in range(_STEPS):
             share = weights[rows] * (np.exp(-gaps) if self.bounded else 1.0)
             between = self.order * centres[own] + (1.0 - self.order) * self.natural[rows]
@@ -157,7 +159,7 @@ class RenyiGeometry(Geometry):
             moved[reached] = self.family.from_mean(sums.sums[reached] / sums.mass[reached, None])
             moved_gaps = self._gaps(moved[own], rows)
             value = np.bincount(own, weights=weights[rows] * self._of_gap(moved_gaps), minlength=n_groups)
-            better = value < best
+            better = value < best - rounding
             centres[better] = moved[better]
             gaps = np.where(better[own], moved_gaps, gaps)
             gained = np.where(better, best - value, 0.0)
