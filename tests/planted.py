@@ -77,7 +77,7 @@ def family_named(name, dim=D):
 
 
 def mixtures(
-    name="normal-wishart", seed=0, n_sites=8, n_components=5, apart=8.0, between=0.3, n=80, dim=D, unit=1.0, shift=0.0
+    name="normal-wishart", seed=0, n_sites=6, n_components=4, apart=8.0, between=0.3, n=80, dim=D, unit=1.0, shift=0.0
 ):
     """Sites of a Gaussian mixture: component means differ between sites by `between`, widths by some tenths."""
     rng = np.random.default_rng([seed, 21])

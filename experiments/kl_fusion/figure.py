@@ -14,12 +14,13 @@ STYLES = {
     "Dirichlet process": {"color": "tab:purple", "marker": "^", "label": "Dirichlet process"},
     "paper": {"color": "tab:orange", "marker": "s", "label": "KL-fusion, paper's λ"},
     "pooled": {"color": "tab:green", "marker": "D", "label": "all data pooled, told the number"},
+    "auto": {"color": "tab:blue", "marker": "o", "linewidth": 3.0, "label": "fuse (default)"},
     "floor": {"color": "black", "linestyle": "--", "label": "told the matching"},
-    "auto": {"color": "tab:blue", "marker": "o", "linewidth": 2.2, "label": "fuse (default)"},
 }
 COLUMNS = (("separation", "noise", "separation s (σ = 0.5)"), ("noise", "separation", "noise σ (s = 0.5)"))
 ROWS = (("hausdorff", "Hausdorff distance"), ("error", "error of the number"))
 FIXED = 0.5
+DISTANCES = (0.2, 0.5, 1.0, 2.0, 5.0)
 ALIKE = {"svg.hashsalt": "consilience", "svg.fonttype": "none", "font.size": 8.0}  # same numbers, same bytes
 
 
@@ -49,6 +50,9 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
                 axis = axes[row, column]
                 axis.set_xscale("log")
                 axis.set_yscale("log" if score == "hausdorff" else "linear")
+                ticks = sorted({one[moving] for one in points if one["kind"] == "figures" and one[fixed] == FIXED})
+                axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+                axis.minorticks_off()
                 axis.grid(alpha=0.3)
                 for name, style in STYLES.items():
                     line = curve(points, arm, moving, fixed, name, score)
@@ -57,6 +61,7 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
                         axis.plot(*zip(*line, strict=True), **{"markersize": 4, "linewidth": 1.2, **style})
         for row, (_, label) in enumerate(ROWS):
             axes[row, 0].set_ylabel(label)
+        axes[0, 0].set_yticks(DISTANCES, [f"{tick:g}" for tick in DISTANCES])
         lines, labels = axes[0, 0].get_legend_handles_labels()
         bottom, texts = axes[1, 0].get_legend_handles_labels()
         others = [(line, text) for line, text in zip(bottom, texts, strict=True) if text not in labels]

@@ -13,7 +13,7 @@ from typing import Any
 import consilience as cs
 from consilience.io.provenance import library_versions
 
-FLAT = re.compile(r"\[[^\[\]{}]*\]")
+FLAT = re.compile(r"\[[^\[\]{}]*\]|\{[^\[\]{}]*\}")
 
 
 def versions() -> dict[str, str]:
@@ -54,6 +54,6 @@ def remembered(
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """Return JSON with every list of plain values on one line, and six digits, more than any table shows."""
+    """Return JSON with lists and objects of plain values on one line, and six digits, more than any table shows."""
     rounded = json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.6g}"))
     return FLAT.sub(lambda found: re.sub(r"\s+", " ", found[0]), json.dumps(rounded, indent=1)) + "\n"

@@ -45,9 +45,8 @@ def merged(family, rng):
 
 
 @pytest.mark.parametrize("name", NORMAL)
-@pytest.mark.parametrize("seed", range(2))
-def test_a_component_that_merges_two_is_left_out_and_named(name, seed):
-    rng, family = np.random.default_rng([seed, 31]), planted.family_named(name)
+def test_a_component_that_merges_two_is_left_out_and_named(name):
+    rng, family = np.random.default_rng(31), planted.family_named(name)
     sites, held = seven_sites(family, rng)
     fusion = found([*sites, merged(family, rng)])
     assert fusion.n_components == 4
@@ -58,9 +57,8 @@ def test_a_component_that_merges_two_is_left_out_and_named(name, seed):
     assert_array_equal(np.isnan(fusion.matching.confidence), labels < 0)
 
 
-@pytest.mark.parametrize("name", NORMAL)
-def test_what_is_left_out_has_no_part_in_the_fused_model(name):
-    rng, family = np.random.default_rng(32), planted.family_named(name)
+def test_what_is_left_out_has_no_part_in_the_fused_model():
+    rng, family = np.random.default_rng(32), planted.family_named("normal-wishart")
     sites, _ = seven_sites(family, rng)
     fusion = found([*sites, merged(family, rng)])
     kept = np.flatnonzero(fusion.matching.labels >= 0)
@@ -80,24 +78,23 @@ def test_a_component_that_one_site_alone_has_is_kept(name, place):
     assert "outliers" not in fusion.details
 
 
-@pytest.mark.parametrize("name", [*NORMAL, "gaussian", "point"])
-def test_a_site_that_is_shifted_is_named(name):
-    """By less than what lies between components, so that it is still matched."""
+@pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
+@pytest.mark.parametrize("shift", [(1.0, -1.0), (2.5, -2.0)], ids=str)
+def test_a_site_that_is_shifted_is_named(name, shift):
+    """By five and by ten times as much as others differ, matched or not."""
     rng, family = np.random.default_rng(34), planted.family_named(name)
     sites, held = seven_sites(family, rng)
-    shifted = site_of(family, FOUR[[0, 1, 3]] + [2.5, -2.0], rng)
-    fusion = found([*sites, shifted])
-    assert fusion.n_components == 4
-    assert adjusted_rand_score([*np.concatenate(held), 0, 1, 3], fusion.matching.labels) == 1.0
+    fusion = found([*sites, site_of(family, np.add(FOUR[[0, 1, 3]], shift), rng)])
+    assert adjusted_rand_score(np.concatenate(held), fusion.matching.labels[:-3]) == 1.0
     assert [record["name"] for record in fusion.details["outliers"]] == [fusion.inputs[-1].name]
 
 
-@pytest.mark.parametrize("name", [*NORMAL, "gaussian", "point"])
+@pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
 def test_a_site_of_another_world_leaves_the_others_matched(name):
     """Far from all others: its components are their own, or it is named."""
     rng, family = np.random.default_rng(35), planted.family_named(name)
     sites, held = seven_sites(family, rng)
-    fusion = found([*sites, site_of(family, FOUR[:3] + [500.0, 300.0], rng)])
+    fusion = found([*sites, site_of(family, np.add(FOUR[:3], [500.0, 300.0]), rng)])
     others = fusion.matching.labels[:-3]
     assert adjusted_rand_score(np.concatenate(held), others) == 1.0
     named = [record["name"] for record in fusion.details.get("outliers", [])]
@@ -107,9 +104,9 @@ def test_a_site_of_another_world_leaves_the_others_matched(name):
 # -- Confidence.
 
 
-@pytest.mark.parametrize("name", [*NORMAL, "gaussian", "point"])
+@pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
 def test_clear_matches_are_sure(name):
-    truth = planted.mixtures(name, apart=12.0)
+    truth = planted.mixtures(name, apart=12.0, n_sites=6, n_components=4)
     sure = found(truth.sites).matching.confidence
     assert np.all(sure > 0.99)
     assert np.all(sure <= 1.0)
@@ -130,9 +127,9 @@ def test_a_component_between_two_is_as_likely_one_as_the_other(name):
     assert np.all(fusion.matching.confidence[:-1] > 0.9)
 
 
-@pytest.mark.parametrize("apart", [8.0, 2.5, 1.0])
+@pytest.mark.parametrize("apart", [8.0, 1.5])
 def test_confidence_is_a_probability_or_unknown(apart):
-    fusion = found(planted.mixtures(apart=apart, seed=1).sites)
+    fusion = found(planted.mixtures(apart=apart, seed=1, n_sites=6).sites)
     sure, labels = fusion.matching.confidence, fusion.matching.labels
     assert_array_equal(np.isnan(sure), labels < 0)
     known = sure[labels >= 0]

@@ -200,8 +200,11 @@ class Ensemble:
         sites = sorted(range(self.n_sites), key=digests.__getitem__)
         order = inside if relabel else np.arange(len(keys), dtype=np.int64)
         origin = np.concatenate([order[self.offsets[site] : self.offsets[site + 1]] for site in sites])
-        posteriors = tuple(
-            self.posteriors[site].take(order[self.offsets[site] : self.offsets[site + 1]] - self.offsets[site])
-            for site in sites
-        )
-        return Ensemble(posteriors, self.site_weights[sites], tuple(self.names[site] for site in sites)), origin
+        natural, start, posteriors = self.natural[origin], 0, []
+        for site in sites:  # the posteriors are views of one array, which the ensemble of them need not stack again
+            own = order[self.offsets[site] : self.offsets[site + 1]] - self.offsets[site]
+            posteriors.append(self.posteriors[site].reordered(natural[start : start + len(own)], own))
+            start += len(own)
+        ensemble = Ensemble(tuple(posteriors), self.site_weights[sites], tuple(self.names[site] for site in sites))
+        ensemble.__dict__["natural"] = natural
+        return ensemble, origin

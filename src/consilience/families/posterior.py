@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -260,13 +261,18 @@ class Posterior:
 
     def take(self, order: Labels) -> Posterior:
         """Return it with its components in another order (or only some of them)."""
-        return replace(
-            self,
-            natural=self.natural[order],
-            counts=None if self.counts is None else self.counts[order],
-            weights=None if self.weights is None else self.weights[order],
-            attached={name: attached.take(order) for name, attached in self.attached.items()},
-        )
+        return self.reordered(self.natural[order], order)
+
+    def reordered(self, natural: Array, order: Labels) -> Posterior:
+        """Return ``take(order)`` when ``natural[order]`` is at hand; what was checked once is not checked again."""
+        taken = copy(self)
+        columns = {name: None if (old := getattr(self, name)) is None else old[order] for name in ("counts", "weights")}
+        attached = {name: attached.take(order) for name, attached in self.attached.items()}
+        for name, value in {"natural": natural, "attached": MappingProxyType(attached), **columns}.items():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(taken, name, value)
+        return taken
 
     def parameters(self) -> dict[str, Any]:
         """Return the standard parameters of the components, by name."""
