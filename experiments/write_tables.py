@@ -18,7 +18,7 @@ PAGES = (
     "docs/benchmarks.md",
     "docs/demo.md",
     "docs/experiments.md",
-    "docs/adr/0003-the-number-of-components.md",
+    "docs/adr/0008-evidence-decides-the-number.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

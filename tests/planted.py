@@ -25,7 +25,7 @@ class Planted:
 
 
 def centres_apart(rng, count, apart, dim=D):
-    """Places on a lattice, `apart` between neighbours, of which no three in a row lie evenly on a line by design."""
+    """Places (count, dim) near those of a lattice with `apart` between neighbours."""
     side = int(np.ceil(count ** (1 / dim))) + 2
     cells = rng.choice(side**dim, count, replace=False)
     lattice = np.stack(np.unravel_index(cells, [side] * dim), axis=1)
@@ -77,7 +77,17 @@ def family_named(name, dim=D):
 
 
 def mixtures(
-    name="normal-wishart", seed=0, n_sites=6, n_components=4, apart=8.0, between=0.3, n=80, dim=D, unit=1.0, shift=0.0
+    name="normal-wishart",
+    seed=0,
+    *,
+    n_sites=6,
+    n_components=4,
+    apart=8.0,
+    between=0.3,
+    n=80,
+    dim=D,
+    unit=1.0,
+    shift=0.0,
 ):
     """Sites of a Gaussian mixture: component means differ between sites by `between`, widths by some tenths."""
     rng = np.random.default_rng([seed, 21])
@@ -94,7 +104,7 @@ def mixtures(
     return Planted(sites, truth, unit * (centres + shift))
 
 
-def topics(seed=0, n_sites=8, n_components=5, words=30, between=0.002, tokens=2000, prior=0.1):
+def topics(seed=0, n_sites=6, n_components=4, words=32, between=0.002, tokens=2000, prior=0.1):
     """Topics with anchor words of their own; a site's topic is drawn about the common one."""
     rng = np.random.default_rng([seed, 22])
     anchors = words // n_components

@@ -106,7 +106,7 @@ def test_a_site_of_another_world_leaves_the_others_matched(name):
 
 @pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
 def test_clear_matches_are_sure(name):
-    truth = planted.mixtures(name, apart=12.0, n_sites=6, n_components=4)
+    truth = planted.mixtures(name, apart=12.0)
     sure = found(truth.sites).matching.confidence
     assert np.all(sure > 0.99)
     assert np.all(sure <= 1.0)
@@ -129,7 +129,7 @@ def test_a_component_between_two_is_as_likely_one_as_the_other(name):
 
 @pytest.mark.parametrize("apart", [8.0, 1.5])
 def test_confidence_is_a_probability_or_unknown(apart):
-    fusion = found(planted.mixtures(apart=apart, seed=1, n_sites=6).sites)
+    fusion = found(planted.mixtures(apart=apart, seed=1).sites)
     sure, labels = fusion.matching.confidence, fusion.matching.labels
     assert_array_equal(np.isnan(sure), labels < 0)
     known = sure[labels >= 0]
@@ -142,7 +142,7 @@ def test_confidence_is_a_probability_or_unknown(apart):
 @pytest.mark.parametrize("name", NORMAL)
 @pytest.mark.parametrize("dim", [1, 5])
 def test_any_dimension_will_do(name, dim):
-    truth = planted.mixtures(name, dim=dim, n_sites=6, n_components=4, apart=12.0 if dim == 1 else 8.0)
+    truth = planted.mixtures(name, dim=dim, apart=12.0 if dim == 1 else 8.0)
     fusion = found(truth.sites)
     assert fusion.n_components == 4
     assert adjusted_rand_score(truth.all_truth, fusion.matching.labels) == 1.0
@@ -201,7 +201,7 @@ def test_the_details_say_how_much_sites_differ():
     numbers = [step["n_components"] for step in fusion.details["path"]]
     best = min(fusion.details["path"], key=lambda step: step["criterion"])
     assert numbers == sorted(numbers)
-    assert best["n_components"] == fusion.n_components == 5
+    assert best["n_components"] == fusion.n_components == 4
 
 
 def test_beta_components_of_trials_are_found():

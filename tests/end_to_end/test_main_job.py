@@ -6,7 +6,6 @@ The demo does it on scikit-learn's digits; here its files are fused again by the
 import hashlib
 import json
 import pickle
-import pickletools
 import subprocess
 import sys
 from dataclasses import asdict
@@ -178,8 +177,7 @@ def test_nothing_is_pickled(job, tmp_path, monkeypatch):
     written = [path for path in job.rglob("*") if path.is_file()]
     assert {path.suffix for path in written} == {".safetensors", ".json", ".png", ".html", ".txt"}
     for path in written:
-        with pytest.raises(ValueError, match=r"opcode|codec|newline|stream|literal|float"):
-            list(pickletools.genops(path.read_bytes()))
+        assert not path.read_bytes().startswith(b"\x80")  # every pickle of protocol 2 and above
     for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
         monkeypatch.setattr(pickle, name, lambda *_arguments, **_options: pytest.fail("something was pickled"))
     fusion = cs.fuse([job / site for site in SITES], n_components=10, restarts=1)

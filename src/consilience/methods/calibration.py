@@ -49,7 +49,7 @@ def calibrated(stack: Stack, labels: Labels, amount: Array) -> Evidence:
     Discounted copies still differ in ways that one number per block does not describe (a shift along one axis, say),
     and the more sites there are, the surer such a difference makes its own component of them. Their evidence is taken
     to a power, 1 / (1 + J / 25), which is what evidence for a model that holds only roughly is worth (Miller & Dunson
-    2019, equation 2.4 with N for J): however many the sites, together they count as no more than 25.
+    2019): however many the sites, together they count as no more than 25.
 
     Parameters
     ----------
