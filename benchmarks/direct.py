@@ -8,6 +8,7 @@ costs change. It shares nothing with the library but the standard parameters of 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import cvxpy as cp
@@ -110,7 +111,39 @@ class Result:
     strength: float
 
 
-def fuse(local: Components, sizes: np.ndarray, rows: np.ndarray) -> Result:
+def _compiled(shape: tuple[int, int], sizes: np.ndarray, price: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a solver of the relaxed matching for given costs (L, G), built once."""
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    member = csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))))
+    plan, parameter = cp.Variable(shape, nonneg=True), cp.Parameter(shape)
+    target = cp.sum(cp.multiply(parameter, plan)) + price * cp.sum(cp.norm(plan, 2, axis=0))
+    problem = cp.Problem(cp.Minimize(target), [cp.sum(plan, axis=1) == 1, member @ plan <= 1])
+
+    def solve(costs: np.ndarray) -> np.ndarray:
+        parameter.value = costs
+        problem.solve(solver=cp.SCS, warm_start=True)
+        return plan.value
+
+    return solve
+
+
+def _written_out(shape: tuple[int, int], sizes: np.ndarray, price: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the same as the paper writes it: a matrix for each site, and the problem built anew for new costs."""
+    ends = np.cumsum(sizes)
+
+    def solve(costs: np.ndarray) -> np.ndarray:
+        plans = [cp.Variable((size, shape[1]), nonneg=True) for size in sizes.tolist()]
+        blocks = zip(plans, ends - sizes, ends, strict=True)
+        matched = sum(cp.sum(cp.multiply(costs[start:end], plan)) for plan, start, end in blocks)
+        norms = sum(cp.norm(cp.hstack([plan[:, group] for plan in plans]), 2) for group in range(shape[1]))
+        limits = [limit for plan in plans for limit in (cp.sum(plan, axis=1) == 1, cp.sum(plan, axis=0) <= 1)]
+        cp.Problem(cp.Minimize(matched + price * norms), limits).solve(solver=cp.SCS)
+        return np.concatenate([plan.value for plan in plans])
+
+    return solve
+
+
+def fuse(local: Components, sizes: np.ndarray, rows: np.ndarray, *, compiled: bool = True) -> Result:
     """Alternate the relaxed matching (cvxpy with SCS) and averages, then prune and round.
 
     Parameters
@@ -121,23 +154,19 @@ def fuse(local: Components, sizes: np.ndarray, rows: np.ndarray) -> Result:
         Number of components of each site (J,).
     rows
         Components taken for first centres (G,).
+    compiled
+        Whether the matching problem is built once, or anew in every iteration.
     """
     natural, owner = local.natural, np.repeat(np.arange(len(sizes)), sizes)
     fused = local.take(rows)
     costs = divergences(fused, local)
     strength = LAMBDA * float(costs.std())
     scale = float(costs.std())  # the solver is happier with costs near 1
-    member = csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))))
-    plan = cp.Variable(costs.shape, nonneg=True)
-    parameter = cp.Parameter(costs.shape)
-    target = cp.sum(cp.multiply(parameter, plan)) + strength / scale * cp.sum(cp.norm(plan, 2, axis=0))
-    problem = cp.Problem(cp.Minimize(target), [cp.sum(plan, axis=1) == 1, member @ plan <= 1])
+    solve = (_compiled if compiled else _written_out)(costs.shape, sizes, strength / scale)
     for _ in range(OUTER_ITERATIONS):
-        parameter.value = costs / scale
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SCS may stop at its limit; the iteration goes on from what it has
-            problem.solve(solver=cp.SCS, warm_start=True)
-        found = np.maximum(plan.value, 0.0)
+            found = np.maximum(solve(costs / scale), 0.0)
         found /= found.sum(axis=1, keepdims=True)
         mass = found.sum(axis=0)
         used = mass > 1e-9

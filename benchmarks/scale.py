@@ -44,7 +44,7 @@ def planted(sites: int, dim: int, groups: int) -> tuple[list[cs.Posterior], np.n
 def run_iteration() -> dict[str, Any]:
     """Time one outer iteration and the bare products and assignments in it, from first seeds and from the truth."""
     posteriors, truth = planted(ITERATION["sites"], ITERATION["dim"], ITERATION["groups"])
-    problem = Problem(Ensemble.of(posteriors), "forward")
+    problem = Problem.of(Ensemble.of(posteriors))
     rng = np.random.default_rng(SEED)
     starts = {
         "first": problem.seeds(ITERATION["groups"], rng, spread_out=False),
@@ -134,7 +134,7 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _stacked(posteriors: list[cs.Posterior]) -> Problem:
-    problem = Problem(Ensemble.of(posteriors), "forward")
+    problem = Problem.of(Ensemble.of(posteriors))
     problem.costs(problem.ensemble.natural[:1])
     return problem
 

@@ -58,3 +58,5 @@ DIGAMMA_OF_SCIKIT_LEARN = 1e-8
 
 # Heterogeneity is estimated from some hundred copies: a variance of so many draws is known to 13 %, three times over.
 PLANTED = 0.4
+# The search for heterogeneity stops within some thousandths of its maximum, so sureness repeats to this much.
+CALIBRATION = 2e-3

@@ -40,7 +40,7 @@ def content(fusion):
 
 
 @pytest.mark.parametrize("name", ZOO)
-@pytest.mark.parametrize(("n_components", "n_copies"), [(1, 3), (2, 2), (4, 2), (4, 7)])
+@pytest.mark.parametrize(("n_components", "n_copies"), [(1, 3), (4, 2), (3, 5)])
 def test_copies_of_one_model_give_it_back(name, n_components, n_copies):
     rng, kind = np.random.default_rng(0), ZOO[name]
     eta = kind.draw(rng, n_components)
@@ -193,7 +193,7 @@ def test_units_and_origins_do_not_matter(name, unit, shift):
     few = functools.partial(planted.mixtures, name, apart=3.0)
     here, there = found(few().sites), found(few(unit=unit, shift=shift).sites)
     assert adjusted_rand_score(here.matching.labels, there.matching.labels) == 1.0
-    assert_allclose(there.matching.confidence, here.matching.confidence, atol=tolerances.FLAT_MINIMUM)
+    assert_allclose(there.matching.confidence, here.matching.confidence, atol=tolerances.CALIBRATION)
 
 
 # -- Weights of sites.

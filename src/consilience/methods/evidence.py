@@ -5,9 +5,10 @@ Every fused component theta is drawn from a base law, every site holds it with a
 everything integrates out (the conjugate marginal likelihood, and the Beta-Bernoulli one of who holds what):
 
     log evidence = sum_g [A(base + sum_{l in g} e_l) - A(base)] - sum_l [A(base + e_l) - A(base)]
-                   + sum_g log(n_g! (J - n_g)! / (J + 1)!).
+                   + sum_g [log(n_g! (J - n_g)! / (J + 1)!) - 5].
 
-It balances fit against the number of components by itself, in nats, with nothing to tune.
+It balances fit against the number of components by itself, in nats. The 5 is a prior, geometric in the number of
+components: one more must have very strong evidence (2 log B > 10 in the words of Kass & Raftery 1995).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from consilience.families import EvidenceFamily
 from consilience.families.ensemble import Stack
 from consilience.matching.assignment import assign_block
 from consilience.methods.combine import GroupSums, group_sums
+
+VERY_STRONG = 5.0
+"""Log odds against one more component beforehand."""
 
 _IMPOSSIBLE = -1e12
 
@@ -84,10 +88,10 @@ class Evidence:
         return self.family.log_normalizer(self.base + sums) - self._floor
 
     def held(self, members: Array) -> Array:
-        """Return the log probability of which of the J sites hold a component, given how many do."""
+        """Return the log probability of a component and of which of the J sites hold it, given how many do."""
         sites = self.stack.n_sites
         result: Array = gammaln(members + 1.0) + gammaln(sites - members + 1.0) - gammaln(sites + 2.0)
-        return result
+        return result - VERY_STRONG
 
     def sums(self, labels: Labels) -> GroupSums:
         """Return what the members of each group say together; rows labelled -1 are left out."""

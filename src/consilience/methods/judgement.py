@@ -55,7 +55,7 @@ def number_by_evidence(
         status = Status.AT_CAPACITY
     return Assignment(
         everything,
-        -found.evidence.score(labels),
+        -found.history[-1],
         -np.array(found.history),
         status,
         confidence=None if confidence is None else _spread_out(confidence, rows, len(everything)),

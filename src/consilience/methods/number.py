@@ -20,7 +20,6 @@ from consilience.methods.kl_descent import fit_number, without_one_group
 from consilience.methods.kl_problem import Fit, Problem
 
 _ROUNDS = 5
-_VERY_STRONG = 5.0  # nats: 2 log B > 10, in the words of Kass & Raftery 1995
 _SWEEPS = 10
 _POLISH_ROWS = 2000
 _STEPS = 50
@@ -42,7 +41,7 @@ class Number:
     path
         The greatest log evidence found for each number of components.
     history
-        The greatest log evidence so far, after each step of the last round.
+        The greatest log evidence so far, whenever a step of the last round raised it.
     converged
         Whether the matching stayed.
     """
@@ -108,8 +107,8 @@ def _round(stack: Stack, labels: Labels, limit: int, start: Array | None, rng: n
     """Calibrate by one matching and search for the matching of the greatest evidence."""
     amount = heterogeneity(stack, labels, start)
     evidence = calibrated(stack, labels, amount)
-    search = _Search(evidence, rng)
-    found = search.best(labels, limit)
+    search = _Search(evidence, limit, rng)
+    found = search.best(labels)
     settled = bool(np.array_equal(found, labels))
     return Number(found, evidence, amount, search.path, tuple(search.history), settled)
 
@@ -121,8 +120,8 @@ def _descend(problem: Problem, centres: Array, rng: np.random.Generator) -> Fit:
 class _Search:
     """One search for the matching of the greatest evidence, at given calibration."""
 
-    def __init__(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        self.evidence, self.rng = evidence, rng
+    def __init__(self, evidence: Evidence, limit: int, rng: np.random.Generator) -> None:
+        self.evidence, self.limit, self.rng = evidence, limit, rng
         self.path: dict[int, float] = {}
         self.history: list[float] = []
         self._labels: dict[int, Labels] = {}
@@ -130,23 +129,21 @@ class _Search:
     def _offer(self, labels: Labels) -> None:
         """Keep a matching if it is the best of its size."""
         size, score = int(labels.max()) + 1, self.evidence.score(labels)
+        if size > self.limit:
+            return
         if score > self.path.get(size, -np.inf):
             self.path[size], self._labels[size] = score, labels
-        self.history.append(max(score, self.history[-1] if self.history else -np.inf))
+        if not self.history or score > self.history[-1]:
+            self.history.append(score)
 
-    def _chosen(self) -> int:
-        """Return the smallest size against which no larger one has very strong evidence."""
-        most = max(self.path.values())
-        return min(size for size, score in self.path.items() if score > most - _VERY_STRONG)
-
-    def best(self, labels: Labels, limit: int) -> Labels:
+    def best(self, labels: Labels) -> Labels:
         """Return the best matching found from `labels` and from fresh seeds, from `limit` components down."""
         problem = Problem.of(self.evidence.stack)
         least = int(self.evidence.stack.sizes.max())
         self._offer(labels)
         fits = [
             _descend(problem, problem.barycenters(labels, int(labels.max()) + 1), self.rng),
-            _descend(problem, problem.seeds(limit, self.rng), self.rng),
+            _descend(problem, problem.seeds(self.limit, self.rng), self.rng),
         ]
         for fit in fits:
             while True:
@@ -154,8 +151,8 @@ class _Search:
                 if fit.n_groups <= least:
                     break
                 fit = _descend(problem, without_one_group(problem, fit), self.rng)
-        size = self._chosen()
+        size = max(self.path, key=self.path.__getitem__)
         if len(labels) <= _POLISH_ROWS:
             self._offer(polish(self.evidence, self._labels[size], self.rng, _SWEEPS))
-            size = self._chosen()
+            size = max(self.path, key=self.path.__getitem__)
         return self._labels[size]
