@@ -156,7 +156,7 @@ def test_topic_models_give_the_true_topics():
     for own in held:
         shares = rng.dirichlet(np.full(len(own), 0.1), 80)
         X = np.stack([rng.multinomial(60, share @ common[own]) for share in shares])
-        fits = [LatentDirichletAllocation(len(own), random_state=seed).fit(X) for seed in range(3)]
+        fits = [LatentDirichletAllocation(len(own), random_state=seed).fit(X) for seed in range(2)]
         models.append(max(fits, key=lambda fit: fit.score(X)))
     truth = np.concatenate([(m.components_ @ common.T).argmax(axis=1) for m in models])
     assert_true(found(models), truth)
@@ -186,8 +186,8 @@ def test_the_order_of_sites_changes_only_the_order_of_labels():
         assert_array_equal(other.matching.confidence[other.matching.owner == place], sure)
 
 
-@pytest.mark.parametrize("name", ["normal-wishart", "spherical-normal-gamma", "gaussian", "point"])
-@pytest.mark.parametrize(("unit", "shift"), [(1e-4, 0.0), (1e5, 0.0), (1.0, 100.0)])
+@pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
+@pytest.mark.parametrize(("unit", "shift"), [(1e-4, 0.0), (1e5, 0.0), (1.0, 1e4)])
 def test_units_and_origins_do_not_matter(name, unit, shift):
     """Not even to components that are hard to tell apart."""
     few = functools.partial(planted.mixtures, name, apart=3.0)

@@ -67,7 +67,7 @@ def test_what_is_left_out_has_no_part_in_the_fused_model():
 
 
 @pytest.mark.parametrize("name", NORMAL)
-@pytest.mark.parametrize("place", [(30.0, -25.0), (-14.0, 14.0)], ids=str)
+@pytest.mark.parametrize("place", [(30.0, -25.0), (-14.0, 14.0)], ids=["far", "near"])
 def test_a_component_that_one_site_alone_has_is_kept(name, place):
     rng, family = np.random.default_rng(33), planted.family_named(name)
     sites, held = seven_sites(family, rng)

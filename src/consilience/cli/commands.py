@@ -187,6 +187,7 @@ def _summary(fusion: Fusion) -> str:
         lines.append(f"regularization {fusion.details['regularization']:.4g}")
     if fusion.details.get("left_out"):
         lines.append(f"{fusion.details['left_out']} components with too few observations were left out")
+    lines += [f"{printable(record['name'])}: {record['why']}" for record in fusion.details.get("outliers", [])]
     if fusion.details.get("violations"):
         lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
     return "\n".join(lines)

@@ -87,6 +87,12 @@ class Stack:
         """The site of each component (L,)."""
         return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
 
+    def take(self, rows: Labels) -> Stack:
+        """Return the stack of some rows, ascending; sites keep their places even when nothing is left of them."""
+        sizes = np.bincount(self.owner[rows], minlength=self.n_sites)
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        return Stack(self.family, self.natural[rows], offsets, self.row_weights[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:

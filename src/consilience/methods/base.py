@@ -214,7 +214,7 @@ def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemb
     total = len(ensemble.natural)
     if len(rows) == total:
         return found
-    details = {**found.details, "left_out": total - len(rows)}
+    details = {**found.details, "left_out": total - len(rows) + found.details.get("left_out", 0)}
     return placed(replace(found, details=details), rows, total)
 
 

@@ -28,19 +28,18 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
     too little to be matched by, and is left out; where that would be most of them, priors stay.
     """
     family, natural = ensemble.family.evidence_form(ensemble.natural)
-    rows = np.arange(len(natural))
+    stack = Stack(family, natural, ensemble.offsets, ensemble.row_weights)
     priors = [posterior.prior for posterior in ensemble.posteriors]
     if family == ensemble.family and all(prior is not None for prior in priors):
         own = np.stack([prior for prior in priors if prior is not None])[ensemble.owner]
         alone = family.without_prior(natural, own)
         faulty = {row for row, _ in family.check(alone)}
-        proper = np.array([row not in faulty for row in rows.tolist()], dtype=bool)
+        proper = np.array([row not in faulty for row in range(len(natural))], dtype=bool)
         proper[proper] = np.all(family.information(alone[proper]) >= family.enough, axis=1)
-        if 2 * proper.sum() > len(rows):
-            natural, rows = alone, np.flatnonzero(proper)
-    sizes = np.bincount(ensemble.owner[rows], minlength=ensemble.n_sites)
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    return Stack(family, natural[rows], offsets, ensemble.row_weights[rows]), rows
+        if 2 * proper.sum() > len(natural):
+            rows = np.flatnonzero(proper)
+            return Stack(family, alone, ensemble.offsets, ensemble.row_weights).take(rows), rows
+    return stack, np.arange(len(natural))
 
 
 def calibrated(stack: Stack, labels: Labels, amount: Array) -> Evidence:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families.ensemble import Ensemble, Stack
-from consilience.methods.base import Assignment, Progress, Status
+from consilience.methods.base import Assignment, Progress, Status, placed
 from consilience.methods.calibration import calibrated, heterogeneity, likelihood_stack
 from consilience.methods.evidence import Evidence, posterior_of_matches
-from consilience.methods.number import find_number
+from consilience.methods.number import find_number, settle
 from consilience.methods.outliers import blends, describe_outliers, far_sites
 
 _JUDGED_ROWS = 5000
@@ -34,33 +35,32 @@ def number_by_evidence(
         As for any method.
     """
     stack, rows = likelihood_stack(ensemble)
-    found = find_number(stack, min(limit, len(rows)), rng, restarts, progress)
-    labels = found.labels.copy()
-    odd = blends(stack, found.evidence, found.heterogeneity, labels)
-    if odd.size:
-        labels[odd] = -1
-        kept = labels >= 0
-        labels[kept] = np.unique(labels[kept], return_inverse=True)[1]
-    size = int(labels.max()) + 1
-    details: dict[str, Any] = {
-        "path": [{"n_components": g, "criterion": -value} for g, value in sorted(found.path.items())],
-    }
+    limit = min(limit, len(rows))
+    details: dict[str, Any] = {}
     if len(rows) < len(ensemble.natural):
         details["left_out"] = len(ensemble.natural) - len(rows)
-    confidence, judged = _judgement(ensemble, found.evidence, found.heterogeneity, labels, stack.owner[odd])
-    everything = np.full(len(ensemble.natural), -1)
-    everything[rows] = labels
+    found = find_number(stack, limit, rng, restarts, progress)
+    odd = blends(stack, found.evidence, found.heterogeneity, found.labels)
+    blended = stack.owner[odd]
+    if odd.size:
+        kept = np.delete(np.arange(len(rows)), odd)
+        stack, rows = stack.take(kept), rows[kept]
+        labels = np.unique(found.labels[kept], return_inverse=True)[1]
+        found = settle(stack, replace(found, labels=labels, converged=False), limit, rng, progress)
+    details["path"] = [{"n_components": g, "criterion": -value} for g, value in sorted(found.path.items())]
+    confidence, judged = _judgement(ensemble, found.evidence, found.heterogeneity, found.labels, blended)
     status = Status.CONVERGED if found.converged else Status.MAX_ITERATIONS
-    if found.converged and size == limit < len(rows):
+    if found.converged and int(found.labels.max()) + 1 == limit < len(rows):
         status = Status.AT_CAPACITY
-    return Assignment(
-        everything,
+    matched = Assignment(
+        found.labels,
         -found.history[-1],
         -np.array(found.history),
         status,
-        confidence=None if confidence is None else _spread_out(confidence, rows, len(everything)),
+        confidence=confidence,
         details=details | judged,
     )
+    return placed(matched, rows, len(ensemble.natural))
 
 
 def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:

@@ -89,13 +89,20 @@ def find_number(
         if best is None or tried.likelihood > best.likelihood:
             best = tried
     assert best is not None  # noqa: S101  (there is at least one first size)
+    return settle(stack, best, limit, rng, report)
+
+
+def settle(
+    stack: Stack, found: Number, limit: int, rng: np.random.Generator, report: Callable[[int, int], None]
+) -> Number:
+    """Calibrate and search in turn until the matching stays; parameters as in ``find_number``."""
     for round_ in range(_ROUNDS):
         report(round_, _ROUNDS)
-        if best.converged:
+        if found.converged:
             break
-        best = _round(stack, best.labels, limit, best.heterogeneity, rng)
+        found = _round(stack, found.labels, limit, found.heterogeneity, rng)
     report(_ROUNDS, _ROUNDS)
-    return best
+    return found
 
 
 def _first_sizes(least: int, limit: int) -> list[int]:
