@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -14,29 +14,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from consilience.checks import Array, as_weights
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.checks import Array
+from consilience.errors import InputError, OptionError
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Features, Posterior
 from consilience.io.posterior_file import read_posterior, write_posterior
-from consilience.io.provenance import file_digest, make_provenance
+from consilience.io.provenance import make_provenance
 from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
 from consilience.methods.base import Progress, silent
 from consilience.models import describe, rebuild
+from consilience.models.given import Given, gather
 from consilience.result import Fusion, FusionInput
 
 RECOMMENDED = "kl"
 """The method that ``method=None`` takes for posteriors."""
-
-
-@dataclass(frozen=True)
-class _Given:
-    """One model handed in: what to call it in messages, its posterior, and its file's digest."""
-
-    name: str
-    posterior: Posterior
-    digest: str | None
 
 
 def fuse(
@@ -97,7 +89,7 @@ def fuse(
     if engine is not None:
         raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
     chosen = make_method(RECOMMENDED if method is None else method, options)
-    given, problems = _gather(models, samples)
+    given, problems = gather(models, samples)
     if problems:
         raise InputError(problems)
     ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
@@ -149,7 +141,7 @@ def check(
         When the method or an option does not exist.
     """
     chosen = make_method(RECOMMENDED if method is None else method, options)
-    given, problems = _gather(models, samples)
+    given, problems = gather(models, samples)
     try:
         if len({one.posterior.family for one in given}) == 1:
             of_given = None if weights is None or len(given) < len(models) else weights
@@ -207,82 +199,7 @@ def _seeded(rng: object) -> tuple[int | None, np.random.Generator]:
     return int(rng), np.random.default_rng(int(rng))
 
 
-def _gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list[_Given], list[str]]:
-    """Return what could be read of `models`, and every problem with them, each naming its model."""
-    if isinstance(models, str | Path) or not isinstance(models, Sequence):
-        raise InputError(f"models: expected a list of models or paths, found {type(models).__name__}")
-    if samples is not None:
-        samples = as_weights(samples, len(models), "samples").tolist()
-    given: list[_Given] = []
-    problems: list[str] = []
-    for number, model in enumerate(models):
-        try:
-            if isinstance(model, str | Path):
-                path = Path(model)
-                given.append(_Given(str(model), read_posterior(path)[0], file_digest(path)))
-            else:
-                count = None if samples is None else float(samples[number])
-                given.append(_Given(f"model {number}", describe(model, samples=count), None))
-        except UnsupportedError as error:
-            problems.append(f"model {number}: {error}")
-        except InputError as error:
-            prefix = "" if isinstance(model, str | Path) else f"model {number}: "
-            problems += [f"{prefix}{problem}" for problem in error.problems]
-    problems += _disagreements(given)
-    if len(models) < 2:
-        problems.append(f"fusing takes at least two models, found {len(models)}")
-    return given, problems
-
-
-def _disagreements(given: list[_Given]) -> list[str]:
-    """Return how the models differ in what must agree, and which files were given twice."""
-    problems: list[str] = []
-    digests: dict[str, str] = {}
-    for one in given:
-        if one.digest is not None and one.digest in digests:
-            problems.append(f"{one.name}: is the same file as {digests[one.digest]}; leave one out")
-        elif one.digest is not None:
-            digests[one.digest] = one.name
-    for one in given[1:]:
-        first, mine, theirs = given[0], given[0].posterior, one.posterior
-        sources = [
-            f"{one.name}: has {key} {theirs.source.get(key)!r}, expected {mine.source.get(key)!r} as in {first.name}"
-            for key in sorted(set(mine.source) | set(theirs.source))
-            if theirs.source.get(key) != mine.source.get(key)
-        ]
-        problems += sources
-        if theirs.family != mine.family and not sources:
-            problems.append(f"{one.name}: is {theirs.family}, expected {mine.family} as in {first.name}")
-    alike = [one for one in given if one.posterior.family == given[0].posterior.family]
-    return problems + _feature_disagreements(alike) + _attached_disagreements(alike)
-
-
-def _feature_disagreements(given: list[_Given]) -> list[str]:
-    """Return who states other names, units, scaling or classes than the first model that states any."""
-    problems: list[str] = []
-    for field in ("names", "units", "scaling", "classes"):
-        stated = [one for one in given if getattr(one.posterior.features, field) is not None]
-        for one in stated[1:]:
-            first, other = (Features(**{field: getattr(m.posterior.features, field)}) for m in (stated[0], one))
-            problems += [f"{one.name}: {text}" for text in first.differences(other)]
-    return problems
-
-
-def _attached_disagreements(given: list[_Given]) -> list[str]:
-    """Return who lacks an attached array that another model has, or has it in another form."""
-    problems: list[str] = []
-    for name in sorted({name for one in given for name in one.posterior.attached}):
-        holder = next(one for one in given if name in one.posterior.attached)
-        for one in given:
-            attached = one.posterior.attached.get(name)
-            if attached is None:
-                problems.append(f"{one.name}: lacks the attached array {name!r} of {holder.name}")
-            elif not attached.fits(holder.posterior.attached[name]):
-                problems.append(f"{one.name}: attached array {name!r} has another shape or rule than in {holder.name}")
-    return problems
-
-
-def _input_record(one: _Given, weight: float, matching: Matching, site: int) -> dict[str, Any]:
+def _input_record(one: Given, weight: float, matching: Matching, site: int) -> dict[str, Any]:
     """Return what a fused file says about one of its inputs."""
     record: dict[str, Any] = {"name": one.name, "components": one.posterior.n_components, "weight": weight}
     if one.digest is not None:
