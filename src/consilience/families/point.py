@@ -14,6 +14,9 @@ from consilience.families.base import Draws, Family
 from consilience.families.evidence import NARROW, EvidenceFamily
 from consilience.families.gaussian import SphericalGaussian
 
+_DIGITS = 1e-8
+_LEAST_SPREAD = 1e-100
+
 
 @dataclass(frozen=True)
 class Point(Family):
@@ -65,10 +68,12 @@ class Point(Family):
         return self.log_normalizer(eta_a - eta_b)
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
-        """Return Gaussians of the same means, narrow against their spread."""
-        spread = max(float(np.var(eta, axis=0).mean()), np.finfo(np.float64).tiny)
+        """Return Gaussians at the points less their mean, narrow against their spread."""
+        centred = eta - eta.mean(axis=0)
+        rounding = (_DIGITS * float(np.abs(eta).max())) ** 2  # points that are all the same have no spread of their own
+        spread = max(float(np.mean(centred**2)), rounding, _LEAST_SPREAD)
         family = SphericalGaussian(self.dim)
-        return family, family.to_natural(mean=eta, variance=np.full(len(eta), NARROW * spread))
+        return family, family.to_natural(mean=centred, variance=np.full(len(eta), NARROW * spread))
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Every finite row is a member."""

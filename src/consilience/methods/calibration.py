@@ -17,6 +17,7 @@ from consilience.methods.evidence import Evidence
 _SITES_AT_MOST = 25.0
 _EVERYWHERE = np.linspace(-9.0, 9.0, 7)
 _NEAR = np.array([-2.0, 0.0, 2.0])
+_LARGEST = 21.0
 _STEPS = 6
 
 
@@ -42,7 +43,7 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
     return stack, np.arange(len(natural))
 
 
-def calibrated(stack: Stack, labels: Labels, amount: Array) -> Evidence:
+def calibrated(stack: Stack, amount: Array) -> Evidence:
     """Return what matchings of the components are judged by, given the heterogeneity (B,).
 
     Discounted copies still differ in ways that one number per block does not describe (a shift along one axis, say),
@@ -54,13 +55,11 @@ def calibrated(stack: Stack, labels: Labels, amount: Array) -> Evidence:
     ----------
     stack
         What the sites' data say (L, P).
-    labels
-        A matching (L,), from which the base law is estimated.
     amount
         Heterogeneity (B,).
     """
     power = 1.0 / (1.0 + stack.n_sites / _SITES_AT_MOST)
-    return Evidence.of(_discounted(stack, amount, power), labels)
+    return Evidence.of(_discounted(stack, amount, power))
 
 
 def heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> Array:
@@ -87,13 +86,21 @@ def heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> A
         def against(power: float, block: int = block) -> float:
             trial = best.copy()
             trial[block] *= np.exp(power)
-            return -Evidence.of(_discounted(stack, trial, 1.0), labels).likelihood(labels)
+            return -Evidence.of(_discounted(stack, trial, 1.0)).likelihood(labels)
 
-        values = [against(power) for power in grid]
+        powers = list(grid)
+        values = [against(power) for power in powers]
+        step = powers[1] - powers[0]
+        while np.argmin(values) == len(values) - 1 and powers[-1] < _LARGEST:
+            powers.append(powers[-1] + step)
+            values.append(against(powers[-1]))
+        while np.argmin(values) == 0 and powers[0] > -_LARGEST:
+            powers.insert(0, powers[0] - step)
+            values.insert(0, against(powers[0]))
         place = int(np.argmin(values))
-        low, high = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)]
+        low, high = powers[max(place - 1, 0)], powers[min(place + 1, len(powers) - 1)]
         found = minimize_scalar(against, bounds=(low, high), method="bounded", options={"maxiter": _STEPS})
-        best[block] *= np.exp(found.x if found.fun < values[place] else grid[place])
+        best[block] *= np.exp(found.x if found.fun < values[place] else powers[place])
     return best
 
 

@@ -47,21 +47,9 @@ class Evidence:
     base: Array
 
     @classmethod
-    def of(cls, stack: Stack, labels: Labels) -> Evidence:
-        """Return the evidence with the base law estimated: the moments of all components that have a match.
-
-        Parameters
-        ----------
-        stack
-            Calibrated components (L, P).
-        labels
-            A matching (L,); groups of one are kept out of the estimate, since some are fits gone wrong.
-        """
-        family = stack.family
-        members = np.bincount(labels[labels >= 0], minlength=1)
-        told = (labels >= 0) & (members[labels] >= min(3, stack.n_sites))
-        rows = stack.natural[told] if 2 * told.sum() > len(labels) else stack.natural
-        return cls(stack, family.law_of(rows))
+    def of(cls, stack: Stack) -> Evidence:
+        """Return the evidence with the base law estimated: that of the moments of all components."""
+        return cls(stack, stack.family.law_of(stack.natural))
 
     @property
     def family(self) -> EvidenceFamily:
@@ -109,7 +97,7 @@ class Evidence:
         """Return the log evidence of a matching of all components, in a form that compares calibrations as well.
 
         A component with natural parameters eta_l is an observation of theta with density
-        exp(<e_l, T(theta)> - A(eta_l)), as if location and parameter changed places in it.
+        exp(<e_l, T(theta)> - A(eta_l)), as if centre and parameter changed places in it.
         """
         observed = self.stack.row_weights @ self.family.log_normalizer(self.stack.natural)
         return float(self.of_groups(self.sums(labels)).sum() - observed)

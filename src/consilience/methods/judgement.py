@@ -46,9 +46,9 @@ def number_by_evidence(
         kept = np.delete(np.arange(len(rows)), odd)
         stack, rows = stack.take(kept), rows[kept]
         labels = np.unique(found.labels[kept], return_inverse=True)[1]
-        found = settle(stack, replace(found, labels=labels, converged=False), limit, rng, progress)
+        found = settle(stack, replace(found, labels=labels, converged=False), limit, rng)
     details["path"] = [{"n_components": g, "criterion": -value} for g, value in sorted(found.path.items())]
-    confidence, judged = _judgement(ensemble, found.evidence, found.heterogeneity, found.labels, blended)
+    confidence, judged = _judgement(ensemble, stack, found.evidence, found.heterogeneity, found.labels, blended)
     status = Status.CONVERGED if found.converged else Status.MAX_ITERATIONS
     if found.converged and int(found.labels.max()) + 1 == limit < len(rows):
         status = Status.AT_CAPACITY
@@ -73,15 +73,14 @@ def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, A
     stack, rows = likelihood_stack(ensemble)
     own = np.unique(labels[rows], return_inverse=True)[1]
     amount = heterogeneity(stack, own)
-    evidence = calibrated(stack, own, amount)
-    confidence, judged = _judgement(ensemble, evidence, amount, own, np.zeros(0, dtype=np.int64))
+    evidence = calibrated(stack, amount)
+    confidence, judged = _judgement(ensemble, stack, evidence, amount, own, np.zeros(0, dtype=np.int64))
     return None if confidence is None else _spread_out(confidence, rows, len(labels)), judged
 
 
 def _judgement(
-    ensemble: Ensemble, evidence: Evidence, amount: Array, labels: Labels, blended: Labels
+    ensemble: Ensemble, stack: Stack, evidence: Evidence, amount: Array, labels: Labels, blended: Labels
 ) -> tuple[Array | None, dict[str, Any]]:
-    stack: Stack = evidence.stack
     outliers = describe_outliers(ensemble.names, blended, far_sites(stack, labels))
     judged: dict[str, Any] = {
         "heterogeneity": dict(zip(stack.family.part_names, amount.tolist(), strict=True)),

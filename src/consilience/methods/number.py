@@ -83,37 +83,41 @@ def find_number(
     """
     problem = Problem.of(stack)
     best: Number | None = None
-    for size, child in zip(_first_sizes(int(stack.sizes.max()), limit), rng.spawn(3), strict=False):
+    sizes = _first_sizes(int(stack.sizes.max()), limit)
+    for number, (size, child) in enumerate(zip(sizes, rng.spawn(len(sizes)), strict=True)):
+        report(number, len(sizes))
         starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(restarts)]
         tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, None, child)
+        tried = settle(stack, tried, limit, child)
         if best is None or tried.likelihood > best.likelihood:
             best = tried
     assert best is not None  # noqa: S101  (there is at least one first size)
-    return settle(stack, best, limit, rng, report)
+    report(len(sizes), len(sizes))
+    return best
 
 
-def settle(
-    stack: Stack, found: Number, limit: int, rng: np.random.Generator, report: Callable[[int, int], None]
-) -> Number:
+def settle(stack: Stack, found: Number, limit: int, rng: np.random.Generator) -> Number:
     """Calibrate and search in turn until the matching stays; parameters as in ``find_number``."""
-    for round_ in range(_ROUNDS):
-        report(round_, _ROUNDS)
+    for _ in range(_ROUNDS):
         if found.converged:
             break
         found = _round(stack, found.labels, limit, found.heterogeneity, rng)
-    report(_ROUNDS, _ROUNDS)
     return found
 
 
 def _first_sizes(least: int, limit: int) -> list[int]:
-    """Return numbers of components to take the first matchings from: both ends and their geometric mean."""
-    return sorted({least, round(float(np.sqrt(least * limit))), limit})
+    """Return numbers of components to take the first matchings from: the least, and two on the way to the limit.
+
+    At the limit itself groups are close pairs by choice, which say that copies do not differ at all.
+    """
+    ratio = limit / least
+    return sorted({least, round(least * ratio ** (1 / 3)), round(least * ratio ** (2 / 3))})
 
 
 def _round(stack: Stack, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator) -> Number:
     """Calibrate by one matching and search for the matching of the greatest evidence."""
     amount = heterogeneity(stack, labels, start)
-    evidence = calibrated(stack, labels, amount)
+    evidence = calibrated(stack, amount)
     search = _Search(evidence, limit, rng)
     found = search.best(labels)
     settled = bool(np.array_equal(found, labels))

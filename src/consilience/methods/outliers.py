@@ -14,7 +14,8 @@ from consilience.methods.evidence import Evidence
 _SHARES = np.linspace(0.1, 0.9, 9)[:, None]
 _RARE = 3
 _PARTNERS = 3
-_FAR = 5.0
+_FAR = 8.0
+_ENOUGH_SITES = 5
 _LOG_OF_FAILURE = float(np.log(0.01))  # how often a local fit is taken to go wrong
 
 
@@ -78,35 +79,42 @@ def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, 
     return best + _LOG_OF_FAILURE - float(np.log(tried * stack.n_sites))
 
 
-def far_sites(stack: Stack, labels: Labels) -> dict[int, float]:
-    """Return the sites whose components lie far from what they match, and how many times farther than usual.
+def far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
+    """Return the sites that do not belong, and why.
 
-    The distance of a site is the mean divergence of its components from their groups' barycenters. Far is more than
-    five times the median of all sites and beyond the third quartile by three times the interquartile range.
+    The distance of a site is the mean divergence of its components from the barycenters of the other members of their
+    groups. Far is more than eight times the median of all sites and beyond the third quartile by three times the
+    interquartile range. A site of several components of which none is shared is named too, if most sites share theirs.
 
     Parameters
     ----------
     stack
-        Discounted components (L, P).
+        What the data say (L, P), not discounted: an outlier makes copies look more different than they are.
     labels
-        Group of each (L,), -1 for those without.
+        Group of each component (L,).
     """
-    kept = np.flatnonzero(labels >= 0)
-    family, weights = stack.family, stack.row_weights
-    means = group_sums(stack.natural, labels, weights, int(labels.max()) + 1).means()
-    shared = kept[np.bincount(labels[kept])[labels[kept]] > 1]
-    apart = family.kl_pairs(means[labels[shared]], stack.natural[shared])
-    owner = stack.owner[shared]
-    sites, place = np.unique(owner, return_inverse=True)
-    if len(sites) < 5:
-        return {}
-    distances = np.bincount(place, weights=apart) / np.bincount(place)
-    low, middle, high = np.quantile(distances, [0.25, 0.5, 0.75])
-    limit = max(_FAR * middle, high + 3.0 * (high - low))
-    return {int(sites[i]): float(distances[i] / middle) for i in np.flatnonzero(distances > limit)}
+    family, weights = stack.family, np.ones(len(labels))
+    sums = group_sums(stack.natural, labels, weights, int(labels.max()) + 1)
+    shared = np.flatnonzero(sums.mass[labels] > 1)
+    rest = sums.sums[labels[shared]] - stack.natural[shared]
+    rest /= (sums.mass[labels[shared]] - 1.0)[:, None]
+    apart = family.kl_pairs(rest, stack.natural[shared])
+    sites, place = np.unique(stack.owner[shared], return_inverse=True)
+    told = {}
+    if len(sites) >= _ENOUGH_SITES:
+        distances = np.bincount(place, weights=apart) / np.bincount(place)
+        low, middle, high = np.quantile(distances, [0.25, 0.5, 0.75])
+        limit = max(_FAR * middle, high + 3.0 * (high - low))
+        for number in np.flatnonzero(distances > limit):
+            times = distances[number] / middle
+            told[int(sites[number])] = f"its components are {times:.0f} times as far from what they match as is usual"
+    if len(sites) > stack.n_sites / 2:
+        alone = np.setdiff1d(np.flatnonzero(stack.sizes > 1), sites)
+        told |= {int(site): "none of its components is found at another site" for site in alone}
+    return told
 
 
-def describe_outliers(names: tuple[str, ...], blended: Labels, far: dict[int, float]) -> list[dict[str, Any]]:
+def describe_outliers(names: tuple[str, ...], blended: Labels, far: dict[int, str]) -> list[dict[str, Any]]:
     """Return what is odd about which site, for reports.
 
     Parameters
@@ -123,7 +131,5 @@ def describe_outliers(names: tuple[str, ...], blended: Labels, far: dict[int, fl
         what = "1 component looks" if count == 1 else f"{count} components look"
         why = f"{what} like a blend or a second copy of others, as after a fit gone wrong, and was left out"
         told.append({"name": names[int(site)], "why": why.replace("was", "were") if count > 1 else why})
-    for site, times in far.items():
-        why = f"its components lie {times:.0f} times as far from what they match as is usual"
-        told.append({"name": names[site], "why": why})
+    told += [{"name": names[site], "why": why} for site, why in far.items()]
     return sorted(told, key=lambda record: record["name"])
