@@ -83,6 +83,21 @@ class _SimplexFamily(EvidenceFamily):
         scaled: Array = np.maximum(factors, 1.0 / np.maximum(total, 1.0)) * (eta + 1.0) - 1.0
         return scaled
 
+    def observed(self, eta: Array, heterogeneity: Array) -> Array:
+        """Return the normaliser that gives each row, at its own mean p, the Dirichlet-multinomial probability.
+
+        A site's probabilities are Dirichlet around the common ones with concentration c = 1 / h, its n observations
+        are draws from them. Categories that are hardly seen make a density of p meaningless, not this probability.
+        """
+        total = self.information(eta)[:, 0]
+        means = (eta + 1.0) / total[:, None]
+        width = 1.0 / float(heterogeneity[0])
+        discounted = np.maximum(total / (1.0 + total / width), 1.0)
+        drawn = gammaln((width + total)[:, None] * means) - gammaln(width * means)
+        likelihood = gammaln(width) - gammaln(width + total) + drawn.sum(axis=1)
+        result: Array = discounted * np.sum(means * np.log(means), axis=1) - likelihood
+        return result
+
     def law_of(self, eta: Array) -> Array:
         """Return the law with the mean and the total variance of the rows' probabilities.
 

@@ -51,6 +51,14 @@ class EvidenceFamily(Family):
         result: Array = flat + factors * (eta - flat)
         return result
 
+    def observed(self, eta: Array, heterogeneity: Array) -> Array:
+        """Return what normalises each row, discounted, as the likelihood of a copy (n,): minus the log of its constant.
+
+        The likelihood of theta is exp(<eta' - flat, T(theta)> - observed), eta' the discounted row. By default it is
+        that of a density of the row's centre, as if centre and parameter changed places.
+        """
+        return self.log_normalizer(self.discounted(eta, heterogeneity))
+
     def law_of(self, eta: Array) -> Array:
         """Return the member (P,) with the moments of all rows (n, P) together: the law that they are drawn from."""
         return self.from_mean(self.mean_parameters(eta).mean(axis=0)[None])[0]

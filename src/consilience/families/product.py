@@ -126,6 +126,15 @@ class Product(EvidenceFamily):
             start = end
         return np.concatenate(rows, axis=1)
 
+    def observed(self, eta: Array, heterogeneity: Array) -> Array:
+        """Return the sum over blocks."""
+        total, start = np.zeros(len(eta)), 0
+        for _, family, part in self._parts(eta):
+            end = start + len(family.part_names)
+            total += family.observed(part, heterogeneity[start:end])
+            start = end
+        return total
+
     def law_of(self, eta: Array) -> Array:
         """Return the blocks' laws side by side."""
         return np.concatenate([family.law_of(part) for _, family, part in self._parts(eta)])

@@ -59,7 +59,7 @@ def calibrated(stack: Stack, amount: Array) -> Evidence:
         Heterogeneity (B,).
     """
     power = 1.0 / (1.0 + stack.n_sites / _SITES_AT_MOST)
-    return Evidence.of(_discounted(stack, amount, power))
+    return _evidence(stack, amount, power)
 
 
 def heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> Array:
@@ -86,7 +86,7 @@ def heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> A
         def against(power: float, block: int = block) -> float:
             trial = best.copy()
             trial[block] *= np.exp(power)
-            return -Evidence.of(_discounted(stack, trial, 1.0)).likelihood(labels)
+            return -_evidence(stack, trial, 1.0).likelihood(labels)
 
         powers = list(grid)
         values = [against(power) for power in powers]
@@ -104,6 +104,7 @@ def heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> A
     return best
 
 
-def _discounted(stack: Stack, amount: Array, power: float) -> Stack:
+def _evidence(stack: Stack, amount: Array, power: float) -> Evidence:
     natural = stack.family.discounted(stack.natural, amount)
-    return Stack(stack.family, natural, stack.offsets, power * stack.row_weights)
+    discounted = Stack(stack.family, natural, stack.offsets, power * stack.row_weights)
+    return Evidence.of(discounted, stack.family.observed(stack.natural, amount))

@@ -41,15 +41,19 @@ class Evidence:
         Calibrated components (L, P).
     base
         Law that components come from (P,).
+    observed
+        What normalises each component as a likelihood (L,), see ``EvidenceFamily.observed``; None takes the log
+        normaliser of the calibrated ones.
     """
 
     stack: Stack
     base: Array
+    observed: Array | None = None
 
     @classmethod
-    def of(cls, stack: Stack) -> Evidence:
+    def of(cls, stack: Stack, observed: Array | None = None) -> Evidence:
         """Return the evidence with the base law estimated: that of the moments of all components."""
-        return cls(stack, stack.family.law_of(stack.natural))
+        return cls(stack, stack.family.law_of(stack.natural), observed)
 
     @property
     def family(self) -> EvidenceFamily:
@@ -96,11 +100,10 @@ class Evidence:
     def likelihood(self, labels: Labels) -> float:
         """Return the log evidence of a matching of all components, in a form that compares calibrations as well.
 
-        A component with natural parameters eta_l is an observation of theta with density
-        exp(<e_l, T(theta)> - A(eta_l)), as if centre and parameter changed places in it.
+        Scores leave out what normalises the components' likelihoods, which depends on how they were calibrated.
         """
-        observed = self.stack.row_weights @ self.family.log_normalizer(self.stack.natural)
-        return float(self.of_groups(self.sums(labels)).sum() - observed)
+        observed = self.family.log_normalizer(self.stack.natural) if self.observed is None else self.observed
+        return float(self.of_groups(self.sums(labels)).sum() - self.stack.row_weights @ observed)
 
     def gains(self, rows: Labels, sums: GroupSums) -> Array:
         """Return what each group would add (k, G) by taking in each of some rows that are in none.
