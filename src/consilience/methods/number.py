@@ -23,6 +23,7 @@ _ROUNDS = 5
 _SWEEPS = 10
 _POLISH_ROWS = 2000
 _STEPS = 50
+_STARTS = 2
 _TOLERANCE = 1e-6
 
 
@@ -77,7 +78,7 @@ def find_number(
     rng
         Draws seeds and orders.
     restarts
-        Fresh starts for the first matching.
+        Fresh starts for each first matching, of which two are enough.
     report
         Told (rounds done, rounds at most).
     """
@@ -86,8 +87,10 @@ def find_number(
     sizes = _first_sizes(int(stack.sizes.max()), limit)
     for number, (size, child) in enumerate(zip(sizes, rng.spawn(len(sizes)), strict=True)):
         report(number, len(sizes))
-        starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(restarts)]
+        starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(min(restarts, _STARTS))]
         tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, None, child)
+        if best is not None and _same(tried.labels, best.labels):
+            continue
         tried = settle(stack, tried, limit, child)
         if best is None or tried.likelihood > best.likelihood:
             best = tried
@@ -105,6 +108,11 @@ def settle(stack: Stack, found: Number, limit: int, rng: np.random.Generator) ->
     return found
 
 
+def _same(a: Labels, b: Labels) -> bool:
+    """Return whether two matchings are one, whatever the groups are called."""
+    return len(np.unique(np.stack([a, b]), axis=1).T) == a.max() + 1 == b.max() + 1
+
+
 def _first_sizes(least: int, limit: int) -> list[int]:
     """Return numbers of components to take the first matchings from: the least, and two on the way to the limit.
 
@@ -120,7 +128,7 @@ def _round(stack: Stack, labels: Labels, limit: int, start: Array | None, rng: n
     evidence = calibrated(stack, amount)
     search = _Search(evidence, limit, rng)
     found = search.best(labels)
-    settled = bool(np.array_equal(found, labels))
+    settled = _same(found, labels)
     return Number(found, evidence, amount, search.path, tuple(search.history), settled)
 
 
