@@ -42,11 +42,12 @@ def test_scores_leave_out_what_was_left_out():
 
 def test_targets_are_judged_by_means_and_by_part_of_the_seeds():
     setting = Setting(separation=0.5, most=ARMS[0])
-    rows = [row(seed, 5, 1.0) for seed in range(5)] + [row(seed, 6, 1.2) for seed in range(5, 10)]
-    found = summary.targets([summary.point(setting, rows)])
-    judged = {one["seeds"]: (one["hausdorff_met"], one["error_met"]) for one in found}
-    assert judged == {"all": (False, False), "0 to 4": (True, True), "5 to 9": (False, False)}
-    assert found[0]["hausdorff_over_floor"] == pytest.approx(1.1)
+    everything, seen, unseen = summary.PARTS
+    rows = [row(seed, 5, 1.0) for seed in summary.PARTS[seen]] + [row(seed, 6, 1.2) for seed in summary.PARTS[unseen]]
+    found = {one["seeds"]: one for one in summary.targets([summary.point(setting, rows)])}
+    judged = {part: (one["hausdorff_met"], one["error_met"]) for part, one in found.items()}
+    assert judged == {everything: (False, False), seen: (True, True), unseen: (False, False)}
+    assert found[unseen]["hausdorff_over_floor"] == pytest.approx(1.2)
 
 
 def test_a_method_that_was_not_run_has_no_summary():

@@ -16,6 +16,7 @@ _RARE = 3
 _PARTNERS = 3
 _FAR = 8.0
 _ENOUGH_SITES = 5
+_FAILURES_AT_MOST = 0.1
 _LOG_OF_FAILURE = float(np.log(0.01))  # how often a local fit is taken to go wrong
 
 
@@ -26,7 +27,8 @@ def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Label
     a group of at most three is compared with that of each of its members being a blend of two other components, or a
     second copy of one: that component's (or blend's) sufficient statistics, with the member's own information and the
     heterogeneity of two copies, are its prior then. That a fit went wrong has probability 1/100 beforehand, and which
-    two components in what shares equal ones.
+    two components in what shares equal ones. Where more than a tenth of all components would be left out, these are no
+    rare failures but components that the model does not describe well, and all stay.
 
     Parameters
     ----------
@@ -53,6 +55,8 @@ def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Label
         explained = sum(_as_blend(stack, evidence, heterogeneity, row, copies[others]) for row in rows.tolist())
         if explained > own:
             found += rows.tolist()
+    if len(found) > max(1.0, _FAILURES_AT_MOST * len(labels)):
+        found = []
     return np.array(sorted(found), dtype=np.int64)
 
 
