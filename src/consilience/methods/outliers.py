@@ -13,6 +13,7 @@ from consilience.methods.evidence import Evidence
 
 _SHARES = np.linspace(0.1, 0.9, 9)[:, None]
 _RARE = 3
+_RARE_SHARE = 0.02
 _PARTNERS = 3
 _FAR = 8.0
 _ENOUGH_SITES = 5
@@ -24,11 +25,12 @@ def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Label
     """Return the rows that are better explained as local fits gone wrong than as components of their own.
 
     A mixture fitted with too few components merges two true ones; one fitted with too many splits one. The evidence of
-    a group of at most three is compared with that of each of its members being a blend of two other components, or a
-    second copy of one: that component's (or blend's) sufficient statistics, with the member's own information and the
-    heterogeneity of two copies, are its prior then. That a fit went wrong has probability 1/100 beforehand, and which
-    two components in what shares equal ones. Where more than a tenth of all components would be left out, these are no
-    rare failures but components that the model does not describe well, and all stay.
+    a group of at most three members, or of one for every fifty sites, is compared with that of each of its members
+    being a blend of two other components, or a second copy of one: that component's (or blend's) sufficient statistics,
+    with the member's own information and the heterogeneity of two copies, are its prior then. That a fit went wrong has
+    probability 1/100 beforehand, and which two components in what shares equal ones. Where more than a tenth of all
+    components would be left out, these are no rare failures but components that the model does not describe well, and
+    all stay.
 
     Parameters
     ----------
@@ -46,7 +48,7 @@ def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Label
     copies = group_sums(stack.natural - family.flat, labels, np.ones(len(labels)), len(members)).means()
     groups = evidence.of_groups(evidence.sums(labels))
     found: list[int] = []
-    for group in np.flatnonzero(members <= _RARE):
+    for group in np.flatnonzero(members <= max(_RARE, _RARE_SHARE * stack.n_sites)):
         others = np.flatnonzero((members > members[group]) & (np.arange(len(members)) != group))
         if not others.size:
             continue
