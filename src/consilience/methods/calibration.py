@@ -25,8 +25,8 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
     """Return what the sites' data say about their components, and the rows of the ensemble that say anything.
 
     Sites' priors are taken off, since they are no evidence: one that all sites share would make unlike components
-    alike. A component whose data alone do not make a member of the family (fewer observations than dimensions) says
-    too little to be matched by, and is left out; where that would be most of them, priors stay.
+    alike. A component whose data alone do not make a member of the family, or say less than is ``enough`` to be judged
+    by, is left out; where that would be most of them, priors stay.
     """
     family, natural = ensemble.family.evidence_form(ensemble.natural)
     stack = Stack(family, natural, ensemble.offsets, ensemble.row_weights)

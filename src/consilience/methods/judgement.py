@@ -75,7 +75,7 @@ def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, A
     amount = heterogeneity(stack, own)
     evidence = calibrated(stack, amount)
     confidence, judged = _judgement(ensemble, stack, evidence, amount, own, np.zeros(0, dtype=np.int64))
-    return None if confidence is None else _spread_out(confidence, rows, len(labels)), judged
+    return placed(Assignment(own, confidence=confidence), rows, len(labels)).confidence, judged
 
 
 def _judgement(
@@ -89,9 +89,3 @@ def _judgement(
         judged["outliers"] = outliers
     sure = posterior_of_matches(evidence, labels) if len(labels) <= _JUDGED_ROWS else None
     return sure, judged
-
-
-def _spread_out(values: Array, rows: Labels, total: int) -> Array:
-    result = np.full(total, np.nan)
-    result[rows] = values
-    return result

@@ -61,7 +61,8 @@ class KLFusion(Method):
     gap
         Certified relative gap of a relaxed matching step.
     min_count
-        Local components with fewer effective observations are left out (label -1); they say little but the prior.
+        Local components with fewer effective observations are left out (label -1); they say little but the prior. With
+        ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong.
     combine
         ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
 

@@ -79,8 +79,9 @@ def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, 
     best, count = float(single.max()), len(copies)
     for first in np.argsort(-single)[:_PARTNERS]:
         seconds = np.delete(copies, first, axis=0)
-        for second in seconds:
-            best = max(best, float(explained(_SHARES * copies[first] + (1.0 - _SHARES) * second).max()))
+        if len(seconds):
+            mixed = _SHARES * copies[first] + (1.0 - _SHARES) * seconds[:, None]
+            best = max(best, float(explained(mixed.reshape(-1, copies.shape[1])).max()))
     tried = count + len(_SHARES) * count * (count - 1) / 2
     return best + _LOG_OF_FAILURE - float(np.log(tried * stack.n_sites))
 
