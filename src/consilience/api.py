@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from consilience.io.provenance import make_provenance
 from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
 from consilience.methods.base import Progress, silent
-from consilience.models import describe, rebuild
+from consilience.models import adapter_of, describe, rebuild
 from consilience.models.given import Given, gather
 from consilience.result import Fusion, FusionInput
 
@@ -88,14 +88,18 @@ def fuse(
     """
     if engine is not None:
         raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
-    chosen = make_method(RECOMMENDED if method is None else method, options)
     given, problems = gather(models, samples)
+    chosen = make_method(_recommended(given) if method is None else method, options)
     if problems:
         raise InputError(problems)
     ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
     seed, generator = _seeded(rng)
     with _progress(progress) as report:
         outcome = chosen.fuse(ensemble, generator, report)
+    adapter = adapter_of(outcome.posterior)
+    if adapter is not None:
+        posterior = adapter.recombine(outcome.posterior, ensemble.posteriors, ensemble.site_weights)
+        outcome = replace(outcome, posterior=posterior)
     inputs = [
         _input_record(one, float(weight), outcome.matching, site)
         for site, (one, weight) in enumerate(zip(given, ensemble.site_weights, strict=True))
@@ -140,8 +144,8 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
-    chosen = make_method(RECOMMENDED if method is None else method, options)
     given, problems = gather(models, samples)
+    chosen = make_method(_recommended(given) if method is None else method, options)
     try:
         if len({one.posterior.family for one in given}) == 1:
             of_given = None if weights is None or len(given) < len(models) else weights
@@ -188,6 +192,12 @@ def load(path: str | Path) -> Posterior:
         When its values are not valid, naming the components at fault.
     """
     return read_posterior(Path(path))[0]
+
+
+def _recommended(given: Sequence[Given]) -> str:
+    """Return the method for models of this kind."""
+    adapter = adapter_of(given[0].posterior) if given else None
+    return RECOMMENDED if adapter is None else adapter.recommended
 
 
 def _seeded(rng: object) -> tuple[int | None, np.random.Generator]:

@@ -170,6 +170,13 @@ class Family(ABC):
         del draws
         return 0.0
 
+    def points(self, eta: Array) -> Array:
+        """Return the point (n, D) that stands for each component where only points are matched: by default its mean.
+
+        Families over a simplex return square roots of mean probabilities, so that distances are Hellinger's.
+        """
+        return np.asarray(self.from_natural(eta)["mean"], dtype=np.float64)
+
     def entropy(self, eta: Array) -> Array:
         """Return the differential entropy A(eta) - <eta, E[T]> - E[log h] (n,), in nats."""
         rows = as_rows("eta", eta, self.size)

@@ -90,6 +90,11 @@ class Categorical(Family):
         result: Array = np.where(small, series, p_b - p_a + p_a * log_ratio).sum(axis=1)
         return result
 
+    def points(self, eta: Array) -> Array:
+        """Return square roots of the probabilities (n, V)."""
+        roots: Array = np.sqrt(softmax(self._full(eta), axis=1))
+        return roots
+
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return Dirichlet laws of the same mean probabilities, narrow against any spread."""
         family = Dirichlet(self.dim)

@@ -68,6 +68,11 @@ class _SimplexFamily(EvidenceFamily):
         direction: Array = (b * ratio_excess(apart, a * scale, b)).sum(axis=1)
         return direction + gamma_bregman(b, a).sum(axis=1) - gamma_bregman(total_b, total_a)
 
+    def points(self, eta: Array) -> Array:
+        """Return square roots of the mean probabilities (n, V)."""
+        alpha = eta + 1.0
+        return np.sqrt(alpha / alpha.sum(axis=1, keepdims=True))
+
     @property
     def flat(self) -> Array:
         """Concentrations of zero."""

@@ -45,6 +45,10 @@ class Gamma(EvidenceFamily):
         result: Array = gammaln(a) - a * np.log(b)
         return result
 
+    def points(self, eta: Array) -> Array:
+        """Return the logarithm of the mean (n, 1)."""
+        return (np.log(eta[:, 0] + 1.0) - np.log(-eta[:, 1]))[:, None]
+
     def mean_parameters(self, eta: Array) -> Array:
         """Return (psi(a) - log b, a / b)."""
         a, b = eta[:, 0] + 1.0, -eta[:, 1]

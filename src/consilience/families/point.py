@@ -51,6 +51,10 @@ class Point(Family):
         """Return ``value`` (n, D)."""
         return {"value": eta.copy()}
 
+    def points(self, eta: Array) -> Array:
+        """Return the points themselves."""
+        return eta
+
     def log_normalizer(self, eta: Array) -> Array:
         """Return |x|^2 / 2."""
         return 0.5 * np.einsum("nd,nd->n", eta, eta)

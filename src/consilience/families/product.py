@@ -72,6 +72,10 @@ class Product(EvidenceFamily):
         """Return each block's parameters under its name."""
         return {name: family.from_natural(part) for name, family, part in self._parts(eta)}
 
+    def points(self, eta: Array) -> Array:
+        """Return the blocks' points side by side."""
+        return np.concatenate([family.points(part) for _, family, part in self._parts(eta)], axis=1)
+
     def log_normalizer(self, eta: Array) -> Array:
         """Return the sum over blocks."""
         return np.sum([family.log_normalizer(part) for _, family, part in self._parts(eta)], axis=0)

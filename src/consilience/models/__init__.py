@@ -66,6 +66,23 @@ def describe(model: Any, *, samples: float | None = None, features: Features | N
     raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {known}")
 
 
+def adapter_of(posterior: Posterior) -> Adapter | None:
+    """Return the adapter of the kind that ``posterior.source`` names; None for a posterior of no library's model.
+
+    Raises
+    ------
+    UnsupportedError
+        When this version has no adapter for that kind.
+    """
+    kind = posterior.source.get("kind")
+    if kind is None:
+        return None
+    for adapter in ADAPTERS:
+        if adapter.kind == kind:
+            return adapter
+    raise UnsupportedError(f"this version cannot rebuild a {kind!r}; known: {', '.join(a.kind for a in ADAPTERS)}")
+
+
 def rebuild(posterior: Posterior) -> Any:
     """Return a fitted model with the components of `posterior`, of the kind that ``posterior.source`` names.
 
@@ -85,16 +102,13 @@ def rebuild(posterior: Posterior) -> Any:
     >>> rebuild(describe(model)).predict([[4.9]]).shape
     (1,)
     """
-    kind = posterior.source.get("kind")
-    if kind is None:
+    adapter = adapter_of(posterior)
+    if adapter is None:
         return posterior
-    for adapter in ADAPTERS:
-        if adapter.kind == kind:
-            try:
-                return adapter.rebuild(posterior)
-            except KeyError as error:
-                raise InputError(f"this posterior of a {kind} lacks {error}, which rebuilding needs") from error
-    raise UnsupportedError(f"this version cannot rebuild a {kind!r}; known: {', '.join(a.kind for a in ADAPTERS)}")
+    try:
+        return adapter.rebuild(posterior)
+    except KeyError as error:
+        raise InputError(f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs") from error
 
 
-__all__ = ["ADAPTERS", "Adapter", "describe", "rebuild"]
+__all__ = ["ADAPTERS", "Adapter", "adapter_of", "describe", "rebuild"]

@@ -9,10 +9,12 @@ rebuilt.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
 
+from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Family
 from consilience.families.posterior import Features, Posterior
@@ -30,6 +32,8 @@ class Adapter(ABC):
     class_name: ClassVar[str]
     takes_counts: ClassVar[bool] = False
     """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
+    recommended: ClassVar[str] = "kl"
+    """The method that ``method=None`` takes for such models."""
 
     @abstractmethod
     def describe(self, model: Any, samples: float | None) -> Posterior:
@@ -41,6 +45,16 @@ class Adapter(ABC):
     @abstractmethod
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted model with the components of `posterior`."""
+
+    def recombine(self, fused: Posterior, sites: Sequence[Posterior], weights: Array) -> Posterior:
+        """Return `fused` with what its components share worked out from all sites.
+
+        Most models have nothing of the kind, since whatever is attached follows the matching. A sparse Gaussian process
+        has: the joint law of its inducing values belongs to no single one of them. `sites` are the posteriors that were
+        fused and `weights` what they count (J,), of mean 1.
+        """
+        del sites, weights
+        return fused
 
     @abstractmethod
     def scores(self, model: Any, data: Any) -> Scores:
