@@ -17,7 +17,8 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.families import Direction, Family, FixedSide
 from consilience.families.wasserstein import WassersteinFamily
-from consilience.methods.combine import GroupSums, averaged_parameters, from_averaged, group_sums
+from consilience.matching.groups import GroupSums, group_sums
+from consilience.methods.combine import averaged_parameters, from_averaged
 
 DivergenceName = Literal["kl", "renyi", "hellinger", "wasserstein"]
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families.ensemble import Ensemble, Stack
+from consilience.matching.places import match_probabilities
 from consilience.methods.base import Assignment, Progress, Status, placed
 from consilience.methods.calibration import calibrated, heterogeneity, likelihood_stack
-from consilience.methods.evidence import Evidence, posterior_of_matches
+from consilience.methods.evidence import Evidence
 from consilience.methods.number import find_number, settle
 from consilience.methods.outliers import blends, describe_outliers, far_sites
 
@@ -87,5 +88,5 @@ def _judgement(
     }
     if outliers:
         judged["outliers"] = outliers
-    sure = posterior_of_matches(evidence, labels) if len(labels) <= _JUDGED_ROWS else None
+    sure = match_probabilities(evidence, labels) if len(labels) <= _JUDGED_ROWS else None
     return sure, judged

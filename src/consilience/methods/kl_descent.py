@@ -17,7 +17,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.group_sparse import binary_penalty, descend_binary
-from consilience.methods.combine import group_sums
+from consilience.matching.groups import group_sums
 from consilience.methods.geometry import KLGeometry
 from consilience.methods.kl_problem import Fit, Problem, compact, matched_cost, objective
 

@@ -7,7 +7,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.matching.assignment import assign_blocks
 from consilience.matching.group_sparse import solve_relaxed
-from consilience.methods.combine import plan_sums
+from consilience.matching.groups import plan_sums
 from consilience.methods.geometry import KLGeometry
 from consilience.methods.kl_descent import dissolve, refine
 from consilience.methods.kl_problem import Fit, Problem, compact, objective

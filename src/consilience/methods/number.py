@@ -14,8 +14,9 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families.ensemble import Stack
+from consilience.matching.places import ascend
 from consilience.methods.calibration import calibrated, heterogeneity
-from consilience.methods.evidence import Evidence, polish
+from consilience.methods.evidence import Evidence
 from consilience.methods.kl_descent import fit_number, without_one_group
 from consilience.methods.kl_problem import Fit, Problem
 
@@ -172,6 +173,6 @@ class _Search:
                 fit = _descend(problem, without_one_group(problem, fit), self.rng)
         size = max(self.path, key=self.path.__getitem__)
         if len(labels) <= _POLISH_ROWS:
-            self._offer(polish(self.evidence, self._labels[size], self.rng, _SWEEPS))
+            self._offer(ascend(self.evidence, self._labels[size], self.rng, _SWEEPS)[0])
             size = max(self.path, key=self.path.__getitem__)
         return self._labels[size]

@@ -8,7 +8,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families.ensemble import Stack
-from consilience.methods.combine import group_sums
+from consilience.matching.groups import group_sums
 from consilience.methods.evidence import Evidence
 
 _SHARES = np.linspace(0.1, 0.9, 9)[:, None]
