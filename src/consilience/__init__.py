@@ -10,13 +10,15 @@ from consilience.errors import ConsilienceError, FileFormatError, InputError, Op
 from consilience.evaluation import Evaluation, evaluate
 from consilience.families.posterior import Attached, Features, Posterior
 from consilience.matching import Matching
-from consilience.methods import Average, Concatenate, KLFusion, KMeans, Status
+from consilience.methods import AMPS, SPAHM, Average, Concatenate, KLFusion, KMeans, Status
 from consilience.models import describe, rebuild
 from consilience.result import Fusion
 
 __version__ = version("consilience")
 
 __all__ = [
+    "AMPS",
+    "SPAHM",
     "Attached",
     "Average",
     "Concatenate",

@@ -59,6 +59,9 @@ class Fusion:
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
     inputs
         What went in, in the order given.
+    atoms
+        Posterior over the points that stand for the fused components, given the matching (G, D): what SPAHM finds
+        beside `posterior`. None for methods without.
     """
 
     posterior: Posterior
@@ -70,6 +73,7 @@ class Fusion:
     provenance: Mapping[str, Any]
     inputs: tuple[FusionInput, ...] = field(repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
+    atoms: Posterior | None = field(default=None, repr=False)
 
     @cached_property
     def model(self) -> Any:

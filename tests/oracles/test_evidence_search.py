@@ -46,7 +46,7 @@ def test_a_match_is_as_sure_as_its_lead_over_the_best_matching_without_it(sizes,
     rng = np.random.default_rng(seed)
     every = matchings(sizes)
     for labels in [max(every, key=evidence.score), every[rng.integers(len(every))]]:
-        sure = match_probabilities(evidence, labels)
+        sure = match_probabilities(evidence.groups, labels)
         for row, site in enumerate(evidence.stack.owner):
             rest = [o for o in other_matchings(evidence, labels, site) if not same_company(evidence, o, labels, row)]
             lead = evidence.score(labels) - max(evidence.score(other) for other in rest)
@@ -55,7 +55,7 @@ def test_a_match_is_as_sure_as_its_lead_over_the_best_matching_without_it(sizes,
 
 def test_a_component_that_is_left_out_has_no_match_to_be_sure_of():
     evidence = evidence_of((2, 2, 1), 3)
-    sure = match_probabilities(evidence, np.array([0, -1, 0, 1, 1]))
+    sure = match_probabilities(evidence.groups, np.array([0, -1, 0, 1, 1]))
     assert np.isnan(sure).tolist() == [False, True, False, False, False]
 
 
@@ -65,7 +65,7 @@ def test_polishing_ends_where_no_site_can_do_better(sizes, seed):
     evidence = evidence_of(sizes, seed)
     every, rng = matchings(sizes), np.random.default_rng(seed)
     for start in rng.choice(len(every), size=4):
-        found = ascend(evidence, every[start], rng, 50)[0]
+        found = ascend(evidence.groups, every[start], rng, 50)[0]
         assert set(found) == set(range(found.max() + 1))
         score = evidence.score(found)
         slack = tolerances.ROOT_FINDING * abs(score)
@@ -75,5 +75,5 @@ def test_polishing_ends_where_no_site_can_do_better(sizes, seed):
 
 
 def test_polishing_leaves_out_what_is_left_out():
-    found = ascend(evidence_of((2, 2, 1), 5), np.array([0, -1, 0, 1, 1]), np.random.default_rng(0), 50)[0]
+    found = ascend(evidence_of((2, 2, 1), 5).groups, np.array([0, -1, 0, 1, 1]), np.random.default_rng(0), 50)[0]
     assert (found < 0).tolist() == [False, True, False, False, False]

@@ -12,10 +12,12 @@ for any f whatever: one assignment problem, solved exactly. No step can lower F.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.special import gammaln
 
 from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, consecutive, group_sums
@@ -40,6 +42,9 @@ class GroupObjective(Protocol):
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
         """Return by how much each of some groups rises (k, G) when it takes in each of some rows."""
+
+    def total(self, labels: Labels) -> float:
+        """Return what a matching with consecutive labels (L,) is worth."""
 
 
 def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups: GroupSums) -> Array:
@@ -72,25 +77,57 @@ def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups
     return gains
 
 
-def assign_or_open(gains: Array, opening: Array) -> Labels:
-    """Return for each row its group 0 ... G - 1, all different, or G + its own number where it opens a new one.
+@dataclass(frozen=True)
+class Openings:
+    """What it takes to open new groups.
 
-    Maximises the sum of `gains` (k, G) and `opening` (k,) of what is chosen. Where the best choices do not collide,
-    they are the optimum.
+    Parameters
+    ----------
+    max_groups
+        Number of groups at most; None sets no limit. No fewer than the largest site has components.
+    factorial
+        Whether the k-th group that a site opens is worth log k less, as in Yurochkin et al. (2019). That counts the
+        orders of new groups once more: the steps of different sites then belong to no common objective.
     """
-    n_rows, n_groups = gains.shape
-    here = np.arange(n_rows)
-    if n_groups == 0:
-        return here
-    best = gains.argmax(axis=1)
-    opens = opening > gains[here, best]
-    chosen = np.where(opens, n_groups + here, best)
-    if len(set(chosen.tolist())) == n_rows:
-        return chosen
-    private = np.full((n_rows, n_rows), _IMPOSSIBLE)
-    np.fill_diagonal(private, opening)
-    columns: Labels = linear_sum_assignment(np.concatenate([gains, private], axis=1), maximize=True)[1]
-    return columns
+
+    max_groups: int | None = None
+    factorial: bool = False
+
+    def best(self, gains: Array, opening: Array) -> Labels:
+        """Return for each row its group 0 ... G - 1, all different, or G + its own number where it opens a new one.
+
+        Maximises the sum of `gains` (k, G) and `opening` (k,) of what is chosen. Where the best choices do not collide
+        and new groups are not short, they are the optimum.
+        """
+        n_rows, n_groups = gains.shape
+        here = np.arange(n_rows)
+        room = n_rows if self.max_groups is None else min(n_rows, self.max_groups - n_groups)
+        if n_groups:
+            best = gains.argmax(axis=1)
+            opens = opening > gains[here, best]
+            chosen = np.where(opens, n_groups + here, best)
+        else:
+            opens, chosen = np.ones(n_rows, dtype=np.bool_), n_groups + here
+        count = np.count_nonzero(opens)
+        if len(set(chosen.tolist())) == n_rows and count <= (min(room, 1) if self.factorial else room):
+            return chosen
+        new = np.repeat(opening[:, None], room, axis=1)
+        if self.factorial:
+            new -= np.log(np.arange(1, room + 1))
+        columns: Labels = linear_sum_assignment(np.concatenate([gains, new], axis=1), maximize=True)[1]
+        return np.where(columns < n_groups, columns, n_groups + here)
+
+    def worth(self, gains: Array, opening: Array, chosen: Labels) -> float:
+        """Return what a choice adds, as ``best`` counts it."""
+        n_groups = gains.shape[1]
+        opens = chosen >= n_groups
+        kept = np.flatnonzero(~opens)
+        total = float(gains[kept, chosen[kept]].sum() + opening[opens].sum())
+        return total - float(gammaln(np.count_nonzero(opens) + 1.0)) if self.factorial else total
+
+
+ANY = Openings()
+"""As many new groups as pay."""
 
 
 class Places:
@@ -102,12 +139,10 @@ class Places:
         What the groups are worth.
     labels
         Group of each component (L,), -1 for one that is nowhere.
-    max_groups
-        Number of groups at most; None sets no limit.
     """
 
-    def __init__(self, objective: GroupObjective, labels: Labels, max_groups: int | None = None) -> None:
-        self.objective, self.labels, self.max_groups = objective, labels.copy(), max_groups
+    def __init__(self, objective: GroupObjective, labels: Labels) -> None:
+        self.objective, self.labels = objective, labels.copy()
         room = int(labels.max()) + 1 + int(np.diff(objective.offsets).max())
         sums = group_sums(objective.pieces, labels, np.ones(len(labels)), room)
         self._sums, self._mass = sums.sums, sums.mass
@@ -131,16 +166,6 @@ class Places:
         groups = GroupSums(self._sums[used], self._mass[used])
         return used, self.objective.gains(rows, groups), self.objective.opening(rows)
 
-    def best(self, rows: Labels, gains: Array, opening: Array) -> Labels:
-        """Return the best choice for each row, see ``assign_or_open``."""
-        spare = len(rows) if self.max_groups is None else self.max_groups - gains.shape[1]
-        chosen = assign_or_open(gains, opening)
-        if np.count_nonzero(chosen >= gains.shape[1]) <= spare:
-            return chosen
-        limited = np.concatenate([gains, np.repeat(opening[:, None], max(spare, 0), axis=1)], axis=1)
-        columns: Labels = linear_sum_assignment(limited, maximize=True)[1]
-        return np.where(columns < gains.shape[1], columns, gains.shape[1] + np.arange(len(rows)))
-
     def enter(self, rows: Labels, used: Labels, chosen: Labels) -> None:
         """Put rows into the groups that they chose, new ones where they opened one."""
         opens = chosen >= len(used)
@@ -162,7 +187,7 @@ class Places:
         self._mass[labels] += 1.0
 
 
-def grow(objective: GroupObjective, order: Labels, max_groups: int | None = None) -> Labels:
+def grow(objective: GroupObjective, order: Labels, openings: Openings = ANY) -> Labels:
     """Return the matching (L,) that adds one site after another, each matched exactly to what is there.
 
     Parameters
@@ -171,21 +196,21 @@ def grow(objective: GroupObjective, order: Labels, max_groups: int | None = None
         What is raised.
     order
         The sites (J,) in the order in which they come.
-    max_groups
-        Number of groups at most; None sets no limit.
+    openings
+        What it takes to open new groups.
     """
     nowhere = np.full(len(objective.pieces), -1, dtype=np.int64)
-    places = Places(objective, nowhere, max_groups)
+    places = Places(objective, nowhere)
     for site in order:
         rows = np.arange(objective.offsets[site], objective.offsets[site + 1])
         if rows.size:
             used, gains, opening = places.choices(rows)
-            places.enter(rows, used, places.best(rows, gains, opening))
+            places.enter(rows, used, openings.best(gains, opening))
     return consecutive(places.labels)
 
 
 def ascend(
-    objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, max_groups: int | None = None
+    objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, openings: Openings = ANY
 ) -> tuple[Labels, bool]:
     """Raise the objective site by site, each matched exactly given the others, with new groups where they pay.
 
@@ -199,44 +224,39 @@ def ascend(
         Draws the order of sites.
     sweeps
         Rounds over all sites at most.
-    max_groups
-        Number of groups at most; None sets no limit.
+    openings
+        What it takes to open new groups.
 
     Returns
     -------
     tuple
         Consecutive labels (L,) of no less value, and whether a whole round changed nothing.
     """
-    places = Places(objective, labels, max_groups)
+    places = Places(objective, labels)
     for _ in range(sweeps):
         changed = False
         for site in rng.permutation(len(objective.offsets) - 1):
             rows = places.rows(site)
             if rows.size:
-                changed |= _step(places, rows)
+                changed |= _step(places, rows, openings)
         if not changed:
             return consecutive(places.labels), True
     return consecutive(places.labels), False
 
 
-def _step(places: Places, rows: Labels) -> bool:
+def _step(places: Places, rows: Labels, openings: Openings) -> bool:
     """Match the rows of one site anew and return whether that was better."""
-    own, here = places.labels[rows], np.arange(len(rows))
+    own = places.labels[rows]
     places.leave(rows)
     used, gains, opening = places.choices(rows)
-    chosen = places.best(rows, gains, opening)
-    had = own_choices(used, own)
-    if np.array_equal(chosen, had):
-        places.come_back(rows, own)
-        return False
-    worth = np.concatenate([gains, opening[:, None]], axis=1)
-    before = float(worth[here, np.minimum(had, len(used))].sum())
-    better = float(worth[here, np.minimum(chosen, len(used))].sum()) > before + 1e-9 * abs(before)
-    if better:
-        places.enter(rows, used, chosen)
-    else:
-        places.come_back(rows, own)
-    return better
+    chosen, had = openings.best(gains, opening), own_choices(used, own)
+    if not np.array_equal(chosen, had):
+        before = openings.worth(gains, opening, had)
+        if openings.worth(gains, opening, chosen) > before + 1e-9 * abs(before):
+            places.enter(rows, used, chosen)
+            return True
+    places.come_back(rows, own)
+    return False
 
 
 def own_choices(used: Labels, own: Labels) -> Labels:

@@ -7,13 +7,15 @@ from dataclasses import fields
 from typing import Any
 
 from consilience.errors import OptionError
+from consilience.methods.amps import AMPS
 from consilience.methods.average import Average
 from consilience.methods.base import Assignment, Method, Outcome, Progress, Status
 from consilience.methods.clustering import KMeans
 from consilience.methods.concatenate import Concatenate
 from consilience.methods.kl import KLFusion
+from consilience.methods.spahm import SPAHM
 
-METHODS: tuple[type[Method], ...] = (KLFusion, KMeans, Average, Concatenate)
+METHODS: tuple[type[Method], ...] = (KLFusion, SPAHM, AMPS, KMeans, Average, Concatenate)
 """Every method, recommended ones first; a new one is one file and one line here."""
 
 
@@ -46,7 +48,9 @@ def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
 
 
 __all__ = [
+    "AMPS",
     "METHODS",
+    "SPAHM",
     "Assignment",
     "Average",
     "Concatenate",

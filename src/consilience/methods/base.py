@@ -56,6 +56,11 @@ class Assignment:
         How sure each match is (L,), as in Matching.
     details
         Further facts worth reporting, as JSON values.
+    averaged
+        Natural parameters of the fused components (G, P), for methods that find them with the matching; None averages
+        what was matched.
+    atoms
+        Posterior over the points that stand for the fused components (G, D), for methods that have one.
     """
 
     labels: Labels
@@ -65,6 +70,8 @@ class Assignment:
     coupling: Array | None = None
     confidence: Array | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    averaged: Array | None = None
+    atoms: Posterior | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +84,7 @@ class Outcome:
     history: Array
     status: Status
     details: Mapping[str, Any]
+    atoms: Posterior | None = None
 
 
 def silent(_done: int, _total: int) -> None:
@@ -127,10 +135,7 @@ class Method(ABC):
         if self.combine == "product":
             if not ensemble.family.has_width:
                 return [f"combine='product' means nothing for {ensemble.family.name}s, which have no width"]
-            pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
-            lacking = [name for name, posterior in pairs if posterior.prior is None]
-            if lacking:
-                return [f"combine='product' needs every model's prior, which is missing in {', '.join(lacking)}"]
+            return without_priors(ensemble, "combine='product'")
         return []
 
     def _told(self, fused: Posterior, silent_model: Posterior) -> Labels:
@@ -159,12 +164,13 @@ class Method(ABC):
         voting, total = canonical.voting(), len(canonical.natural)
         voted = self.match(voting, rng, progress)
         n_components = int(voted.labels.max()) + 1
-        posterior = combine(voting, voted.labels, n_components, self.combine, self.average)
+        known = voted.averaged
+        average = self.average if known is None else lambda _ensemble, _labels, _n_groups: known
+        posterior = combine(voting, voted.labels, n_components, self.combine, average)
         if self.relabels:
             order = _fused_order(posterior, voted.labels)
             posterior = posterior.take(order)
-            coupling = None if voted.coupling is None else voted.coupling[:, order]
-            voted = replace(voted, labels=np.append(np.argsort(order), -1)[voted.labels], coupling=coupling)
+            voted = _renumbered(voted, order)
         found = placed(voted, np.flatnonzero(canonical.row_weights > 0), total)
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
@@ -172,7 +178,24 @@ class Method(ABC):
         found = placed(found, origin, total)
         matching = Matching(found.labels, ensemble.owner, n_components, found.coupling, found.confidence)
         posterior = replace(posterior, source=dict(canonical.posteriors[0].source))
-        return Outcome(posterior, matching, found.objective, found.history, found.status, found.details)
+        return Outcome(posterior, matching, found.objective, found.history, found.status, found.details, found.atoms)
+
+
+def without_priors(ensemble: Ensemble, what: str) -> list[str]:
+    """Return why `what` is impossible for models that do not state their prior; empty when all do."""
+    pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
+    lacking = [name for name, posterior in pairs if posterior.prior is None]
+    return [f"{what} needs every model's prior, which is missing in {', '.join(lacking)}"] if lacking else []
+
+
+def _renumbered(found: Assignment, order: Labels) -> Assignment:
+    """Return an assignment with fused component ``order[g]`` as number g."""
+    return replace(
+        found,
+        labels=np.append(np.argsort(order), -1)[found.labels],
+        coupling=None if found.coupling is None else found.coupling[:, order],
+        atoms=None if found.atoms is None else found.atoms.take(order),
+    )
 
 
 def placed(found: Assignment, rows: Labels, total: int) -> Assignment:

@@ -18,6 +18,7 @@ from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Attached, Posterior
+from consilience.matching.conjugate import ConjugateGroups
 from consilience.matching.groups import group_sums
 
 Combine = Literal["barycenter", "product"]
@@ -97,11 +98,24 @@ def _totals(values: Array, labels: Labels, weights: Array, n_groups: int) -> Arr
     return totals.astype(np.float64, copy=False)
 
 
+def likelihoods(ensemble: Ensemble) -> Array:
+    """Return what each component says beyond its own site's prior (L, P); every site states one."""
+    own_priors = np.stack([p.prior for p in ensemble.posteriors if p.prior is not None])
+    beyond: Array = ensemble.natural - own_priors[ensemble.owner]
+    return beyond
+
+
+def conjugate_groups(ensemble: Ensemble, level: Array) -> ConjugateGroups:
+    """Return what groups of components that share a prior are worth; `level` (J + 1,) is that of n members as such."""
+    prior = common_prior(ensemble)
+    assert prior is not None  # noqa: S101  (methods refuse models without)
+    pieces = likelihoods(ensemble) * ensemble.row_weights[:, None]
+    return ConjugateGroups(ensemble.family, prior, pieces, ensemble.offsets, level)
+
+
 def _product(ensemble: Ensemble, labels: Labels, n_groups: int, prior: Array) -> Array:
     """Each site's own prior removed from each of its components, summed, and the common prior put back."""
-    own_priors = np.stack([p.prior for p in ensemble.posteriors if p.prior is not None])
-    likelihoods = ensemble.natural - own_priors[ensemble.owner]
-    natural: Array = prior + group_sums(likelihoods, labels, ensemble.row_weights, n_groups).sums
+    natural: Array = prior + group_sums(likelihoods(ensemble), labels, ensemble.row_weights, n_groups).sums
     faults = ensemble.family.check(natural)
     if faults:
         row, text = faults[0]

@@ -88,5 +88,5 @@ def _judgement(
     }
     if outliers:
         judged["outliers"] = outliers
-    sure = match_probabilities(evidence, labels) if len(labels) <= _JUDGED_ROWS else None
+    sure = match_probabilities(evidence.groups, labels) if len(labels) <= _JUDGED_ROWS else None
     return sure, judged

@@ -173,6 +173,6 @@ class _Search:
                 fit = _descend(problem, without_one_group(problem, fit), self.rng)
         size = max(self.path, key=self.path.__getitem__)
         if len(labels) <= _POLISH_ROWS:
-            self._offer(ascend(self.evidence, self._labels[size], self.rng, _SWEEPS)[0])
+            self._offer(ascend(self.evidence.groups, self._labels[size], self.rng, _SWEEPS)[0])
             size = max(self.path, key=self.path.__getitem__)
         return self._labels[size]

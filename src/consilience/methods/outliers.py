@@ -46,14 +46,14 @@ def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Label
     family = stack.family
     members = np.bincount(labels)
     copies = group_sums(stack.natural - family.flat, labels, np.ones(len(labels)), len(members)).means()
-    groups = evidence.of_groups(evidence.sums(labels))
+    groups = evidence.groups.value(evidence.groups.sums(labels))
     found: list[int] = []
     for group in np.flatnonzero(members <= max(_RARE, _RARE_SHARE * stack.n_sites)):
         others = np.flatnonzero((members > members[group]) & (np.arange(len(members)) != group))
         if not others.size:
             continue
         rows = np.flatnonzero(labels == group)
-        own = groups[group] - evidence.alone[rows].sum()
+        own = groups[group] - evidence.groups.alone[rows].sum()
         explained = sum(_as_blend(stack, evidence, heterogeneity, row, copies[others]) for row in rows.tolist())
         if explained > own:
             found += rows.tolist()
@@ -71,8 +71,8 @@ def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, 
         blended = family.flat + statistics
         sized = family.reweighted(blended, own / family.information(blended))
         prior = family.discounted(sized, 2.0 * heterogeneity)
-        joined = family.log_normalizer(prior + evidence.pieces[row])
-        result: Array = joined - family.log_normalizer(prior) - evidence.alone[row]
+        joined = family.log_normalizer(prior + evidence.groups.pieces[row])
+        result: Array = joined - family.log_normalizer(prior) - evidence.groups.alone[row]
         return result
 
     single = explained(copies)

@@ -1,0 +1,185 @@
+"""Point components that sites share at random: the marginal posterior of a matching under a Beta-Bernoulli process.
+
+Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, "Statistical Model Aggregation via Parameter Matching", NeurIPS 2019.
+Global atoms theta come from N(mu0, s0), every site holds each with a probability of the atom's own, and reports
+v ~ N(theta, s) of those that it holds (means and variances per dimension). With atoms and probabilities integrated out,
+the log posterior of a matching with groups of n members v, by y = (v - mu0) / sqrt(s) and r = s0 / s, is
+
+    sum_g { log p(n) + 1/2 sum_d [ (sum y)^2 r / (n r + 1) - log(n r + 1) ] } - 1/2 sum_l sum_d [ y^2 + log 2 pi s ],
+
+which is equation (8) completed by its constants; p(n) is in ``Sharing``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import betaln
+
+from consilience.checks import Array, Labels
+from consilience.matching.groups import GroupSums, group_sums
+
+_LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The Beta-Bernoulli process of who holds what, equation (2): log p(n) of an atom that n of J sites hold.
+
+    Integrating out its probability p gives log(concentration * mass) + log B(n, J - n + concentration). Given the
+    others, the log odds that a site holds an atom of m holders are log(m / (concentration + J - 1 - m)), and it holds a
+    new one at rate concentration * mass / (concentration + J - 1).
+
+    Parameters
+    ----------
+    n_sites
+        Number J of sites.
+    concentration
+        Of the process, alpha: the larger, the fewer sites share an atom.
+    mass
+        Of the process, gamma0: the larger, the more atoms.
+    clip
+        Holders beyond which the odds grow no more; None sets no limit (the published code has 10).
+    """
+
+    n_sites: int
+    concentration: float = 1.0
+    mass: float = 1.0
+    clip: int | None = None
+
+    @cached_property
+    def log_probability(self) -> Array:
+        """Return log p(n) (J + 1,), and 0 for n = 0."""
+        holders = np.arange(1.0, self.n_sites + 1.0)
+        rate = np.log(self.concentration * self.mass)
+        if self.clip is None:
+            held = rate + betaln(holders, self.n_sites - holders + self.concentration)
+        else:
+            others = self.concentration + self.n_sites - 1.0
+            few = np.minimum(holders[:-1], min(self.clip, self.n_sites - 1))
+            odds = np.log(few / (others - few))
+            held = rate - np.log(others) + np.concatenate([np.zeros(1), np.cumsum(odds)])
+        return np.concatenate([np.zeros(1), held])
+
+
+@dataclass(frozen=True, eq=False)
+class Normal:
+    """The law of atoms and of their copies, per dimension.
+
+    Parameters
+    ----------
+    mean
+        Mean mu0 of atoms (D,).
+    within
+        Variance s of a copy around its atom (D,).
+    between
+        Variance s0 of atoms around their mean (D,).
+    """
+
+    mean: Array
+    within: Array
+    between: Array
+
+    def atoms(self, sums: GroupSums) -> tuple[Array, Array]:
+        """Return mean and variance (G, D) of the atoms of groups, given sums and number of their copies."""
+        count = sums.mass[:, None]
+        total = self.within + count * self.between
+        return (self.mean * self.within + self.between * sums.sums) / total, self.within * self.between / total
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianAtoms:
+    """The log posterior of matchings of Gaussian point components: a ``GroupObjective``.
+
+    Parameters
+    ----------
+    pieces
+        What the sites report (L, D), best centred beforehand: sums of it are subtracted from one another.
+    offsets
+        Where each site starts, and the end (J + 1,).
+    law
+        Of atoms and copies.
+    sharing
+        Of who holds what.
+    marginal
+        Whether atoms are integrated out; else they take their likeliest values (the published form for networks, only
+        without estimation of variances), and the two logarithms of the objective vanish.
+    """
+
+    pieces: Array
+    offsets: Labels
+    law: Normal
+    sharing: Sharing
+    marginal: bool = True
+
+    def _whitened(self, sums: Array, count: Array | float) -> Array:
+        """Return sum (v - mu0) / sqrt(s) (n, D) of groups of so many members."""
+        whitened: Array = sums - np.multiply.outer(count, self.law.mean)
+        whitened *= self._scale
+        return whitened
+
+    @cached_property
+    def _scale(self) -> Array:
+        return 1.0 / np.sqrt(self.law.within)
+
+    @cached_property
+    def _shrinkage(self) -> Array:
+        """Return r / (n r + 1) / 2 (J + 1, D) for n = 0 ... J."""
+        ratio = self.law.between / self.law.within
+        shrinkage: Array = 0.5 * ratio / (np.arange(self.sharing.n_sites + 1.0)[:, None] * ratio + 1.0)
+        return shrinkage
+
+    @cached_property
+    def _level(self) -> Array:
+        """What a group of n members is worth whatever they are (J + 1,)."""
+        level = self.sharing.log_probability
+        if self.marginal:
+            ratio, count = self.law.between / self.law.within, np.arange(self.sharing.n_sites + 1.0)
+            level = level - 0.5 * np.log1p(count[:, None] * ratio).sum(axis=1)
+        return level
+
+    @cached_property
+    def _steps(self) -> tuple[Array, Array]:
+        """Return how shrinkage (J, D) and level (J,) change when a group of n takes in one more."""
+        return np.diff(self._shrinkage, axis=0), np.diff(self._level)
+
+    def opening(self, rows: Labels) -> Array:
+        """Return what each of some rows is worth as a group of its own (k,)."""
+        alone: Array = self._whitened(self.pieces[rows], 1.0) ** 2 @ self._shrinkage[1] + self._level[1]
+        return alone
+
+    def value(self, groups: GroupSums) -> Array:
+        """Return what groups are worth (n,), before the members' own constants."""
+        count = groups.mass.astype(np.int64)
+        sums = self._whitened(groups.sums, groups.mass)
+        worth: Array = np.einsum("nd,nd,nd->n", sums, sums, self._shrinkage[count]) + self._level[count]
+        return worth
+
+    def gains(self, rows: Labels, groups: GroupSums) -> Array:
+        """Return ``subtraction_gains`` of the value (k, G) as one matrix product."""
+        count = groups.mass.astype(np.int64)
+        sums, newcomers = self._whitened(groups.sums, groups.mass), self._whitened(self.pieces[rows], 1.0)
+        joined = self._shrinkage[count + 1]
+        crossed = joined * sums
+        crossed *= 2.0
+        shrinkage, level = self._steps
+        left = np.concatenate([newcomers**2, newcomers], axis=1)
+        gains: Array = left @ np.concatenate([joined, crossed], axis=1).T
+        gains += np.einsum("nd,nd,nd->n", sums, sums, shrinkage[count]) + level[count]
+        return gains
+
+    def sums(self, labels: Labels) -> GroupSums:
+        """Return sums and number of the members of each group."""
+        return group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)
+
+    def total(self, labels: Labels) -> float:
+        """Return the log posterior of a matching of all components with consecutive labels, in nats, up to P(v).
+
+        In the plug-in form it is without the two logarithms.
+        """
+        noise = 0.5 * float((self._whitened(self.pieces, np.ones(len(labels))) ** 2).sum())
+        if self.marginal:
+            noise += 0.5 * len(labels) * float((_LOG_TWO_PI + np.log(self.law.within)).sum())
+        return float(self.value(self.sums(labels)).sum()) - noise
