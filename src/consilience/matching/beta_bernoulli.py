@@ -82,6 +82,12 @@ class Normal:
     within: Array
     between: Array
 
+    def distance(self, other: Normal, spread: Array) -> float:
+        """Return the largest step between two laws: of means in widths of the data, of variances in ratios."""
+        means = np.abs(self.mean - other.mean) / np.sqrt(spread)
+        ratios = np.abs(np.log([self.within / other.within, self.between / other.between]))
+        return float(max(means.max(), ratios.max()))
+
     def atoms(self, sums: GroupSums) -> tuple[Array, Array]:
         """Return mean and variance (G, D) of the atoms of groups, given sums and number of their copies."""
         count = sums.mass[:, None]

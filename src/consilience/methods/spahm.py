@@ -22,7 +22,7 @@ from consilience.methods.atom_law import Copies, first_law, improved, spread_of
 from consilience.methods.base import Assignment, Method, Progress, Status, informed, match_informed, without_priors
 from consilience.methods.combine import conjugate_groups
 
-_SETTLED = 1e-6
+_SETTLED, _STEPS = 1e-6, 100  # a law has settled when a step moves it less, in widths; steps at most in one round
 _FIRST_SCALES = (1.0, 1.0, 4.0, 0.25)
 _JUDGED_ROWS = 2000
 
@@ -251,13 +251,12 @@ def _unchanged(objective: GroupObjective, labels: Labels) -> GroupObjective:
 
 def _improved(atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool) -> GaussianAtoms:
     """Return the objective with its law estimated anew, itself where that moves less than matters."""
-    law = improved(Copies(atoms.sums(labels), squares), atoms.law, spread, scalar=scalar)
-    steps = (
-        np.abs(law.mean - atoms.law.mean) / np.sqrt(spread),
-        np.abs(np.log(law.within / atoms.law.within)),
-        np.abs(np.log(law.between / atoms.law.between)),
-    )
-    return atoms if max(float(step.max()) for step in steps) < _SETTLED else replace(atoms, law=law)
+    copies, law = Copies(atoms.sums(labels), squares), atoms.law
+    for _ in range(_STEPS):
+        before, law = law, improved(copies, law, spread, scalar=scalar)
+        if law.distance(before, spread) < _SETTLED:
+            break
+    return atoms if law.distance(atoms.law, spread) < _SETTLED else replace(atoms, law=law)
 
 
 def _positive(value: object) -> bool:
