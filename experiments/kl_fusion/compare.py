@@ -18,6 +18,14 @@ from sklearn.mixture import BayesianGaussianMixture
 import consilience as cs
 
 PAPER = {"regularization": 0.1, "max_components": 10}  # lambda as the paper has it; twice the true number at most
+PUBLISHED_SPAHM = {
+    "within_variance": 1.0,
+    "between_variance": 1.0,
+    "restarts": 1,
+    "max_iterations": 10,
+    "factorial": True,
+    "clip": 10,
+}
 KMEANS = {"n_init": 8, "max_iter": 1000}
 CONCENTRATIONS = (0.01, 0.1, 1.0)
 DIRICHLET_PROCESS = {"covariance_type": "spherical", "n_init": 4, "max_iter": 1000}
@@ -123,13 +131,15 @@ METHODS: dict[str, Callable[[Simulation, int], Found | None]] = {
     "auto": lambda simulation, seed: fused(simulation),
     "paper": lambda simulation, seed: fused(simulation, assignment="relaxed", **PAPER),
     "paper, integral": lambda simulation, seed: fused(simulation, **PAPER),
+    "SPAHM": lambda simulation, seed: fused(simulation, method="spahm"),
+    "SPAHM, published": lambda simulation, seed: fused(simulation, method="spahm", **PUBLISHED_SPAHM),
     "pooled": lambda simulation, seed: pooled(simulation),
     "Dirichlet process": dirichlet_process,
     "k-means": kmeans,
     "floor": lambda simulation, seed: floor(simulation),
     "largest site": lambda simulation, seed: largest_site(simulation),
 }
-OURS = ("auto", "paper", "paper, integral", "floor")  # what the library's source has a part in
+OURS = ("auto", "paper", "paper, integral", "SPAHM", "SPAHM, published", "floor")  # what the library has a part in
 
 
 def hausdorff(a: np.ndarray, b: np.ndarray) -> float:

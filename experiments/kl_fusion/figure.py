@@ -13,6 +13,7 @@ STYLES = {
     "k-means": {"color": "tab:brown", "marker": "v", "label": "k-means, told the number"},
     "Dirichlet process": {"color": "tab:purple", "marker": "^", "label": "Dirichlet process"},
     "paper": {"color": "tab:orange", "marker": "s", "label": "KL-fusion, paper's λ"},
+    "SPAHM": {"color": "tab:red", "marker": "x", "label": "SPAHM"},
     "pooled": {"color": "tab:green", "marker": "D", "label": "all data pooled, told the number"},
     "auto": {"color": "tab:blue", "marker": "o", "linewidth": 3.0, "label": "fuse (default)"},
     "floor": {"color": "black", "linestyle": "--", "label": "told the matching"},

@@ -11,6 +11,8 @@ SHOWN = {
     "auto": "default",
     "paper": "paper's λ",
     "paper, integral": "paper's λ, integral",
+    "SPAHM": "SPAHM",
+    "SPAHM, published": "SPAHM, published settings",
     "Dirichlet process": "Dirichlet process",
     "k-means": "k-means",
     "pooled": "pooled",
@@ -65,7 +67,7 @@ def hausdorff_table() -> str:
 
 def number_table() -> str:
     """Return the error of the number of components of the methods that find it: mean over seeds, and the worst."""
-    names = ("auto", "paper", "paper, integral", "Dirichlet process", "largest site")
+    names = ("auto", "paper", "paper, integral", "SPAHM", "SPAHM, published", "Dirichlet process", "largest site")
     lines = [
         f"| sites hold | s | σ | seeds | {' | '.join(SHOWN[name] for name in names)} | Rand | left out | seconds |",
         f"| --- | ---: | ---: | ---: |{' ---: |' * (len(names) + 3)}",
