@@ -1,9 +1,9 @@
 """Posterior files: safetensors, with everything but arrays in one JSON document of the header.
 
-Format 1 (provisional until the statistical models are complete). Tensors, all float64: ``natural`` (L, P), and where
-present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and ``attached.NAME.precision``. The header's metadata has
-one key, ``consilience``, whose value is the JSON of ``Header``. One key, because the order of several is not fixed, and
-the same fusion must give the same bytes.
+Format 1: every later version of the library reads it, and what does not fit it will have another number. Tensors, all
+float64: ``natural`` (L, P), and where present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and
+``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of ``Header``.
+One key, because the order of several is not fixed, and the same fusion must give the same bytes.
 """
 
 from __future__ import annotations
