@@ -107,10 +107,14 @@ class AMPS(Method):
         for start, generator in enumerate(rng.spawn(restarts)):
             progress(start, restarts)
             order = np.arange(ensemble.n_sites) if start == 0 else generator.permutation(ensemble.n_sites)
-            labels, settled, values = self._start(objective, order, openings, generator)
+            labels = grow(objective, order, openings)
+            labels, settled, values = self._settle(objective, labels, openings, generator)
             if values[-1] > history[-1]:
                 best, converged, history = labels, settled, values
         progress(restarts, restarts)
+        while self.revisit and converged and (swapped := exchanged(objective, best)) is not None:
+            best, converged, values = self._settle(objective, swapped, openings, rng)
+            history += values
         return Assignment(
             best,
             -history[-1],
@@ -119,25 +123,17 @@ class AMPS(Method):
             confidence=match_probabilities(objective, best) if len(best) <= _JUDGED_ROWS else None,
         )
 
-    def _start(
-        self, objective: ValuedObjective, order: Labels, openings: Openings, rng: np.random.Generator
+    def _settle(
+        self, objective: ValuedObjective, labels: Labels, openings: Openings, rng: np.random.Generator
     ) -> tuple[Labels, bool, list[float]]:
-        """Return labels, whether they are settled, and the values on the way."""
-        labels = grow(objective, order, openings)
-        values = [objective.total(labels)]
-        if not self.revisit:
-            return labels, True, values
+        """Return labels after rounds over all sites, whether they are settled, and the values on the way."""
+        values, settled = [objective.total(labels)], not self.revisit
         for _ in range(self.max_iterations):
+            if settled:
+                break
             labels, settled = ascend(objective, labels, rng, 1, openings)
             values.append(objective.total(labels))
-            if not settled:
-                continue
-            swapped = exchanged(objective, labels)
-            if swapped is None:
-                return labels, True, values
-            labels = swapped
-            values.append(objective.total(labels))
-        return labels, False, values
+        return labels, settled, values
 
     def _objective(self, ensemble: Ensemble) -> tuple[ValuedObjective, Openings]:
         """Return what is raised, and how many components there may be."""
