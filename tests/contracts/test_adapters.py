@@ -105,10 +105,11 @@ def assert_same_labels(found, expected):
 
 
 def test_every_adapter_is_tested():
-    assert sorted(MODELS) == sorted(adapter.kind for adapter in ADAPTERS)
-    for adapter in ADAPTERS:
-        for model in MODELS[adapter.kind].values():
-            assert [other.kind for other in ADAPTERS if other.accepts(model)] == [adapter.kind]
+    """Those of other libraries have files of their own, since their models do not share scikit-learn's interface."""
+    assert sorted(MODELS) == sorted(adapter.kind for adapter in ADAPTERS if adapter.library == "sklearn")
+    for kind, models in MODELS.items():
+        for model in models.values():
+            assert [other.kind for other in ADAPTERS if other.accepts(model)] == [kind]
 
 
 every_model = pytest.mark.parametrize(("kind", "name"), CASES)

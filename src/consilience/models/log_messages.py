@@ -1,0 +1,97 @@
+"""Messages of a hidden Markov chain by logarithms: slower, and right however far apart its weights are.
+
+``forward_backward`` turns to this when weights are so small that scaled probabilities could underflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError
+
+_BLOCK = 1 << 18  # numbers at once, so that they stay in the cache
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """Marginals (n, K), expected transitions (K, K) and log p(x_t | x_1 .. x_{t-1}) (n,) of a chain."""
+
+    responsibilities: Array
+    transitions: Array
+    log_densities: Array
+
+
+def steps_of(lengths: Labels) -> list[Labels]:
+    """Return the rows of the first, second, ... steps of all sequences that are so long, the longest sequence first.
+
+    Examples
+    --------
+    >>> [rows.tolist() for rows in steps_of(np.array([1, 3]))]
+    [[1, 0], [2], [3]]
+    """
+    order = np.argsort(-lengths, kind="stable")
+    begin, descending = (np.cumsum(lengths) - lengths)[order], lengths[order]
+    running = np.searchsorted(-descending, -np.arange(int(descending[0])), side="left")
+    return [begin[:count] + step for step, count in enumerate(running.tolist())]
+
+
+def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> Messages:
+    """Return the marginals of the chain; arguments as of ``forward_backward``."""
+    steps = steps_of(lengths)
+    filtered, densities = forward_in_logs(log_start, log_transition, log_evidence, steps)
+    backward = np.zeros_like(log_evidence)
+    for rows, later in zip(steps[-2::-1], steps[:0:-1], strict=True):
+        ahead = log_evidence[later] + backward[later]
+        message = _log_sum(log_transition + ahead[:, None, :], 2)
+        backward[rows[: len(later)]] = message - message.max(axis=1, keepdims=True)
+    joint = filtered + backward
+    joint -= _log_sum(joint, 1)[:, None]
+    inside = np.ones(len(joint), dtype=bool)
+    inside[np.cumsum(lengths) - 1] = False  # nothing follows the last step of a sequence
+    before, ahead = np.flatnonzero(inside), log_evidence + backward
+    transitions = np.zeros_like(log_transition)
+    for rows in np.array_split(before, 1 + len(before) * log_transition.size // _BLOCK):
+        pairs = filtered[rows, :, None] + log_transition + ahead[rows + 1][:, None, :]
+        pairs = np.exp(pairs - pairs.max(axis=(1, 2), keepdims=True))
+        flat = pairs.reshape(len(rows), log_transition.size)
+        transitions += ((1.0 / flat.sum(axis=1)) @ flat).reshape(log_transition.shape)
+    return Messages(np.exp(joint), transitions, densities)
+
+
+def forward_in_logs(
+    log_start: Array, log_transition: Array, log_evidence: Array, steps: list[Labels]
+) -> tuple[Array, Array]:
+    """Return log p(z_t | x_1 .. x_t) (n, K) and log p(x_t | x_1 .. x_{t-1}) (n,).
+
+    Raises
+    ------
+    InputError
+        When a step has probability zero.
+    """
+    filtered, densities = np.empty_like(log_evidence), np.empty(len(log_evidence))
+    current = np.broadcast_to(log_start, (len(steps[0]), len(log_start)))
+    for number, rows in enumerate(steps):
+        if number > 0:
+            current = _log_sum(current[: len(rows), :, None] + log_transition, 1)
+        current = current + log_evidence[rows]
+        densities[rows] = total = _log_sum(current, 1)
+        if not total.min() > -np.inf:
+            raise InputError(
+                f"row {int(rows[total.argmin()])} has probability zero in this model after those before it"
+            )
+        filtered[rows] = current = current - total[:, None]
+    return filtered, densities
+
+
+def _log_sum(values: Array, axis: int) -> Array:
+    """Return log sum exp over an axis; minus infinity where all are."""
+    largest = values.max(axis=axis, keepdims=True)
+    largest[largest == -np.inf] = 0.0
+    values = values - largest
+    np.exp(values, out=values)
+    with np.errstate(divide="ignore"):
+        result: Array = np.log(values.sum(axis=axis)) + largest.squeeze(axis)
+    return result

@@ -1,0 +1,203 @@
+"""Transitions of a sticky hierarchical Dirichlet process: their posterior, and how often states are jumped to at all.
+
+With u_k ~ Beta(1, gamma) and beta_k = u_k prod_{l<k} (1 - u_l), a state's row of transition probabilities is
+pi_k ~ Dirichlet(eta beta + kappa e_k), and the first state of a sequence has pi_0 ~ Dirichlet(start beta). All states
+beyond the K that are used share one remainder column, K + 1. The variational family is q(u_k) = Beta(a_k, b_k) with
+a_k = rho_k omega_k and b_k = (1 - rho_k) omega_k, and q(pi_k) = Dirichlet(theta_k). Given the expected numbers of
+transitions M the best theta is M + eta E[beta] + kappa I, and what is left of the evidence bound is a function of
+(rho, omega) alone, which ``fit_sticks`` maximises.
+
+One term has no closed form, the logarithm of the Dirichlet's constant,
+
+    c_k = log Gamma(eta + kappa) - sum_l log Gamma(eta beta_l + kappa [l = k]).
+
+By log Gamma(x) = log Gamma(1 + x) - log x it is
+
+    c_k = log(eta beta_k + kappa) + sum_{l != k} log(eta beta_l) - log(eta + kappa) + R_k,
+    R_k = log Gamma(1 + eta + kappa) - sum_l log Gamma(1 + eta beta_l + kappa [l = k]),
+
+and both parts have bounds whose expectations are known. Since x -> log(eta e^x + kappa) and log Gamma are convex, by
+Jensen's inequality, and by chords of log Gamma(1 + kappa + eta beta_k) and of the other log Gamma(1 + eta beta_l),
+
+    E log(eta beta_k + kappa) >= log(eta exp(E log beta_k) + kappa),
+    R_k >= (1 - beta_k) (log Gamma(1 + eta + kappa) - log Gamma(1 + kappa) - log Gamma(1 + eta)) >= 0.
+
+For kappa = 0 the first is exact and the second zero: the bound of Hughes, Stephenson, Sudderth (2015), "Scalable
+adaptation of state complexity for nonparametric hidden Markov models". For kappa > 0 they take R_k >= 0 and the chord
+of the logarithm, which is minus infinity in the limit of kappa = 0; here that limit is the plain bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import betaln, digamma, expit, gammaln, polygamma
+
+from consilience.checks import Array, Labels
+
+_LOGIT, _LOG_OMEGA = 25.0, (-7.0, 30.0)  # bounds that no posterior comes near; they keep trial steps finite
+_EVERY_STEP = 1000
+
+
+@dataclass(frozen=True)
+class StickyPrior:
+    """Hyper-parameters.
+
+    Parameters
+    ----------
+    gamma
+        Concentration of the weights beta: the larger, the more states.
+    eta
+        Concentration of each row of transition probabilities around beta ("transition concentration").
+    kappa
+        What a row has more on staying where it is; 0 gives the plain hierarchical Dirichlet process.
+    start
+        Concentration of the probabilities of first states around beta.
+    """
+
+    gamma: float = 5.0
+    eta: float = 0.5
+    kappa: float = 10.0
+    start: float = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sticks:
+    """q(u_k) = Beta(rho_k omega_k, (1 - rho_k) omega_k), arrays (K,)."""
+
+    rho: Array
+    omega: Array
+
+    @property
+    def weights(self) -> Array:
+        """E[beta] (K + 1,), the remainder last; they sum to one."""
+        left = np.append(1.0, np.cumprod(1.0 - self.rho))
+        return np.append(self.rho, 1.0) * left
+
+    @property
+    def mean_logs(self) -> tuple[Array, Array]:
+        """E[log u_k] and E[log(1 - u_k)] (K,)."""
+        total = digamma(self.omega)
+        return digamma(self.rho * self.omega) - total, digamma((1.0 - self.rho) * self.omega) - total
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Expected numbers of transitions (K, K) and of first states (K,)."""
+
+    transitions: Array
+    starts: Array
+
+    def take(self, order: Labels) -> Counts:
+        """Return them with the states in another order, or only some of the states."""
+        return Counts(self.transitions[np.ix_(order, order)], self.starts[order])
+
+
+def sticks_of(weights: Array, omega: float) -> Sticks:
+    """Return sticks with these E[beta] (K + 1,), all positive, and the same omega everywhere.
+
+    Examples
+    --------
+    >>> sticks_of(np.array([0.5, 0.25, 0.25]), 10.0).rho
+    array([0.5, 0.5])
+    """
+    left = np.cumsum(weights[::-1])[::-1]
+    return Sticks(weights[:-1] / left[:-1], np.full(len(weights) - 1, omega))
+
+
+def first_sticks(n_states: int, prior: StickyPrior) -> Sticks:
+    """Return sticks that give all states and the remainder the same weight."""
+    return sticks_of(np.full(n_states + 1, 1.0 / (n_states + 1)), n_states + 1.0 + prior.gamma)
+
+
+def dirichlets(counts: Counts, weights: Array, prior: StickyPrior) -> tuple[Array, Array]:
+    """Return the Dirichlet parameters of first states (K + 1,) and of transitions (K, K + 1), given E[beta]."""
+    size = len(counts.starts)
+    start = prior.start * weights
+    transition = np.tile(prior.eta * weights, (size, 1))
+    start[:size] += counts.starts
+    transition[:, :size] += counts.transitions + prior.kappa * np.eye(size)
+    return start, transition
+
+
+def expected_logs(concentrations: Array) -> Array:
+    """Return E[log pi] of Dirichlets, the remainder left out: (K + 1,) to (K,), or (n, K + 1) to (n, K)."""
+    result: Array = digamma(concentrations[..., :-1]) - digamma(concentrations.sum(axis=-1, keepdims=True))
+    return result
+
+
+def sticks_bound(sticks: Sticks, counts: Counts, prior: StickyPrior) -> float:
+    """Return the terms of the evidence bound that depend on the sticks and the counts, theta at its best.
+
+    These are the bounds of all E[c_k], less the constants of all q(pi_k), less KL(q(u) || p(u)). For theta that belongs
+    to the same counts, adding -sum M E[log pi] - sum N_1 E[log pi_0] gives minus the Kullback-Leibler divergence of the
+    transitions from their prior.
+    """
+    return _bound(sticks, counts, prior)[0]
+
+
+def fit_sticks(counts: Counts, prior: StickyPrior, start: Sticks, steps: int = _EVERY_STEP) -> Sticks:
+    """Return sticks that raise ``sticks_bound`` by at most so many steps of L-BFGS, or `start` where none does."""
+    size = len(start.rho)
+
+    def negative(point: Array) -> tuple[float, Array]:
+        """Minus the bound and its slope at (logit rho, log omega)."""
+        sticks = Sticks(expit(point[:size]), np.exp(point[size:]))
+        value, by_rho, by_omega = _bound(sticks, counts, prior)
+        slope = np.concatenate([by_rho * sticks.rho * (1.0 - sticks.rho), by_omega * sticks.omega])
+        return -value, -slope
+
+    point = np.concatenate([np.log(start.rho) - np.log1p(-start.rho), np.log(start.omega)])
+    limits = [(-_LOGIT, _LOGIT)] * size + [_LOG_OMEGA] * size
+    options = {"maxiter": steps, "ftol": 1e-12, "gtol": 1e-8}
+    found = minimize(negative, point, jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    better = Sticks(expit(found.x[:size]), np.exp(found.x[size:]))
+    return better if -found.fun > sticks_bound(start, counts, prior) else start
+
+
+def _bound(sticks: Sticks, counts: Counts, prior: StickyPrior) -> tuple[float, Array, Array]:
+    """Return ``sticks_bound`` and its slopes along rho (K,) and omega (K,)."""
+    rho, omega, weights = sticks.rho, sticks.omega, sticks.weights
+    size = len(rho)
+    a, b = rho * omega, (1.0 - rho) * omega
+    log_u, log_rest = sticks.mean_logs
+    log_beta = np.append(log_u, 0.0) + np.append(0.0, np.cumsum(log_rest))  # E log beta (K + 1,)
+    # Bounds of the constants: log beta_l stands in all rows but that of l itself, where kappa is added.
+    own = prior.eta * np.exp(log_beta[:size]) + prior.kappa
+    shares = 1.0 - prior.kappa / own  # slopes of log(own) along log_beta
+    value = (size - 1.0) * log_beta[:size].sum() + size * log_beta[size] + np.log(own).sum() + log_beta.sum()
+    value += size * (size * np.log(prior.eta) - np.log(prior.eta + prior.kappa)) + size * np.log(prior.start)
+    chord = gammaln(1.0 + prior.eta + prior.kappa) - gammaln(1.0 + prior.kappa) - gammaln(1.0 + prior.eta)
+    value += chord * (size - weights[:size].sum())
+    slope = np.append(size + shares, size + 1.0)
+    # The constants of q(pi).
+    start, transition = dirichlets(counts, weights, prior)
+    value += gammaln(start).sum() - gammaln(start.sum()) + gammaln(transition).sum()
+    value -= gammaln(transition.sum(axis=1)).sum()
+    by_weight = prior.start * digamma(start) + prior.eta * digamma(transition).sum(axis=0)
+    # Minus the divergence of q(u) from Beta(1, gamma).
+    value += size * np.log(prior.gamma) + (prior.gamma - 1.0) * log_rest.sum()
+    value += (betaln(a, b) - (a - 1.0) * log_u - (b - 1.0) * log_rest).sum()
+    # Along a and b: what multiplies E log u and E log(1 - u), less what q(u) has of it.
+    later = np.cumsum(slope[::-1])[::-1][1:]  # sum of slopes beyond k
+    excess_u, excess_rest = slope[:size] - a + 1.0, later + prior.gamma - b
+    curve = polygamma(1, omega) * (excess_u + excess_rest)
+    by_a, by_b = excess_u * polygamma(1, a) - curve, excess_rest * polygamma(1, b) - curve
+    by_weight[:size] -= chord
+    weighted = by_weight * weights
+    beyond = np.cumsum(weighted[::-1])[::-1][1:]
+    by_rho = omega * (by_a - by_b) + weighted[:size] / rho - beyond / (1.0 - rho)
+    return float(value), by_rho, rho * by_a + (1.0 - rho) * by_b
+
+
+def canonical_sticks(counts: Counts, prior: StickyPrior) -> tuple[Sticks, Labels]:
+    """Return the sticks that belong to these counts, and the order of states that they are for.
+
+    States are taken from the most to the least visited, as stick-breaking has them, so that the result does not depend
+    on the order in which they are given.
+    """
+    visits = counts.transitions.sum(axis=0) + counts.starts
+    order = np.lexsort((counts.starts, np.diagonal(counts.transitions), visits))[::-1]
+    return fit_sticks(counts.take(order), prior, first_sticks(len(visits), prior)), order
