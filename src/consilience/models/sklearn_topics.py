@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.checks import Array
 from consilience.families import Dirichlet
 from consilience.families.posterior import Attached, Posterior
-from consilience.models.base import Adapter, set_sklearn_features, sklearn_features
-from consilience.models.scores import Scores
-from consilience.models.topic_evaluation import complete_documents, fold_in, split_tokens, tokens_of_topics
+from consilience.models.base import set_sklearn_features, sklearn_features
+from consilience.models.topics import TopicAdapter, posterior_of_topics, topic_prior_of
 
 
-class LatentDirichletAllocationAdapter(Adapter):
+class LatentDirichletAllocationAdapter(TopicAdapter):
     """Topic models: one Dirichlet over the vocabulary per topic, ``components_``.
 
     The topic prior is what every topic had before data; counts are tokens. The document prior of the fused model is the
@@ -23,21 +23,16 @@ class LatentDirichletAllocationAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.LatentDirichletAllocation"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "LatentDirichletAllocation"
-    takes_counts: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
         del samples
         self.fitted(model, "components_")
-        topics = np.asarray(model.components_, dtype=np.float64)
-        family = Dirichlet(topics.shape[1])
-        prior = float(model.topic_word_prior_)
-        return Posterior(
-            family,
-            family.to_natural(concentration=topics),
-            prior=np.full(family.size, prior - 1.0),
-            counts=np.maximum(topics.sum(axis=1) - prior * family.dim, 0.0),
-            attached={"doc_topic_prior": Attached(np.array(float(model.doc_topic_prior_)), (), "mean")},
+        topics, document_prior = self.topics(model)
+        return posterior_of_topics(
+            topics,
+            float(model.topic_word_prior_),
+            attached={"doc_topic_prior": Attached(np.array(document_prior), (), "mean")},
             features=sklearn_features(model),
             source={"kind": self.kind, "doc_topic_prior": "default" if model.doc_topic_prior is None else "given"},
         )
@@ -51,7 +46,7 @@ class LatentDirichletAllocationAdapter(Adapter):
         topics = posterior.parameters()["concentration"]
         given = posterior.source["doc_topic_prior"] == "given"
         document_prior = float(posterior.attached["doc_topic_prior"].values) if given else 1.0 / len(topics)
-        topic_prior = 1.0 / len(topics) if posterior.prior is None else float(posterior.prior[0] + 1.0)
+        topic_prior = float(topic_prior_of(posterior)[0])
         model = LatentDirichletAllocation(
             n_components=len(topics),
             doc_topic_prior=document_prior if given else None,
@@ -65,24 +60,6 @@ class LatentDirichletAllocationAdapter(Adapter):
         set_sklearn_features(model, posterior, topics.shape[1])
         return model
 
-    def scores(self, model: Any, data: Any) -> Scores:
-        """Return how well a tenth of every document's tokens is predicted from the others, by document completion.
-
-        The split is the same for every model, and a document weighs as much as it has held-out tokens. Its label is its
-        largest topic; usage counts tokens by the topic that explains them best, both from whole documents.
-        """
-        topics, prior = np.asarray(model.components_, dtype=np.float64), float(model.doc_topic_prior_)
-        completion = complete_documents(*split_tokens(data), topics, prior)
-        gamma = fold_in(data, topics, prior)
-        scored = completion.tokens > 0
-        return Scores(
-            name="log likelihood of held-out tokens",
-            unit="nats per token",
-            larger_is_better=True,
-            observations="documents",
-            values=completion.log_likelihood / np.where(scored, completion.tokens, 1.0),
-            weights=completion.tokens,
-            labels=np.where(data.sum(axis=1) > 0, gamma.argmax(axis=1), -1),
-            usage=tokens_of_topics(data, topics, gamma),
-            usage_unit="tokens",
-        )
+    def topics(self, model: Any) -> tuple[Array, float]:
+        """Return ``components_`` (K, V) and the document prior, the same for every topic."""
+        return np.asarray(model.components_, dtype=np.float64), float(model.doc_topic_prior_)

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.special import digamma
 
-from consilience.checks import Array, Labels, as_rows
+from consilience.checks import Array, Labels, as_rows, as_vector
 from consilience.errors import InputError
 
 HELD_OUT_SHARE = 0.1
@@ -155,7 +155,7 @@ def split_tokens(
 def fold_in(
     documents: Any,
     topics: ArrayLike,
-    document_prior: float,
+    document_prior: ArrayLike,
     *,
     tolerance: float = TOLERANCE,
     max_iterations: int = MAX_ITERATIONS,
@@ -173,7 +173,7 @@ def fold_in(
     topics
         Dirichlet parameters lambda (K, V), positive.
     document_prior
-        alpha, the same for every topic.
+        alpha: a number, the same for every topic, or one for each (K,).
     tolerance
         In tokens.
     max_iterations
@@ -187,17 +187,18 @@ def fold_in(
     """
     weights = as_rows("topics", topics)
     counts = as_counts("documents", documents, weights.shape[1])
-    if not 0.0 < document_prior < float("inf"):
-        raise InputError(f"document_prior: expected a positive number, found {document_prior}")
+    prior = as_vector("document_prior", document_prior, len(weights))
+    if not np.all((prior > 0.0) & (prior < np.inf)):
+        raise InputError(f"document_prior: expected a positive number for every topic, found {document_prior}")
     words = _exponentials((digamma(weights) - digamma(weights.sum(axis=1, keepdims=True))).T)
     gamma = np.empty((counts.shape[0], len(weights)))
     for row, present, tokens in _documents(counts):
-        gamma[row] = _settle(words[present], tokens, document_prior, tolerance, max_iterations)
+        gamma[row] = _settle(words[present], tokens, prior, tolerance, max_iterations)
     return gamma
 
 
 def complete_documents(
-    observed: Any, held_out: Any, topics: ArrayLike, document_prior: float, *, tolerance: float = TOLERANCE
+    observed: Any, held_out: Any, topics: ArrayLike, document_prior: ArrayLike, *, tolerance: float = TOLERANCE
 ) -> Completion:
     """Return how well `held_out` tokens are predicted from the `observed` ones of the same documents.
 
@@ -208,7 +209,7 @@ def complete_documents(
     topics
         Dirichlet parameters lambda (K, V), positive.
     document_prior
-        alpha, the same for every topic.
+        alpha: a number, the same for every topic, or one for each (K,).
     tolerance
         Of ``fold_in``.
 
@@ -249,7 +250,7 @@ def tokens_of_topics(documents: Any, topics: ArrayLike, gamma: Array) -> Labels:
     return tokens.astype(np.int64)
 
 
-def _settle(words: Array, tokens: Array, prior: float, tolerance: float, max_iterations: int) -> Array:
+def _settle(words: Array, tokens: Array, prior: Array, tolerance: float, max_iterations: int) -> Array:
     """Return gamma (K,) of one document, from the topics' factors (words, K) and its `tokens` (words,)."""
     topics = np.ascontiguousarray(words.T)
     gamma = np.ones(len(topics))
