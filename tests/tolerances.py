@@ -53,6 +53,10 @@ CONJUGATE_UPDATE = 1e-9
 
 # scikit-learn's topic models use a digamma of their own, and documents are iterated on until they change little.
 DIGAMMA_OF_SCIKIT_LEARN = 1e-8
+# gensim works in single precision by default: 6e-8 of each number, summed over some ten words or topics.
+SINGLE_PRECISION = 1e-6
+# Proportions of documents that single precision iterated on until they changed by 1e-9.
+LIBRARY_DOCUMENT_STEP = 1e-5
 
 # -- The number of components.
 
@@ -60,3 +64,14 @@ DIGAMMA_OF_SCIKIT_LEARN = 1e-8
 PLANTED = 0.4
 # The search for heterogeneity stops within some thousandths of its maximum, so sureness repeats to this much.
 CALIBRATION = 2e-3
+
+# -- Sparse Gaussian processes.
+
+# Kernel matrices at close inducing inputs have a condition of up to 1e8, by which rounding grows.
+CLOSE_INDUCING_INPUTS = 1e-8
+# Noise of 1e-6 on inducing values, beside a process that has none.
+JITTERED = 1e-5
+# GPyTorch adds jitter to predictive variances, of 1e-6 or what the model says.
+GPYTORCH_JITTER = 1e-5
+# Central differences of fourth order with steps of 1e-3.
+DIFFERENCES = 1e-6

@@ -1,4 +1,4 @@
-"""The paper's figures 2 and 3, drawn from the results."""
+"""The paper's figures 2, 3 and 4, drawn from the results."""
 
 from __future__ import annotations
 
@@ -88,4 +88,24 @@ def draw_topics(columns: dict[str, dict[str, list[Any]]], path: Path) -> None:
         right.set_xlabel("seconds of fusing (pooled models are not fused)")
         for axis in (left, right):
             axis.grid(alpha=0.3)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def draw_topics_time(columns: dict[str, dict[str, list[Any]]], path: Path) -> None:
+    """Write log likelihood a held-out token against the time of fusing; lines are models that are not fused."""
+    fused = sorted((name for name in columns if columns[name]["seconds"][0] is not None), key=str.lower)
+    with mpl.rc_context(ALIKE):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axis = figure.subplots()
+        for number, name in enumerate(fused):
+            found = columns[name]
+            axis.plot(found["seconds"], found["log_likelihood"], "o", color=f"C{number}", markersize=4, label=name)
+        for name, line in zip((name for name in columns if name not in fused), ("--", ":", "-."), strict=False):
+            level = columns[name]["log_likelihood"]
+            axis.axhline(sum(level) / len(level), color="0.4", linestyle=line, linewidth=1.0, label=name)
+        axis.set_xscale("log")
+        axis.set_xlabel("seconds of fusing")
+        axis.set_ylabel("log likelihood a held-out token, nats")
+        axis.grid(alpha=0.3)
+        figure.legend(loc="outside right center", frameon=False)
         figure.savefig(path, metadata={"Date": None})

@@ -10,7 +10,17 @@ from consilience.errors import ConsilienceError, FileFormatError, InputError, Op
 from consilience.evaluation import Evaluation, evaluate
 from consilience.families.posterior import Attached, Features, Posterior
 from consilience.matching import Matching
-from consilience.methods import AMPS, SPAHM, Average, Concatenate, KLFusion, KMeans, Status
+from consilience.methods import (
+    AMPS,
+    SPAHM,
+    Average,
+    Concatenate,
+    DirichletProcess,
+    KLFusion,
+    KMeans,
+    PredictionEnsemble,
+    Status,
+)
 from consilience.models import describe, rebuild
 from consilience.result import Fusion
 
@@ -23,6 +33,7 @@ __all__ = [
     "Average",
     "Concatenate",
     "ConsilienceError",
+    "DirichletProcess",
     "Evaluation",
     "Features",
     "FileFormatError",
@@ -33,6 +44,7 @@ __all__ = [
     "Matching",
     "OptionError",
     "Posterior",
+    "PredictionEnsemble",
     "Status",
     "UnsupportedError",
     "__version__",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from numbers import Integral
@@ -24,6 +24,7 @@ from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
 from consilience.methods.base import Progress, silent
 from consilience.models import adapter_of, describe, rebuild
+from consilience.models.ensemble import ensemble_of
 from consilience.models.given import Given, gather
 from consilience.result import Fusion, FusionInput
 
@@ -47,7 +48,8 @@ def fuse(
     Parameters
     ----------
     models
-        Fitted models, Posteriors, or paths of posterior files, mixed if they describe the same kind of thing.
+        Fitted models, Posteriors, or paths of posterior files, mixed if they describe the same kind of thing. Topic
+        models that name their words may have different vocabularies: the fused one has all words.
     method
         A name (see ``consilience methods``) or a method object; None takes the recommended one.
     weights
@@ -88,7 +90,7 @@ def fuse(
     """
     if engine is not None:
         raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
-    given, problems = gather(models, samples)
+    given, alignment, problems = gather(models, samples)
     chosen = make_method(_recommended(given) if method is None else method, options)
     if problems:
         raise InputError(problems)
@@ -96,6 +98,8 @@ def fuse(
     seed, generator = _seeded(rng)
     with _progress(progress) as report:
         outcome = chosen.fuse(ensemble, generator, report)
+    if alignment is not None:
+        outcome = replace(outcome, details={**outcome.details, "vocabulary": alignment.details()})
     adapter = adapter_of(outcome.posterior)
     if adapter is not None:
         posterior = adapter.recombine(outcome.posterior, ensemble.posteriors, ensemble.site_weights)
@@ -123,7 +127,9 @@ def fuse(
             FusionInput(one.name, one.posterior, float(weight), one.digest)
             for one, weight in zip(given, ensemble.site_weights, strict=True)
         ),
-        _rebuild=rebuild,
+        _rebuild=_rebuilds(chosen, ensemble),
+        keeps_models=chosen.keeps_models,
+        atoms=outcome.atoms,
     )
 
 
@@ -144,7 +150,7 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
-    given, problems = gather(models, samples)
+    given, _, problems = gather(models, samples)
     chosen = make_method(_recommended(given) if method is None else method, options)
     try:
         if len({one.posterior.family for one in given}) == 1:
@@ -198,6 +204,13 @@ def _recommended(given: Sequence[Given]) -> str:
     """Return the method for models of this kind."""
     adapter = adapter_of(given[0].posterior) if given else None
     return RECOMMENDED if adapter is None else adapter.recommended
+
+
+def _rebuilds(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]:
+    """Return what makes the fused model: of the fused posterior, or all models side by side."""
+    if not method.keeps_models:
+        return rebuild
+    return lambda _: ensemble_of([rebuild(posterior) for posterior in ensemble.posteriors], ensemble.site_weights)
 
 
 def _seeded(rng: object) -> tuple[int | None, np.random.Generator]:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checks import Array
+from consilience.errors import InputError
 from consilience.families.posterior import Posterior
 from consilience.io.posterior_file import write_posterior
 from consilience.matching.result import Matching
 from consilience.methods.base import Status
+from consilience.methods.ensemble import NO_FILE
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,8 @@ class Fusion:
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
     inputs
         What went in, in the order given.
+    keeps_models
+        Whether `model` is all models side by side, which no file holds.
     atoms
         Posterior over the points that stand for the fused components, given the matching (G, D): what SPAHM finds
         beside `posterior`. None for methods without.
@@ -73,11 +77,12 @@ class Fusion:
     provenance: Mapping[str, Any]
     inputs: tuple[FusionInput, ...] = field(repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
+    keeps_models: bool = False
     atoms: Posterior | None = field(default=None, repr=False)
 
     @cached_property
     def model(self) -> Any:
-        """A fitted model of the kind that went in, with the fused components."""
+        """A fitted model of the kind that went in, with the fused components; for an ensemble, a ModelEnsemble."""
         return self._rebuild(self.posterior)
 
     @property
@@ -91,24 +96,43 @@ class Fusion:
         Raises
         ------
         InputError
-            When the path cannot be written.
+            When the path cannot be written, or the fused model is an ensemble.
         """
+        if self.keeps_models:
+            raise InputError(f"{path}: {NO_FILE}")
         write_posterior(Path(path), self.posterior, dict(self.provenance))
 
-    def report(self, path: str | Path) -> None:
+    def report(self, path: str | Path, *, data: Any = None, truth: Any = None) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
 
-        It shows names, counts and parameters of the models that went in, so keep it where these may be seen.
+        It shows names, counts and parameters of the models that went in, and what `data` show of the fused one, so keep
+        it where these may be seen.
+
+        Parameters
+        ----------
+        path
+            Where to; usually ``*.html``.
+        data
+            Rows (T, D) by name, or one array of them: for a hidden Markov model, sequences whose states are decoded and
+            drawn over time; for a sparse Gaussian process, inputs with their targets in the last column. Instead of an
+            array also a table with named columns, or the path of a .csv, .npy or .npz file.
+        truth
+            Known labels (T,) by name, or for the one array, to hold beside the decoded states; or the name of the
+            column of `data` that has them.
 
         Raises
         ------
         InputError
-            When the path cannot be written.
+            When the path cannot be written, the data do not fit, or nothing of data is shown of such models.
+        OptionError
+            For a truth without data.
         """
+        from consilience.models.illustration import illustrate
         from consilience.report.content import content_of  # here, so that fusing alone starts without jinja2
         from consilience.report.page import write_page
 
         posteriors = {(one.name, one.sha256): one.posterior for one in self.inputs}
         records = self.provenance["inputs"]
         known = [posteriors.get((record["name"], record.get("sha256"))) for record in records]
-        write_page(Path(path), content_of(self.provenance, self.posterior, known))
+        shown = illustrate(self.posterior, data, truth)
+        write_page(Path(path), content_of(self.provenance, self.posterior, known, shown, self.atoms))

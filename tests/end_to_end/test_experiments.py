@@ -85,7 +85,10 @@ def test_figures_are_drawn_and_are_the_same_bytes_again(tmp_path):
     for name in ("a", "b"):
         figure.draw(points, tmp_path / f"{name}.svg")
         figure.draw_topics(columns, tmp_path / f"{name}-topics.svg")
-    for ending in (".svg", "-topics.svg"):
+        figure.draw_topics_time(
+            {**columns, "pooled": {**columns["auto"], "seconds": [None]}}, tmp_path / f"{name}-time.svg"
+        )
+    for ending in (".svg", "-topics.svg", "-time.svg"):
         assert (tmp_path / f"a{ending}").read_bytes() == (tmp_path / f"b{ending}").read_bytes()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,13 @@ from consilience.errors import InputError, OptionError
 from consilience.io.atomic import refuse_unwritable
 from consilience.io.posterior_file import FileSummary, read_summary
 from consilience.io.recipe import Recipe, parse_yaml, read_recipe
-from consilience.methods import METHODS
+from consilience.methods import METHODS, make_method
+from consilience.methods.ensemble import NO_FILE
 from consilience.report.words import printable
 from consilience.result import Fusion
+
+_FEW = 8
+"""Models that are named in a line; more are counted."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,6 +69,8 @@ def fuse(
     target = output or (None if plan.output is None else Path(plan.output))
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
+    if plan.method is not None and make_method(plan.method, plan.options).keeps_models:
+        raise InputError(f"{target}: {NO_FILE}")
     refuse_unwritable(target)
     page = page or (None if plan.report is None else Path(plan.report))
     if page is not None:
@@ -188,9 +194,25 @@ def _summary(fusion: Fusion) -> str:
     if fusion.details.get("left_out"):
         lines.append(f"{fusion.details['left_out']} components with too few observations were left out")
     lines += [f"{printable(record['name'])}: {record['why']}" for record in fusion.details.get("outliers", [])]
+    if "vocabulary" in fusion.details:
+        lines += _vocabulary(fusion.details["vocabulary"])
     if fusion.details.get("violations"):
         lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
     return "\n".join(lines)
+
+
+def _vocabulary(found: Mapping[str, Any]) -> list[str]:
+    """Return what is said of models whose words were aligned."""
+    missing = found["missing"].items()
+    lacking = ", ".join(f"{printable(name)} lacks {count}" for name, count in sorted(missing)[:_FEW])
+    more = f" and {len(missing) - _FEW} more models lack some" if len(missing) > _FEW else ""
+    return [
+        f"vocabulary of {found['size']} words" + (f"; {lacking}{more}" if missing else ", put in alphabetical order"),
+        *(
+            f"{printable(name)}: shares only {100 * share:.1f} % of its words with any other model"
+            for name, share in sorted(found.get("apart", {}).items())
+        ),
+    ]
 
 
 def _inspection(file: Path, summary: FileSummary) -> str:

@@ -14,19 +14,47 @@ from consilience.io.atomic import refuse_unwritable
 @click.argument("fused", type=click.Path(path_type=Path))
 @click.argument("sites", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the page, HTML.")
+@click.option(
+    "--data",
+    "data",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A sequence whose states are drawn over time, or rows to hold against the curve of a Gaussian process: .csv,"
+    " .npy or .npz. May be given several times.",
+)
+@click.option("--truth", metavar="COLUMN", help="The column of the data with the true label of every step.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
-def report(fused: Path, sites: tuple[Path, ...], output: Path, quiet: bool) -> None:
-    """Write a page about FUSED, and about its SITES where their files are given."""
+def report(
+    fused: Path, sites: tuple[Path, ...], output: Path, data: tuple[Path, ...], truth: str | None, quiet: bool
+) -> None:
+    """Write a page about FUSED, and about its SITES where their files are given.
+
+    With --data it also shows what the fused model says of these; such a page stays where the data may be seen.
+    """
     from consilience.report.files import content_of_files  # here, so that the other commands start without jinja2
     from consilience.report.page import write_page
 
     refuse_report(output, (fused, *sites))
-    write_page(output, content_of_files(fused, sites))
+    refuse_report(output, data, "data")
+    write_page(output, content_of_files(fused, sites, _by_name(data), truth))
     if not quiet:
         click.echo(f"wrote {output}")
 
 
-def refuse_report(output: Path, others: tuple[Path, ...]) -> None:
+def _by_name(files: tuple[Path, ...]) -> dict[str, Path] | None:
+    """Return files of data by what to call them: their names without folder and suffix, where these differ."""
+    if not files:
+        return None
+    stems = [file.stem for file in files]
+    if len(set(stems)) == len(files):
+        return dict(zip(stems, files, strict=True))
+    names = [str(file) for file in files]
+    if double := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise InputError(f"{double[0]}: is given twice; leave one out")
+    return dict(zip(names, files, strict=True))
+
+
+def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models") -> None:
     """Raise when a report cannot be written, or would take the place of one of the other files of the job.
 
     Raises
@@ -41,4 +69,4 @@ def refuse_report(output: Path, others: tuple[Path, ...]) -> None:
         except (OSError, ValueError):  # one of them does not exist, or cannot
             same = False
         if same:
-            raise InputError(f"{output}: is also a file of models; give another name to the report")
+            raise InputError(f"{output}: is also a file of {what}; give another name to the report")

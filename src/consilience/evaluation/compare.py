@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from consilience.checks import Labels
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
-from consilience.evaluation.data import Columns, observations
 from consilience.evaluation.paired import paired_difference
 from consilience.evaluation.result import Evaluation, Score
 from consilience.families.posterior import Features, Posterior
 from consilience.io.posterior_file import read_posterior
 from consilience.models import ADAPTERS, Adapter, describe, rebuild
+from consilience.models.observations import Columns, observations
 from consilience.models.scores import Scores
+from consilience.models.vocabulary import given_words, of_words
 from consilience.result import Fusion
 
 FEW = 50
@@ -49,6 +50,8 @@ def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
     given the others, nats per token; the split is fixed. With `labels`, also the adjusted mutual information between
     classes and components.
 
+    A fused topic model may have words that the site has not; it is asked how well it predicts words that both know.
+
     Use data that neither model was trained on: scores on a model's own training data favour that model.
 
     Parameters
@@ -58,8 +61,9 @@ def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
     own
         The site's own model, of the same kind and with the same columns: the same choices.
     data
-        Rows (n, D); for topic models word counts (n, V), dense or sparse; or a table with named columns; or the path of
-        a .csv, .npy or .npz file. Named columns are matched by name when the models know names; others are ignored.
+        Rows (n, D); for topic models counts (n, V) of the words of the site's own model, dense or sparse; or a table
+        with named columns; or the path of a .csv, .npy or .npz file. Named columns are matched by name when the models
+        know names; others are ignored.
     labels
         The class of every row (n,), where known; or the name of a column of `data`; or the path of a file with one
         class a line.
@@ -87,13 +91,16 @@ def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
     >>> evaluation.better, evaluation.fused_usage
     ('fused', array([50, 50, 50]))
     """
-    both = (_given(fused, "the fused model"), _given(own, "your own model"))
+    theirs, mine = _given(fused, "the fused model"), _given(own, "your own model")
+    both = (_in_words_of(mine, theirs), mine)
     problems = _disagreements(*both)
     if problems:
         raise InputError(problems)
     named = [one.posterior.features.names for one in both]
     adapter = both[0].adapter
-    columns = Columns(both[0].dim, named[0] or named[1], adapter.takes_counts)
+    count = adapter.columns(both[0].posterior)
+    names = (named[0] or named[1]) if count == both[0].dim else None  # of a symbol's column, nobody knows the name
+    columns = Columns(count, names, adapter.takes_counts)
     found = observations(data, labels, columns)
     name = str(data) if isinstance(data, str | Path) else "data"
     fused_scores, own_scores = (_scored(one, found.values, name) for one in both)
@@ -134,6 +141,17 @@ def _given(model: Any, role: str) -> _Given:
             return _Given(name, fitted, posterior, adapter)
     known = ", ".join(adapter.kind for adapter in ADAPTERS)
     raise UnsupportedError(f"{name}: is {posterior.family} of no library's model, which has no score; known: {known}")
+
+
+def _in_words_of(own: _Given, fused: _Given) -> _Given:
+    """Return fused topics given that only the words of the site's own model are looked at, in its order."""
+    words = own.posterior.features.names
+    if words is None or not (of_words(own.posterior) and of_words(fused.posterior)):
+        return fused
+    if words == fused.posterior.features.names or not set(words) <= set(fused.posterior.features.names or ()):
+        return fused
+    posterior = given_words(fused.posterior, words)
+    return replace(fused, model=rebuild(posterior), posterior=posterior)
 
 
 def _disagreements(fused: _Given, own: _Given) -> list[str]:

@@ -12,10 +12,21 @@ from consilience.methods.average import Average
 from consilience.methods.base import Assignment, Method, Outcome, Progress, Status
 from consilience.methods.clustering import KMeans
 from consilience.methods.concatenate import Concatenate
+from consilience.methods.dirichlet_process import DirichletProcess
+from consilience.methods.ensemble import PredictionEnsemble
 from consilience.methods.kl import KLFusion
 from consilience.methods.spahm import SPAHM
 
-METHODS: tuple[type[Method], ...] = (KLFusion, SPAHM, AMPS, KMeans, Average, Concatenate)
+METHODS: tuple[type[Method], ...] = (
+    KLFusion,
+    SPAHM,
+    AMPS,
+    KMeans,
+    DirichletProcess,
+    Average,
+    Concatenate,
+    PredictionEnsemble,
+)
 """Every method, recommended ones first; a new one is one file and one line here."""
 
 
@@ -54,10 +65,12 @@ __all__ = [
     "Assignment",
     "Average",
     "Concatenate",
+    "DirichletProcess",
     "KLFusion",
     "KMeans",
     "Method",
     "Outcome",
+    "PredictionEnsemble",
     "Progress",
     "Status",
     "make_method",

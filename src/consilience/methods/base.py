@@ -96,8 +96,8 @@ class Method(ABC):
     """A way to fuse posteriors; its fields are its options.
 
     Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
-    comes out), ``paper`` (a key of docs/refs.bib, or why there is none), and ``relabels`` (whether the numbering of
-    local components is without meaning for it).
+    comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``relabels`` (whether the numbering of local
+    components is without meaning for it), and ``keeps_models`` (whether the fused model is all models side by side).
     """
 
     name: ClassVar[str]
@@ -106,6 +106,7 @@ class Method(ABC):
     gives: ClassVar[str]
     paper: ClassVar[str]
     relabels: ClassVar[bool] = True
+    keeps_models: ClassVar[bool] = False
 
     combine: Combine = field(default="barycenter", kw_only=True)
 

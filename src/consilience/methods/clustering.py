@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from consilience.checks import is_count, is_number
+from consilience.checks import Labels, is_count, is_number
 from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
@@ -79,7 +79,11 @@ class KMeans(Method):
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
         progress(self.restarts, self.restarts)
-        pairs = np.unique(np.stack([ensemble.owner, best.labels]), axis=1).shape[1]
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-        details = {"violations": len(best.labels) - pairs}
+        details = {"violations": violations(ensemble, best.labels)}
         return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)
+
+
+def violations(ensemble: Ensemble, labels: Labels) -> int:
+    """Return how many components share a cluster with an earlier one of their own model."""
+    return len(labels) - np.unique(np.stack([ensemble.owner, labels]), axis=1).shape[1]

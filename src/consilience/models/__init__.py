@@ -8,16 +8,33 @@ from typing import Any
 from consilience.errors import InputError, UnsupportedError
 from consilience.families.posterior import Features, Posterior
 from consilience.models.base import Adapter
+from consilience.models.gaussian_topics import GaussianTopicsAdapter
+from consilience.models.gensim_lda import LdaModelAdapter
+from consilience.models.gpytorch_sparse_gp import ApproximateGPAdapter
+from consilience.models.hmmlearn_categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
+from consilience.models.hmmlearn_gaussian import GaussianHMMAdapter
+from consilience.models.hmmlearn_variational_gaussian import VariationalGaussianHMMAdapter
 from consilience.models.sklearn_bayesian_mixture import BayesianGaussianMixtureAdapter
 from consilience.models.sklearn_kmeans import KMeansAdapter
 from consilience.models.sklearn_mixture import GaussianMixtureAdapter
 from consilience.models.sklearn_topics import LatentDirichletAllocationAdapter
+from consilience.models.sparse_gp_adapter import SparseGPAdapter
+from consilience.models.sticky_hdp_hmm import StickyHDPHMMAdapter
 
 ADAPTERS: tuple[Adapter, ...] = (
     BayesianGaussianMixtureAdapter(),
     GaussianMixtureAdapter(),
     KMeansAdapter(),
     LatentDirichletAllocationAdapter(),
+    LdaModelAdapter(),
+    GaussianTopicsAdapter(),
+    SparseGPAdapter(),
+    ApproximateGPAdapter(),
+    GaussianHMMAdapter(),
+    VariationalGaussianHMMAdapter(),
+    CategoricalHMMAdapter(),
+    VariationalCategoricalHMMAdapter(),
+    StickyHDPHMMAdapter(),
 )
 """Every adapter; a new one is one file and one line here."""
 

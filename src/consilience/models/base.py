@@ -32,6 +32,8 @@ class Adapter(ABC):
     class_name: ClassVar[str]
     takes_counts: ClassVar[bool] = False
     """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
+    words: ClassVar[bool] = False
+    """Whether the columns are the words of a vocabulary, by which models of different vocabularies are aligned."""
     recommended: ClassVar[str] = "kl"
     """The method that ``method=None`` takes for such models."""
 
@@ -55,6 +57,10 @@ class Adapter(ABC):
         """
         del sites, weights
         return fused
+
+    def columns(self, posterior: Posterior) -> int:
+        """Return how many columns the data have that such models are scored on."""
+        return int(getattr(posterior.family, "dim", 0))
 
     @abstractmethod
     def scores(self, model: Any, data: Any) -> Scores:

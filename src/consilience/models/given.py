@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from consilience.families.posterior import Features, Posterior
 from consilience.io.posterior_file import read_posterior
 from consilience.io.provenance import file_digest
 from consilience.models import describe
+from consilience.models.vocabulary import Alignment, align
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,11 @@ class Given:
     digest: str | None
 
 
-def gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list[Given], list[str]]:
-    """Return what could be read of `models`, and every problem with them, each naming its model."""
+def gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list[Given], Alignment | None, list[str]]:
+    """Return what could be read of `models`, how words were aligned, and every problem, each naming its model.
+
+    Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
+    """
     if isinstance(models, str | Path) or not isinstance(models, Sequence):
         raise InputError(f"models: expected a list of models or paths, found {type(models).__name__}")
     if samples is not None:
@@ -45,14 +49,19 @@ def gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list
         except InputError as error:
             prefix = "" if isinstance(model, str | Path) else f"model {number}: "
             problems += [f"{prefix}{problem}" for problem in error.problems]
-    problems += _disagreements(given)
+    posteriors, alignment, unaligned = align([one.name for one in given], [one.posterior for one in given])
+    given = [replace(one, posterior=posterior) for one, posterior in zip(given, posteriors, strict=True)]
+    problems += _disagreements(given, unaligned)
     if len(models) < 2:
         problems.append(f"fusing takes at least two models, found {len(models)}")
-    return given, problems
+    return given, alignment, problems
 
 
-def _disagreements(given: list[Given]) -> list[str]:
-    """Return how the models differ in what must agree, and which files were given twice."""
+def _disagreements(given: list[Given], unaligned: list[str]) -> list[str]:
+    """Return how the models differ in what must agree, and which files were given twice.
+
+    `unaligned` is why words could not be aligned: then nothing else is said of columns.
+    """
     problems: list[str] = []
     digests: dict[str, str] = {}
     for one in given:
@@ -68,16 +77,17 @@ def _disagreements(given: list[Given]) -> list[str]:
             if theirs.source.get(key) != mine.source.get(key)
         ]
         problems += sources
-        if theirs.family != mine.family and not sources:
+        if theirs.family != mine.family and not sources and not unaligned:
             problems.append(f"{one.name}: is {theirs.family}, expected {mine.family} as in {first.name}")
-    alike = [one for one in given if one.posterior.family == given[0].posterior.family]
-    return problems + _feature_disagreements(alike) + _attached_disagreements(alike)
+    alike = [one for one in given if unaligned or one.posterior.family == given[0].posterior.family]
+    stated = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
+    return problems + unaligned + _feature_disagreements(alike, stated) + _attached_disagreements(alike)
 
 
-def _feature_disagreements(given: list[Given]) -> list[str]:
-    """Return who states other names, units, scaling or classes than the first model that states any."""
+def _feature_disagreements(given: list[Given], fields: Sequence[str]) -> list[str]:
+    """Return who states another value of any of these `fields` of its features than the first model that states one."""
     problems: list[str] = []
-    for field in ("names", "units", "scaling", "classes"):
+    for field in fields:
         stated = [one for one in given if getattr(one.posterior.features, field) is not None]
         for one in stated[1:]:
             first, other = (Features(**{field: getattr(m.posterior.features, field)}) for m in (stated[0], one))

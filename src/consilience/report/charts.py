@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
-from consilience.report.content import Component
 from consilience.report.findings import Size
+from consilience.report.members import Component
 from consilience.report.svg import WIDTH, Scale, drawing, element, line, text, tick_label, ticks, whole_ticks
 from consilience.report.words import counted, fixed, number
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from consilience.errors import FileFormatError, InputError
 from consilience.families.posterior import Posterior
 from consilience.io.posterior_file import read_posterior
 from consilience.io.provenance import file_digest
+from consilience.models.illustration import illustrate
+from consilience.models.vocabulary import of_words, over
 from consilience.report.content import Content, content_of
 
 
-def content_of_files(fused: Path, sites: Sequence[Path]) -> Content:
+def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth: Any = None) -> Content:
     """Return what the report shows of a fused file.
 
     Parameters
@@ -21,13 +24,17 @@ def content_of_files(fused: Path, sites: Sequence[Path]) -> Content:
         The file that a fusion was saved to.
     sites
         Files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
+    data, truth
+        What to show of the fused model, as in ``models.illustration.illustrate``.
 
     Raises
     ------
     FileFormatError
         For files that cannot be read, or a first one that no fusion wrote.
     InputError
-        Listing the sites that the fused file was not made from, and what contradicts itself.
+        Listing the sites that the fused file was not made from, what contradicts itself, and data that do not fit.
+    OptionError
+        For a truth without data.
     """
     posterior, provenance = read_posterior(fused)
     if provenance is None:
@@ -58,10 +65,22 @@ def content_of_files(fused: Path, sites: Sequence[Path]) -> Content:
         elif place[digest] in given:
             problems.append(f"{site}: is the same file as {given[place[digest]]}; leave one out")
         else:
-            found[place[digest]], given[place[digest]] = read, site
+            found[place[digest]], given[place[digest]] = _in_words_of(posterior, read), site
     if problems:
         raise InputError(problems)
+    shown = illustrate(posterior, data, truth)
     try:
-        return content_of(provenance, posterior, found)
+        return content_of(provenance, posterior, found, shown)
     except InputError as error:
         raise FileFormatError([f"{fused}: {problem}" for problem in error.problems]) from error
+
+
+def _in_words_of(fused: Posterior, site: Posterior) -> Posterior:
+    """Return a site's topics over the words of the fused ones, as they were fused."""
+    words = fused.features.names
+    if not (of_words(fused) and of_words(site)) or words is None or site.features.names in (None, words):
+        return site
+    try:
+        return over(site, words)
+    except InputError:  # it was not fused to these words, which is said of its family or is not seen
+        return site

@@ -14,6 +14,7 @@ from typing import Any
 from consilience.methods.base import Status
 
 _NO_DETAILS = ("n_components", "status", "objective", "history")
+_VARIANCES = ("within_variance", "between_variance")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,15 @@ class Size:
 
     n_components: int
     value: float
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How models of different words were aligned: words in all, (model, how many it lacks), (model, part it shares)."""
+
+    size: int
+    missing: tuple[tuple[str, float], ...]
+    apart: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,11 @@ class Findings:
         How much sites differ, by block of parameters.
     outliers
         (name of the site, why).
+    vocabulary
+        How words were aligned; None where all models had the same.
+    spread
+        Standard deviations of copies about their component and of components about their mean, each the root of a mean
+        variance; None for methods that do not estimate them.
     further
         Other details, each one value.
     unshown
@@ -60,6 +75,8 @@ class Findings:
     measure: str
     heterogeneity: tuple[tuple[str, float], ...]
     outliers: tuple[tuple[str, str], ...]
+    vocabulary: Vocabulary | None
+    spread: tuple[float, float] | None
     further: tuple[tuple[str, Any], ...]
     unshown: tuple[str, ...]
 
@@ -73,9 +90,13 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     """Return the findings in the ``result`` of a provenance."""
     status = str(result.get("status", "unknown"))
     measure = next((name for name in ("criterion", "cost") if _path(result.get("path"), name)), "")
-    path, heterogeneity = _path(result.get("path"), measure), _heterogeneity(result.get("heterogeneity"))
-    outliers = _outliers(result.get("outliers"))
-    drawn = {"path": path, "heterogeneity": heterogeneity, "outliers": outliers}
+    path, heterogeneity = _path(result.get("path"), measure), _by_name(result.get("heterogeneity"))
+    outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
+    variances = [_finite(result.get(name)) for name in _VARIANCES]
+    known = [value**0.5 for value in variances if value is not None and value >= 0]
+    spread = (known[0], known[1]) if len(known) == len(_VARIANCES) else None
+    drawn = {"path": path, "heterogeneity": heterogeneity, "outliers": outliers, "vocabulary": vocabulary}
+    drawn |= dict.fromkeys(_VARIANCES, spread)
     others = {name: value for name, value in result.items() if name not in _NO_DETAILS and not drawn.get(name)}
     single = {name: value for name, value in others.items() if isinstance(value, str | int | float | None)}
     return Findings(
@@ -87,6 +108,8 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
         measure=measure,
         heterogeneity=heterogeneity,
         outliers=outliers,
+        vocabulary=vocabulary,
+        spread=spread,
         further=tuple(sorted(single.items())),
         unshown=tuple(sorted(name for name, value in others.items() if name not in single and value)),
     )
@@ -124,12 +147,20 @@ def _path(values: object, measure: str) -> tuple[Size, ...]:
     return tuple(sorted(sizes, key=lambda size: size.n_components))
 
 
-def _heterogeneity(values: object) -> tuple[tuple[str, float], ...]:
+def _by_name(values: object) -> tuple[tuple[str, float], ...]:
+    """Return (name, number), the largest first, or nothing where anything else is among them."""
     if not isinstance(values, Mapping):
         return ()
     found = [(str(name), _finite(value)) for name, value in values.items()]
     kept = [(name, value) for name, value in found if value is not None]
     return tuple(sorted(kept, key=lambda pair: (-pair[1], pair[0]))) if len(kept) == len(found) else ()
+
+
+def _vocabulary(values: object) -> Vocabulary | None:
+    size = _finite(values.get("size")) if isinstance(values, Mapping) else None
+    if not isinstance(values, Mapping) or size is None or size != int(size):
+        return None
+    return Vocabulary(int(size), _by_name(values.get("missing")), _by_name(values.get("apart")))
 
 
 def _outliers(values: object) -> tuple[tuple[str, str], ...]:

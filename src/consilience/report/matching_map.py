@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
-from consilience.report.content import Component, Site
+from consilience.report.members import Component, Site
 from consilience.report.svg import WIDTH, drawing, element, text
 from consilience.report.words import counted, fixed, shortened
 

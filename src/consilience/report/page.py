@@ -17,8 +17,10 @@ from consilience.io.atomic import write_bytes
 from consilience.methods import METHODS
 from consilience.report import charts
 from consilience.report.content import Content
+from consilience.report.curves import COLOURS, process_figure, site_tint
 from consilience.report.matching_map import SITES_AT_MOST, matching_map, shares
 from consilience.report.plane import plane
+from consilience.report.states import SEQUENCES_AT_MOST, STATES_AT_MOST, timelines, transitions
 from consilience.report.words import counted, fixed, number, printable, shortened
 
 _MEANINGS = {
@@ -51,18 +53,23 @@ def render(content: Content) -> str:
         style=_style(),
         style_hash=base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode(),
         most=SITES_AT_MOST,
+        most_sequences=SEQUENCES_AT_MOST,
+        most_states=STATES_AT_MOST,
+        colours=COLOURS,
+        site_tint=site_tint,
         summaries={kind.name: kind.summary for kind in METHODS},
         meanings=_MEANINGS,
     )
     return _dense(page).strip() + "\n"
 
 
-def _figures(content: Content) -> Mapping[str, Markup | None]:
+def _figures(content: Content) -> Mapping[str, Any]:
     """Return every figure that there is something to draw of."""
     sites, components, findings = content.sites, content.components, content.findings
     many = len(sites) > SITES_AT_MOST
     dropping = sum(any(label < 0 for label in site.labels or ()) for site in sites)
     compared = any(one.entropy is not None and one.local_entropies for one in components)
+    chain, process = content.chain, content.process
     return {
         "map": matching_map(sites, len(components)) if content.matched and not many else None,
         "shares": shares(components, len(sites), dropping) if content.matched and many else None,
@@ -70,6 +77,9 @@ def _figures(content: Content) -> Mapping[str, Markup | None]:
         "path": charts.path(findings.path, len(components), findings.measure) if len(findings.path) > 1 else None,
         "uncertainty": charts.uncertainty(components) if compared else None,
         "plane": plane(content.plane) if content.plane is not None else None,
+        "transitions": transitions(chain.states) if chain is not None and len(chain.states) <= STATES_AT_MOST else None,
+        "timelines": timelines(chain) if chain is not None else [],
+        "process": process_figure(process) if process is not None and process.inducing else None,
     }
 
 

@@ -28,13 +28,17 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Rows (n, D) in float64, or counts (n, V) as a CSR array; classes (n,) as numbers from 0, where given."""
+    """Rows (n, D) in float64, or counts (n, V) as a CSR array.
+
+    Where classes were given, `labels` (n,) has a number from 0 for every row, the place of its class in `classes`.
+    """
 
     values: Any
     labels: Labels | None
+    classes: tuple[str, ...] = ()
 
 
-def observations(data: Any, labels: Any, columns: Columns) -> Observations:
+def observations(data: Any, labels: Any, columns: Columns, name: str = "data", what: str = "labels") -> Observations:
     """Return `data` and `labels` as the models need them.
 
     Parameters
@@ -45,20 +49,24 @@ def observations(data: Any, labels: Any, columns: Columns) -> Observations:
         The class of every row, the name of a column of `data`, the path of a file with one class a line, or None.
     columns
         What the models expect.
+    name, what
+        What messages call the data, unless they are a file, and the labels.
 
     Raises
     ------
     InputError
         For data that do not fit, naming file, row and column, what was expected and what was found.
     """
-    name = str(data) if isinstance(data, str | Path) else "data"
-    values, classes = _read(data, labels, columns) if isinstance(data, str | Path) else _take(data, labels, columns)
+    is_path = isinstance(data, str | Path)
+    name = str(data) if is_path else name
+    values, classes = _read(data, labels, columns) if is_path else _take(name, data, labels, columns)
     checked = _checked(name, values, columns)
     if labels is None:
         return Observations(checked, None)
     if classes is None:
-        classes = _labels_elsewhere(name, labels, checked.shape[0])
-    return Observations(checked, _as_classes(classes, checked.shape[0]))
+        classes = _labels_elsewhere(name, labels, checked.shape[0], what)
+    names, numbers = _as_classes(classes, checked.shape[0], what)
+    return Observations(checked, numbers, names)
 
 
 def _read(path: str | Path, labels: Any, columns: Columns) -> tuple[Any, Sequence[Any] | None]:
@@ -80,13 +88,13 @@ def _read(path: str | Path, labels: Any, columns: Columns) -> tuple[Any, Sequenc
     return table.numbers(places), classes
 
 
-def _take(data: Any, labels: Any, columns: Columns) -> tuple[Any, Sequence[Any] | None]:
+def _take(name: str, data: Any, labels: Any, columns: Columns) -> tuple[Any, Sequence[Any] | None]:
     """Return the values of an array or of a table with named columns, and of its column of labels."""
     if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
         return data, None
     header = tuple(str(column) for column in data.columns)
     label = labels if isinstance(labels, str) and labels in header else None
-    taken = [data.columns[place] for place in _places("data", header, columns, label)]
+    taken = [data.columns[place] for place in _places(name, header, columns, label)]
     return data[taken].to_numpy(), None if label is None else data[label].to_numpy()
 
 
@@ -94,7 +102,8 @@ def _places(name: str, header: Sequence[str], columns: Columns, label: str | Non
     """Return where in `header` the models' columns are; without names, all but the labels in their order."""
     if columns.names is None:
         places = [place for place, column in enumerate(header) if column != label]
-        _right_width(name, len(places), columns)
+        lacking = "" if label is None or label in header else f", none of them called {label!r}"
+        _right_width(name, len(places), columns, lacking)
         return places
     if missing := [column for column in columns.names if column not in header]:
         others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
@@ -105,10 +114,10 @@ def _places(name: str, header: Sequence[str], columns: Columns, label: str | Non
     return [where[column] for column in columns.names]
 
 
-def _right_width(name: str, found: int, columns: Columns) -> None:
+def _right_width(name: str, found: int, columns: Columns, lacking: str = "") -> None:
     if found != columns.count:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
-        raise InputError(f"{name}: has {found} columns, expected {columns.count}{expected}")
+        raise InputError(f"{name}: has {found} columns{lacking}, expected {columns.count}{expected}")
 
 
 def _checked(name: str, values: Any, columns: Columns) -> Any:
@@ -152,7 +161,7 @@ def _numbers_of_objects(name: str, values: Any) -> Any:
         raise InputError(f"{name}: expected numbers, found {type(values.flat[0]).__name__} and others") from error
 
 
-def _labels_elsewhere(name: str, labels: Any, count: int) -> Any:
+def _labels_elsewhere(name: str, labels: Any, count: int, what: str) -> Any:
     """Return labels that are not a column of the data: given as they are, or in a file."""
     if not isinstance(labels, str | Path):
         return labels
@@ -162,7 +171,7 @@ def _labels_elsewhere(name: str, labels: Any, count: int) -> Any:
     except (OSError, ValueError):  # a name that no file can have
         there = False
     if not there:
-        raise InputError(f"labels: {str(labels)!r} is neither a column of {name} nor a file")
+        raise InputError(f"{what}: {str(labels)!r} is neither a column of {name} nor a file")
     if path.suffix.lower() in (".npy", ".npz"):
         return read_array(path)
     table = read_csv(path)
@@ -174,15 +183,16 @@ def _labels_elsewhere(name: str, labels: Any, count: int) -> Any:
     return classes
 
 
-def _as_classes(labels: Any, count: int) -> Labels:
-    """Return one number from 0 for every distinct label (n,)."""
+def _as_classes(labels: Any, count: int, what: str) -> tuple[tuple[str, ...], Labels]:
+    """Return the distinct labels, and the number of each row's (n,)."""
     if sparse.issparse(labels):
-        raise InputError("labels: expected one class for every row, found a sparse matrix")
+        raise InputError(f"{what}: expected one class for every row, found a sparse matrix")
     found = np.asarray(labels)
     if found.shape != (count,):
-        raise InputError(f"labels: expected one class for each of the {count} rows, found shape {found.shape}")
+        raise InputError(f"{what}: expected one class for each of the {count} rows, found shape {found.shape}")
     texts = [str(value) for value in found.tolist()]
     missing = [row for row, text in enumerate(texts) if text.strip().lower() in ("", "nan", "none", "nat", "<na>")]
     if missing:
-        raise InputError(f"labels: row {missing[0]}, counted from 0: expected a class, found none")
-    return np.unique(texts, return_inverse=True)[1].astype(np.int64)
+        raise InputError(f"{what}: row {missing[0]}, counted from 0: expected a class, found none")
+    names, numbers = np.unique(texts, return_inverse=True)
+    return tuple(names.tolist()), numbers.astype(np.int64)

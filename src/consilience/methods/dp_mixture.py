@@ -1,0 +1,145 @@
+"""A Dirichlet-process mixture of Gaussians over points, by variational inference (Blei and Jordan 2006).
+
+scikit-learn's mixture with stick-breaking weights fits it; here are its base law and how the settings are chosen. In
+the units of the points' own spread, the mean of a cluster is drawn around zero with variance about 1, and its points
+around it with a variance of about `share`: with mean precision ``share`` and D degrees of freedom at ``share`` each.
+A share of 1 / D in both is scikit-learn's default, in which clusters far apart are hard to believe. Share and
+concentration are those of the greatest lower bound. What scikit-learn leaves out of its bound, since it is constant in
+one fit, differs between settings and is added: T sticks with their priors B(1, a) = 1 / a, and T base laws.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+
+CovarianceType = Literal["diag", "spherical"]
+
+_ROUNDING = 1e-12
+_FAR = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What is fitted.
+
+    Parameters
+    ----------
+    truncation
+        Number T of sticks, at most that of the points.
+    covariance_type
+        ``"diag"`` or ``"spherical"``.
+    concentration
+        Of the Dirichlet process: the larger, the more clusters.
+    share
+        Variance of points around their cluster's mean, in that of all.
+    """
+
+    truncation: int
+    covariance_type: CovarianceType
+    concentration: float
+    share: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureFit:
+    """A mixture.
+
+    Parameters
+    ----------
+    setting
+        What was fitted.
+    labels
+        Cluster of each point (N,), consecutive from 0; clusters that no point is surest of are dropped.
+    confidence
+        Probability of that cluster (N,).
+    bounds
+        Lower bound of the log evidence after each iteration, in nats, up to what is the same for every setting.
+    converged
+        Whether the last iteration changed it by less than 1e-3.
+    """
+
+    setting: Setting
+    labels: Labels
+    confidence: Array
+    bounds: Array
+    converged: bool
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters that points are in."""
+        return int(self.labels.max()) + 1
+
+
+def standardised(points: Array, covariance_type: CovarianceType) -> Array:
+    """Return points (N, D) less their median, in units of their spread; (N, 0) where they are all the same.
+
+    Diagonal covariances do not mind the units of coordinates, so each is divided by its own standard deviation.
+    Spherical ones do: all are divided by one number, the root mean of their variances. Points more than ten times as
+    far from the median as is typical have no say in that, or one fit gone wrong would make all others look alike.
+    Coordinates that are all the same are left out.
+    """
+    offsets = points - np.median(points, axis=0)
+    varying = offsets.std(axis=0) > _ROUNDING * np.abs(points).max(axis=0)
+    offsets = offsets[:, varying]
+    if not offsets.shape[1]:
+        return offsets
+    first = _spread(offsets, covariance_type)
+    distances = np.linalg.norm(offsets / first, axis=1)
+    near = distances <= _FAR * np.median(distances)
+    spread = _spread(offsets[near], covariance_type)
+    return offsets / np.where(spread > _ROUNDING * first, spread, first)
+
+
+def _spread(offsets: Array, covariance_type: CovarianceType) -> Array:
+    """Return the standard deviation of every coordinate (D,), or the root mean of the variances (1,)."""
+    variances = offsets.var(axis=0)
+    return np.sqrt(variances if covariance_type == "diag" else variances.mean(keepdims=True))
+
+
+def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: int, seed: int) -> MixtureFit:
+    """Return the fit of greatest lower bound of `restarts` starts from k-means++ seeds.
+
+    Parameters
+    ----------
+    points
+        From ``standardised`` (N, D), at least two and not all the same.
+    setting
+        What to fit.
+    restarts, max_iterations
+        Number of starts, and of iterations of each at most.
+    seed
+        Of the starts.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import BayesianGaussianMixture
+
+    dim, share = points.shape[1], setting.share
+    spread: Any = dim * share if setting.covariance_type == "spherical" else np.full(dim, dim * share)
+    model = BayesianGaussianMixture(
+        n_components=setting.truncation,
+        covariance_type=setting.covariance_type,
+        weight_concentration_prior_type="dirichlet_process",
+        weight_concentration_prior=setting.concentration,
+        mean_prior=np.zeros(dim),
+        mean_precision_prior=share,
+        degrees_of_freedom_prior=dim,
+        covariance_prior=spread,
+        n_init=restarts,
+        init_params="k-means++",
+        max_iter=max_iterations,
+        random_state=seed,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what it says is the status of the fusion
+        model.fit(points)
+    shares = model.predict_proba(points)
+    labels = np.unique(shares.argmax(axis=1), return_inverse=True)[1].astype(np.int64)
+    base = np.log(setting.concentration) + 0.5 * dim * (1 + dim) * np.log(share)
+    bounds = np.asarray(getattr(model, "lower_bounds_", [model.lower_bound_]))  # the path is known from 1.6 on
+    return MixtureFit(setting, labels, shares.max(axis=1), bounds + setting.truncation * base, bool(model.converged_))
