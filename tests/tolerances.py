@@ -48,6 +48,8 @@ LOCAL_OPTIMUM = 0.02
 DESCENT = 1e-10
 # A textbook update from pooled data sums the same few thousand numbers in another order, minus means of size ten.
 CONJUGATE_UPDATE = 1e-9
+# scikit-learn's variational mixtures stop when the bound rises by less than 1e-3, and add 1e-6 to every variance.
+VARIATIONAL_BOUND = 1e-2
 
 # -- Adapters.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from numbers import Integral
@@ -91,7 +91,7 @@ def fuse(
     if engine is not None:
         raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
     given, alignment, problems = gather(models, samples)
-    chosen = make_method(_recommended(given) if method is None else method, options)
+    chosen = _chosen(method, options, given)
     if problems:
         raise InputError(problems)
     ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
@@ -151,7 +151,7 @@ def check(
         When the method or an option does not exist.
     """
     given, _, problems = gather(models, samples)
-    chosen = make_method(_recommended(given) if method is None else method, options)
+    chosen = _chosen(method, options, given)
     try:
         if len({one.posterior.family for one in given}) == 1:
             of_given = None if weights is None or len(given) < len(models) else weights
@@ -200,10 +200,14 @@ def load(path: str | Path) -> Posterior:
     return read_posterior(Path(path))[0]
 
 
-def _recommended(given: Sequence[Given]) -> str:
-    """Return the method for models of this kind."""
+def _chosen(method: str | Method | None, options: Mapping[str, Any], given: Sequence[Given]) -> Method:
+    """Return the method that was asked for, or the recommended one for models of this kind."""
+    if method is not None:
+        return make_method(method, options)
     adapter = adapter_of(given[0].posterior) if given else None
-    return RECOMMENDED if adapter is None else adapter.recommended
+    if adapter is None:
+        return make_method(RECOMMENDED, options)
+    return make_method(adapter.recommended, {**adapter.recommended_options, **options})
 
 
 def _rebuilds(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]:

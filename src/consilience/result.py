@@ -134,5 +134,7 @@ class Fusion:
         posteriors = {(one.name, one.sha256): one.posterior for one in self.inputs}
         records = self.provenance["inputs"]
         known = [posteriors.get((record["name"], record.get("sha256"))) for record in records]
+        if self.keeps_models and data is not None:
+            raise InputError("data: an ensemble asks every model by itself, so nothing is shown of them beside it")
         shown = illustrate(self.posterior, data, truth)
-        write_page(Path(path), content_of(self.provenance, self.posterior, known, shown, self.atoms))
+        write_page(Path(path), content_of(self.provenance, self.posterior, known, shown))

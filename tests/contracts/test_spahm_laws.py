@@ -56,7 +56,7 @@ def test_neither_the_order_of_components_nor_that_of_sites_changes_anything_but_
 @every_law
 @pytest.mark.parametrize("offset", [-3.0, 1e6])
 def test_a_shift_moves_the_answer_and_changes_no_match(law, offset):
-    for seed in range(4):
+    for seed in range(3):
         sites = sites_of(seed)
         plain, moved = fused(sites, **LAWS[law]), fused([v + offset for v in sites], **LAWS[law])
         assert same_partition(plain.matching.labels, moved.matching.labels)
@@ -148,7 +148,7 @@ def test_a_larger_mass_gives_more_atoms_on_average(likelihood):
     "options", [{}, {"factorial": True}, {"clip": 1}, {"mass": 50.0}, {"max_components": 5}], ids=str
 )
 def test_every_component_is_one_of_an_atom_that_its_site_has_once(law, options):
-    for seed in range(3):
+    for seed in range(2):
         sites = sites_of(seed)
         fusion = fused(sites, **LAWS[law], **options)
         members = fusion.matching.members
@@ -163,7 +163,7 @@ def test_every_component_is_one_of_an_atom_that_its_site_has_once(law, options):
 @every_law
 @pytest.mark.parametrize("options", [{}, {"clip": 2}, {"mass": 20.0}, {"max_components": 6}], ids=str)
 def test_the_history_never_rises(law, options):
-    for seed in range(6):
+    for seed in range(3):
         fusion = fused(sites_of(seed, (3, 6, 2, 4, 5), count=8, noise=0.8), **LAWS[law], **options)
         assert np.all(np.diff(fusion.history) <= tolerances.DESCENT * np.abs(fusion.history[:-1]))
         assert_allclose(fusion.history[-1], fusion.objective, rtol=tolerances.DESCENT)

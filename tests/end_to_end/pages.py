@@ -41,6 +41,11 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.elements if tag == name]
 
     @property
+    def words(self):
+        """All text, with single spaces."""
+        return " ".join(self.text.split())
+
+    @property
     def sections(self):
         return [one["id"] for one in self.all("section")]
 
@@ -50,8 +55,8 @@ class Page(HTMLParser):
         return [one["aria-label"] for one in self.all("svg")]
 
 
-def report(fusion, path):
-    fusion.report(path)
+def report(fusion, path, **shown):
+    fusion.report(path, **shown)
     return Page(path.read_bytes().decode("utf-8"))
 
 

@@ -119,13 +119,13 @@ def choices(used, count, fresh):
             yield np.array(chosen), len(opened)
 
 
-@pytest.mark.parametrize("sizes", [(3, 3, 2), (2, 3, 1, 2), (1, 3), (3, 3)], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (2, 3, 1, 2), (1, 3)], ids=str)
 @every_process
 @pytest.mark.parametrize("factorial", [False, True])
 @pytest.mark.parametrize("room", [None, 0, 1])
 def test_a_sites_step_is_the_best_of_all(sizes, alpha, mass, factorial, room):
     """Also with the published log k against the k-th new group, and where few groups may be."""
-    for seed in range(3):
+    for seed in range(2):
         atoms, rng = instance(sizes, seed, alpha, mass), np.random.default_rng(seed)
         exact, labels = LogPosterior.of(atoms, alpha, mass), rng.choice(matchings(sizes))
         for site in range(len(sizes)):

@@ -183,11 +183,9 @@ class StickyHDPHMM:
             smoothed, bound = local_step(problem, beliefs)
             bounds.append(bound)
             if bound - bounds[-2] < self.tolerance * len(problem.rows):
-                fewer = simplified(problem, beliefs, smoothed.responsibilities.sum(axis=0), merge=self.merge)
-                if fewer is beliefs:
+                beliefs, smoothed, bound = simplified(problem, beliefs, smoothed, bound, merge=self.merge)
+                if bound == bounds[-1]:
                     break
-                beliefs = fewer
-                smoothed, bound = local_step(problem, beliefs)
                 bounds.append(bound)
         return smoothed, bounds
 

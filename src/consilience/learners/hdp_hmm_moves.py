@@ -10,34 +10,57 @@ with A the log normaliser; whether a pair is merged, by the evidence bound of th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.learners.hdp_hmm_steps import Beliefs, Problem, bound_of, refreshed
+from consilience.learners.hdp_hmm_steps import Beliefs, Problem, local_step, refreshed
+from consilience.models.forward_backward import Smoothed
 from consilience.models.sticky_transitions import Counts, sticks_of
 
 _TRIED = 10  # pairs tried before it is said that none is to be merged
 _EMPTY = 1.0  # expected rows below which a state is empty
 _SMALLEST_WEIGHT = 1e-12
 
+Solution = tuple[Beliefs, Smoothed, float]
+"""Beliefs, the q(z) that is best given them, and the evidence bound of both."""
 
-def simplified(problem: Problem, beliefs: Beliefs, rows_in_state: Array, *, merge: bool) -> Beliefs:
-    """Return `beliefs` with fewer states and a higher evidence bound, or the very same when no move raises it."""
-    bound = bound_of(problem, beliefs)
-    kept = np.flatnonzero(rows_in_state >= _EMPTY)
-    if 0 < len(kept) < len(rows_in_state):
-        fewer = only(problem, beliefs, kept)
-        if (higher := bound_of(problem, fewer)) > bound:
-            beliefs, bound = fewer, higher
-    while merge and len(beliefs.natural) > 1:
-        for pair in _likely_pairs(problem, beliefs):
-            fewer = merged(problem, beliefs, *pair)
-            if (higher := bound_of(problem, fewer)) > bound:
-                beliefs, bound = fewer, higher
-                break
-        else:
+
+def simplified(problem: Problem, beliefs: Beliefs, smoothed: Smoothed, bound: float, *, merge: bool) -> Solution:
+    """Return a solution with fewer states and a higher bound, or the very same when no move raises it.
+
+    Parameters
+    ----------
+    problem
+        Data and priors.
+    beliefs
+        What to simplify.
+    smoothed, bound
+        Its local step.
+    merge
+        Whether pairs are merged, or only empty states go.
+    """
+    best = beliefs, smoothed, bound
+    kept = np.flatnonzero(smoothed.responsibilities.sum(axis=0) >= _EMPTY)
+    if 0 < len(kept) < len(beliefs.natural):
+        best = _better(problem, best, [only(problem, beliefs, kept)])
+    while merge and len(best[0].natural) > 1:
+        pairs = _likely_pairs(problem, best[0])
+        found = _better(problem, best, (merged(problem, best[0], *pair) for pair in pairs))
+        if found is best:
             break
-    return beliefs
+        best = found
+    return best
+
+
+def _better(problem: Problem, best: Solution, others: Iterable[Beliefs]) -> Solution:
+    """Return the first of `others` that has a higher bound, with its local step, or else `best`."""
+    for beliefs in others:
+        smoothed, bound = local_step(problem, beliefs)
+        if bound > best[2]:
+            return beliefs, smoothed, bound
+    return best
 
 
 def only(problem: Problem, beliefs: Beliefs, kept: Labels) -> Beliefs:

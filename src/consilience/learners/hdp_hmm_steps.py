@@ -17,7 +17,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families import NormalWishart
-from consilience.models.forward_backward import Smoothed, forward_backward, log_densities
+from consilience.models.forward_backward import Smoothed, forward_backward
 from consilience.models.sticky_transitions import (
     Counts,
     Sticks,
@@ -77,42 +77,19 @@ class Beliefs:
     sticks: Sticks
 
 
-@dataclass(frozen=True, eq=False)
-class Chain:
-    """What q of everything else makes of z: weights and evidence as logarithms, and the divergences from the priors."""
-
-    start: Array
-    transition: Array
-    evidence: Array
-    divergence: float
-
-
-def chain_of(problem: Problem, beliefs: Beliefs) -> Chain:
-    """Return the chain whose posterior is q(z)."""
+def local_step(problem: Problem, beliefs: Beliefs) -> tuple[Smoothed, float]:
+    """Return q(z) at its best, and the evidence bound."""
     family = problem.family
     means = family.mean_parameters(beliefs.natural)
     evidence = problem.statistics @ means.T - 0.5 * family.dim * np.log(2.0 * np.pi)
-    states = np.sum((beliefs.natural - problem.prior) * means) - family.log_normalizer(beliefs.natural).sum()
-    states += len(means) * problem.prior_constant
     parameters = dirichlets(beliefs.counts, beliefs.sticks.weights, problem.transitions)
     start, transition = map(expected_logs, parameters)
-    used = np.sum(beliefs.counts.transitions * transition) + np.sum(beliefs.counts.starts * start)
-    others = used - sticks_bound(beliefs.sticks, beliefs.counts, problem.transitions)
-    return Chain(start, transition, evidence, float(states + others))
-
-
-def local_step(problem: Problem, beliefs: Beliefs) -> tuple[Smoothed, float]:
-    """Return q(z) and the evidence bound."""
-    chain = chain_of(problem, beliefs)
-    smoothed = forward_backward(chain.start, chain.transition, chain.evidence, problem.lengths)
-    return smoothed, smoothed.log_likelihood - chain.divergence
-
-
-def bound_of(problem: Problem, beliefs: Beliefs) -> float:
-    """Return the evidence bound with the best q(z)."""
-    chain = chain_of(problem, beliefs)
-    found = log_densities(chain.start, chain.transition, chain.evidence, problem.lengths)
-    return float(found.sum()) - chain.divergence
+    smoothed = forward_backward(start, transition, evidence, problem.lengths)
+    states = np.sum((beliefs.natural - problem.prior) * means) - family.log_normalizer(beliefs.natural).sum()
+    states += len(means) * problem.prior_constant
+    others = np.sum(beliefs.counts.transitions * transition) + np.sum(beliefs.counts.starts * start)
+    others -= sticks_bound(beliefs.sticks, beliefs.counts, problem.transitions)
+    return smoothed, smoothed.log_likelihood - float(states + others)
 
 
 def global_step(problem: Problem, smoothed: Smoothed, sticks: Sticks) -> Beliefs:

@@ -82,6 +82,11 @@ class Normal:
     within: Array
     between: Array
 
+    @property
+    def information(self) -> float:
+        """What a copy tells of its atom, in nats: their mutual information, sum_d log(1 + s0 / s) / 2."""
+        return 0.5 * float(np.log1p(self.between / self.within).sum())
+
     def distance(self, other: Normal, spread: Array) -> float:
         """Return the largest step between two laws: of means in widths of the data, of variances in ratios."""
         means = np.abs(self.mean - other.mean) / np.sqrt(spread)

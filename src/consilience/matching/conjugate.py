@@ -34,6 +34,8 @@ class ConjugateGroups:
         Where each site starts, and the end (J + 1,).
     level
         What a group of n members is worth whatever they say (J + 1,).
+    proper
+        Whether the prior is a law. If not, A(base) is taken for 0: groups can be compared while their number stays.
     """
 
     family: Family
@@ -41,10 +43,11 @@ class ConjugateGroups:
     pieces: Array
     offsets: Labels
     level: Array
+    proper: bool = True
 
     @cached_property
     def _floor(self) -> float:
-        return float(self.family.log_normalizer(self.base[None])[0])
+        return 0.0 if not self.proper else float(self.family.log_normalizer(self.base[None])[0])
 
     @cached_property
     def alone(self) -> Array:

@@ -25,7 +25,7 @@ from consilience.matching.conjugate import ConjugateGroups
 from consilience.matching.exchange import ValuedObjective, exchanged
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.places import Openings, ascend, grow, match_probabilities, subtraction_gains
-from consilience.methods.base import Assignment, Method, Progress, Status, without_priors
+from consilience.methods.base import Assignment, Method, Progress, Status, improper_priors, without_priors
 from consilience.methods.combine import Combine, conjugate_groups
 
 _JUDGED_ROWS = 500
@@ -88,7 +88,7 @@ class AMPS(Method):
         if not ensemble.family.has_width:
             return [f"amps multiplies posteriors, and {ensemble.family.name}s have no width; use 'spahm' or 'kl'"]
         reasons = super().refuse(ensemble) if self.combine != "product" else []
-        reasons += without_priors(ensemble, "amps")
+        reasons += improper_priors(ensemble, "growth=True") if self.growth else without_priors(ensemble, "amps")
         sizes = ensemble.voting().sizes
         if not self.growth and len(set(sizes.tolist())) > 1:
             reasons.append(

@@ -33,6 +33,10 @@ class Status(Enum):
 
     CONVERGED = "converged"
     MAX_ITERATIONS = "stopped at max_iterations before the matching settled; raise max_iterations"
+    INDISTINCT = (
+        "a copy tells less of its component than which one it is a copy of, so that matches mean little; raise mass, "
+        "or give within_variance with optimize=False"
+    )
     AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"
 
 
@@ -187,6 +191,17 @@ def without_priors(ensemble: Ensemble, what: str) -> list[str]:
     pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
     lacking = [name for name, posterior in pairs if posterior.prior is None]
     return [f"{what} needs every model's prior, which is missing in {', '.join(lacking)}"] if lacking else []
+
+
+def improper_priors(ensemble: Ensemble, what: str) -> list[str]:
+    """Return why `what`, which weighs new components, is impossible for models that do not state a proper prior."""
+    if reasons := without_priors(ensemble, what):
+        return reasons
+    pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
+    flat = [name for name, p in pairs if p.prior is not None and p.family.check(p.prior[None])]
+    if flat:
+        return [f"{what} weighs new components by their prior, which is improper in {', '.join(flat)}; use method 'kl'"]
+    return []
 
 
 def _renumbered(found: Assignment, order: Labels) -> Assignment:

@@ -110,7 +110,8 @@ def conjugate_groups(ensemble: Ensemble, level: Array) -> ConjugateGroups:
     prior = common_prior(ensemble)
     assert prior is not None  # noqa: S101  (methods refuse models without)
     pieces = likelihoods(ensemble) * ensemble.row_weights[:, None]
-    return ConjugateGroups(ensemble.family, prior, pieces, ensemble.offsets, level)
+    proper = not ensemble.family.check(prior[None])
+    return ConjugateGroups(ensemble.family, prior, pieces, ensemble.offsets, level, proper)
 
 
 def _product(ensemble: Ensemble, labels: Labels, n_groups: int, prior: Array) -> Array:

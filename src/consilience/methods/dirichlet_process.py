@@ -12,11 +12,12 @@ from consilience.families import Direction
 from consilience.families.ensemble import Ensemble
 from consilience.methods.base import Assignment, Method, Progress, Status, match_informed
 from consilience.methods.clustering import violations
-from consilience.methods.dp_means import best_penalty, fit_dp_means
+from consilience.methods.dp_means import best_penalty, fit_dp_means, refine_clusters
 from consilience.methods.dp_mixture import CovarianceType, MixtureFit, Setting, fit_mixture, standardised
 from consilience.methods.kl_problem import Fit, Problem
 
 _CONCENTRATION, _OTHERS = 0.1, (0.01, 1.0)
+_REFINE_EVERY_START_ROWS, _REFINE_BEST_ROWS = 64, 512
 _SHARES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.025, 0.01)
 
 
@@ -151,9 +152,13 @@ class DirichletProcess(Method):
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             fit = fit_dp_means(problem, penalty, generator, self.max_iterations)
+            if len(fit.labels) <= _REFINE_EVERY_START_ROWS:
+                fit = refine_clusters(problem, fit, penalty, generator)
             if best is None or fit.objective < best.objective:
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
+        if _REFINE_EVERY_START_ROWS < len(best.labels) <= _REFINE_BEST_ROWS:
+            best = refine_clusters(problem, best, penalty, rng)
         progress(self.restarts, self.restarts)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
         details: dict[str, Any] = {

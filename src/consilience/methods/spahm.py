@@ -19,7 +19,7 @@ from consilience.families.posterior import Attached, Posterior
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
 from consilience.matching.places import GroupObjective, Openings, ascend, grow, match_probabilities
 from consilience.methods.atom_law import Copies, first_law, improved, spread_of
-from consilience.methods.base import Assignment, Method, Progress, Status, informed, match_informed, without_priors
+from consilience.methods.base import Assignment, Method, Progress, Status, improper_priors, informed, match_informed
 from consilience.methods.combine import conjugate_groups
 
 _SETTLED, _STEPS = 1e-6, 100  # a law has settled when a step moves it less, in widths; steps at most in one round
@@ -127,7 +127,7 @@ class SPAHM(Method):
         """Also refuse variances of another dimension, missing priors where they are needed, and too low a limit."""
         reasons = super().refuse(ensemble)
         if self.likelihood == "conjugate":
-            reasons += without_priors(ensemble, "likelihood='conjugate'")
+            reasons += improper_priors(ensemble, "likelihood='conjugate'")
         dim = ensemble.family.points(ensemble.natural[:1]).shape[1]
         for option in ("within_variance", "between_variance"):
             value = getattr(self, option)
@@ -168,6 +168,7 @@ class SPAHM(Method):
         details = {"within_variance": float(law.within.mean()), "between_variance": float(law.between.mean())}
         centre = ensemble.family.points(ensemble.natural).mean(axis=0)
         atoms = self._atoms(best.objective, best.labels, centre)
+        details["atom_variance"] = float(atoms.parameters()["variance"].mean())
         points = isinstance(ensemble.family, Point)
         averaged = atoms.parameters()["mean"] if points and self.shrink else None
         return replace(found, details=details, averaged=averaged, atoms=atoms)
@@ -227,8 +228,12 @@ class SPAHM(Method):
     def _status(self, run: _Run) -> Status:
         if not run.converged:
             return Status.MAX_ITERATIONS
-        full = int(run.labels.max()) + 1 == self.max_components
-        return Status.AT_CAPACITY if full else Status.CONVERGED
+        n_groups = int(run.labels.max()) + 1
+        if n_groups == self.max_components:
+            return Status.AT_CAPACITY
+        if isinstance(run.objective, GaussianAtoms) and n_groups < len(run.labels):
+            return Status.INDISTINCT if run.objective.law.information < np.log(n_groups) else Status.CONVERGED
+        return Status.CONVERGED
 
 
 _Improve = Callable[[Any, Labels], GroupObjective]

@@ -9,7 +9,7 @@ rebuilt.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -36,6 +36,8 @@ class Adapter(ABC):
     """Whether the columns are the words of a vocabulary, by which models of different vocabularies are aligned."""
     recommended: ClassVar[str] = "kl"
     """The method that ``method=None`` takes for such models."""
+    recommended_options: ClassVar[Mapping[str, Any]] = {}
+    """Its options where they are not the method's defaults."""
 
     @abstractmethod
     def describe(self, model: Any, samples: float | None) -> Posterior:

@@ -7,8 +7,10 @@ A sequence is cut into pieces of about the root of its length, and all pieces of
 first the product of matrices of every piece, then the messages that enter and leave the pieces, then the messages
 inside them. So the loop over time is as long as one piece. Messages are scaled to sum or maximum one at every step.
 With all weights above 1e-150 of the largest nothing underflows that matters: what a step predicts is at least that
-share everywhere, whatever the evidence was, and what falls below 1e-308 of it is far below its rounding. With smaller
-weights logarithms are taken.
+share everywhere, whatever the evidence was, and what falls below 1e-308 of it is far below its rounding. Smaller
+weights are raised to that size first. When the marginals then say that such a weight is used with probability m, they
+are wrong by no more than m, since raising makes its paths more probable and leaves the odds of all others as they are;
+where m is not below rounding, everything is done again with logarithms.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.models.log_messages import Messages, forward_in_logs, messages_in_logs, steps_of
 
 _LOG_SMALLEST = -345.0  # log 1e-150
+_NEGLIGIBLE = 1e-14
+_Flags = NDArray[np.bool_]
 _CUT_UP_TO = 48  # states up to which the products of matrices take less time than the longer loop that they save
 
 
@@ -79,11 +84,17 @@ def forward_backward(log_start: Array, log_transition: Array, log_evidence: Arra
     >>> found.responsibilities.round(3).tolist(), found.transitions.round(3).tolist()
     ([[0.9, 0.1], [0.2, 0.8]], [[0.18, 0.72], [0.02, 0.08]])
     """
-    arguments = (log_start, log_transition, log_evidence, lengths)
-    chain = _Chain(*arguments)
-    messages = _both_ways(chain) if chain.scales else messages_in_logs(*arguments)
-    starts = messages.responsibilities[np.cumsum(lengths) - lengths].sum(axis=0)
-    return Smoothed(messages.responsibilities, messages.transitions, starts, messages.log_densities)
+    chain = _Chain(log_start, log_transition, log_evidence, lengths)
+    first = np.cumsum(lengths) - lengths
+    if chain.possible:
+        found = _both_ways(chain)
+        starts = found.responsibilities[first].sum(axis=0)
+        if found.transitions[chain.raised].sum() + starts[chain.raised_start].sum() <= _NEGLIGIBLE:
+            found.transitions[chain.raised] = 0.0
+            return Smoothed(found.responsibilities, found.transitions, starts, found.log_densities)
+    found = messages_in_logs(log_start, log_transition, log_evidence, lengths)
+    starts = found.responsibilities[first].sum(axis=0)
+    return Smoothed(found.responsibilities, found.transitions, starts, found.log_densities)
 
 
 def log_densities(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> Array:
@@ -96,7 +107,7 @@ def log_densities(log_start: Array, log_transition: Array, log_evidence: Array, 
     [-0.693, -1.609]
     """
     chain = _Chain(log_start, log_transition, log_evidence, lengths)
-    if not chain.scales:
+    if not chain.possible or chain.raised.any() or chain.raised_start.any():
         return forward_in_logs(log_start, log_transition, log_evidence, steps_of(lengths))[1]
     return np.log(_forward(chain, _products(chain))[1]) + chain.shift
 
@@ -135,19 +146,25 @@ class _Chain:
     lengths: Labels
 
     @property
-    def scales(self) -> bool:
-        """Whether no weight is so small that scaled probabilities would lose what matters."""
-        weights = (self.log_start, self.log_transition)
-        possible = self.log_evidence.max(axis=1).min() > -np.inf
-        return bool(possible and all(one.min() - one.max() >= _LOG_SMALLEST for one in weights))
+    def possible(self) -> bool:
+        """Whether every row can come from some state."""
+        return bool(self.log_evidence.max(axis=1).min() > -np.inf)
+
+    @cached_property
+    def raised_start(self) -> _Flags:
+        return self.log_start - self.log_start.max() < _LOG_SMALLEST
+
+    @cached_property
+    def raised(self) -> _Flags:
+        return self.log_transition - self.log_transition.max() < _LOG_SMALLEST
 
     @cached_property
     def start(self) -> Array:
-        return np.exp(self.log_start - self.log_start.max())
+        return np.exp(np.maximum(self.log_start - self.log_start.max(), _LOG_SMALLEST))
 
     @cached_property
     def transition(self) -> Array:
-        return np.exp(self.log_transition - self.log_transition.max())
+        return np.exp(np.maximum(self.log_transition - self.log_transition.max(), _LOG_SMALLEST))
 
     @cached_property
     def evidence(self) -> Array:

@@ -94,7 +94,7 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
             raise InputError("truth: a sparse Gaussian process has no states; leave it out")
         return Illustration(rows=np.concatenate([one.values for one in _read(adapter, posterior, data, None).values()]))
     kind = posterior.source.get("kind", f"posterior over {posterior.family.name} components")
-    raise InputError(f"data: nothing of them is shown beside a {kind}, since only {_WHICH}; leave them out")
+    raise InputError(f"data: nothing is shown of them beside a {kind}; {_WHICH}")
 
 
 def _read(adapter: Adapter, posterior: Posterior, data: Any, truth: Any) -> dict[str, Observations]:
@@ -114,7 +114,7 @@ def _read(adapter: Adapter, posterior: Posterior, data: Any, truth: Any) -> dict
     found: dict[str, Observations] = {}
     for name, rows in given.items():
         called = "data" if rows is data else f"data {name!r}"
-        what = "truth" if rows is data or isinstance(truth, str | Path) else f"truth {name!r}"
+        what = "truth" if rows is data else f"truth of {name!r}"
         try:
             found[str(name)] = observations(rows, labels.get(name), columns, called, what)
         except InputError as error:
@@ -130,14 +130,11 @@ def _decoded(adapter: Adapter, posterior: Posterior, given: Mapping[str, Observa
     found, problems = [], []
     for name, one in given.items():
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # rows beyond float64's range are named below
+            with np.errstate(over="ignore", invalid="ignore"):  # rows that no state can have emitted are named
                 scores = adapter.scores(model, one.values)
         except InputError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
             continue
-        far = np.flatnonzero(~np.isfinite(scores.values))
-        if len(far):
-            problems.append(f"{name}: row {far[0]}, counted from 0: is too far from every state, or cannot follow")
         truth = None if one.labels is None else tuple(one.classes[label] for label in one.labels.tolist())
         found.append(Decoded(name, scores.labels, truth))
     if problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
@@ -34,6 +34,7 @@ class InducingPointAdapter(Adapter):
     """
 
     recommended: ClassVar[str] = "spahm"
+    recommended_options: ClassVar[Mapping[str, Any]] = {"mass": 50.0}  # as the paper: inducing inputs are rarely shared
 
     @abstractmethod
     def value_of(self, model: Any, samples: float | None) -> SparseGP:

@@ -33,11 +33,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import betaln, digamma, expit, gammaln, polygamma
+from scipy.special import betaln, digamma, expit, gammaln, zeta
 
 from consilience.checks import Array, Labels
 
 _LOGIT, _LOG_OMEGA = 25.0, (-7.0, 30.0)  # bounds that no posterior comes near; they keep trial steps finite
+_SMALLEST = 1e-250  # weight at which trial steps stop: log Gamma of zero is infinite
 _EVERY_STEP = 1000
 
 
@@ -74,7 +75,7 @@ class Sticks:
     def weights(self) -> Array:
         """E[beta] (K + 1,), the remainder last; they sum to one."""
         left = np.append(1.0, np.cumprod(1.0 - self.rho))
-        return np.append(self.rho, 1.0) * left
+        return np.maximum(np.append(self.rho, 1.0) * left, _SMALLEST)
 
     @property
     def mean_logs(self) -> tuple[Array, Array]:
@@ -165,9 +166,10 @@ def _bound(sticks: Sticks, counts: Counts, prior: StickyPrior) -> tuple[float, A
     log_u, log_rest = sticks.mean_logs
     log_beta = np.append(log_u, 0.0) + np.append(0.0, np.cumsum(log_rest))  # E log beta (K + 1,)
     # Bounds of the constants: log beta_l stands in all rows but that of l itself, where kappa is added.
-    own = prior.eta * np.exp(log_beta[:size]) + prior.kappa
-    shares = 1.0 - prior.kappa / own  # slopes of log(own) along log_beta
-    value = (size - 1.0) * log_beta[:size].sum() + size * log_beta[size] + np.log(own).sum() + log_beta.sum()
+    jumped = np.log(prior.eta) + log_beta[:size]
+    log_own = np.logaddexp(jumped, np.log(prior.kappa) if prior.kappa > 0.0 else -np.inf)
+    shares = np.exp(jumped - log_own)  # slopes of log_own along log_beta
+    value = (size - 1.0) * log_beta[:size].sum() + size * log_beta[size] + log_own.sum() + log_beta.sum()
     value += size * (size * np.log(prior.eta) - np.log(prior.eta + prior.kappa)) + size * np.log(prior.start)
     chord = gammaln(1.0 + prior.eta + prior.kappa) - gammaln(1.0 + prior.kappa) - gammaln(1.0 + prior.eta)
     value += chord * (size - weights[:size].sum())
@@ -183,8 +185,9 @@ def _bound(sticks: Sticks, counts: Counts, prior: StickyPrior) -> tuple[float, A
     # Along a and b: what multiplies E log u and E log(1 - u), less what q(u) has of it.
     later = np.cumsum(slope[::-1])[::-1][1:]  # sum of slopes beyond k
     excess_u, excess_rest = slope[:size] - a + 1.0, later + prior.gamma - b
-    curve = polygamma(1, omega) * (excess_u + excess_rest)
-    by_a, by_b = excess_u * polygamma(1, a) - curve, excess_rest * polygamma(1, b) - curve
+    trigamma_total, trigamma_a, trigamma_b = zeta(2.0, [omega, a, b])
+    curve = trigamma_total * (excess_u + excess_rest)
+    by_a, by_b = excess_u * trigamma_a - curve, excess_rest * trigamma_b - curve
     by_weight[:size] -= chord
     weighted = by_weight * weights
     beyond = np.cumsum(weighted[::-1])[::-1][1:]

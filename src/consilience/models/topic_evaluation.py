@@ -189,7 +189,7 @@ def fold_in(
     counts = as_counts("documents", documents, weights.shape[1])
     prior = as_vector("document_prior", document_prior, len(weights))
     if not np.all((prior > 0.0) & (prior < np.inf)):
-        raise InputError(f"document_prior: expected a positive number for every topic, found {document_prior}")
+        raise InputError(f"document_prior: expected a positive number for every topic, found {prior}")
     words = _exponentials((digamma(weights) - digamma(weights.sum(axis=1, keepdims=True))).T)
     gamma = np.empty((counts.shape[0], len(weights)))
     for row, present, tokens in _documents(counts):

@@ -32,8 +32,6 @@ class Content:
         What is shown of a hidden Markov model and of a sparse Gaussian process.
     embeddings
         The space that Gaussian topics lie in, empty where they do not say; None for other models.
-    atoms
-        Smallest and largest posterior standard deviation of the points that stand for fused components.
     """
 
     family: str
@@ -49,7 +47,6 @@ class Content:
     chain: Chain | None
     process: Process | None
     embeddings: str | None
-    atoms: tuple[float, float] | None
 
     @property
     def n_local(self) -> int:
@@ -67,7 +64,6 @@ def content_of(
     fused: Posterior,
     posteriors: Sequence[Posterior | None],
     shown: Illustration | None = None,
-    atoms: Posterior | None = None,
 ) -> Content:
     """Return what the report shows.
 
@@ -81,8 +77,6 @@ def content_of(
         That of each input of the provenance, in its order; None where it is not known.
     shown
         What data show of the fused model.
-    atoms
-        Posterior over the points that stand for the fused components.
 
     Raises
     ------
@@ -125,14 +119,7 @@ def content_of(
         chain=chain_of(fused, shown.sequences),
         process=process,
         embeddings=str(fused.source.get("space") or "") if fused.source.get("kind") == GAUSSIAN_TOPICS else None,
-        atoms=None if atoms is None else _deviations(atoms),
     )
-
-
-def _deviations(atoms: Posterior) -> tuple[float, float]:
-    """Return the smallest and the largest standard deviation of points, each the root of its mean variance."""
-    spread = np.sqrt(atoms.parameters()["variance"].mean(axis=1))
-    return float(spread.min()), float(spread.max())
 
 
 def _contradictions(record: Mapping[str, Any], posterior: Posterior | None, fused: Posterior) -> list[str]:

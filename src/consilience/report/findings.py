@@ -14,7 +14,7 @@ from typing import Any
 from consilience.methods.base import Status
 
 _NO_DETAILS = ("n_components", "status", "objective", "history")
-_VARIANCES = ("within_variance", "between_variance")
+_VARIANCES = ("within_variance", "between_variance", "atom_variance")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Findings:
     heterogeneity: tuple[tuple[str, float], ...]
     outliers: tuple[tuple[str, str], ...]
     vocabulary: Vocabulary | None
-    spread: tuple[float, float] | None
+    spread: tuple[float, float, float] | None
     further: tuple[tuple[str, Any], ...]
     unshown: tuple[str, ...]
 
@@ -94,7 +94,7 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
     variances = [_finite(result.get(name)) for name in _VARIANCES]
     known = [value**0.5 for value in variances if value is not None and value >= 0]
-    spread = (known[0], known[1]) if len(known) == len(_VARIANCES) else None
+    spread = (known[0], known[1], known[2]) if len(known) == len(_VARIANCES) else None
     drawn = {"path": path, "heterogeneity": heterogeneity, "outliers": outliers, "vocabulary": vocabulary}
     drawn |= dict.fromkeys(_VARIANCES, spread)
     others = {name: value for name, value in result.items() if name not in _NO_DETAILS and not drawn.get(name)}

@@ -57,6 +57,7 @@ def render(content: Content) -> str:
         most_states=STATES_AT_MOST,
         colours=COLOURS,
         site_tint=site_tint,
+        keeping={kind.name for kind in METHODS if kind.keeps_models},
         summaries={kind.name: kind.summary for kind in METHODS},
         meanings=_MEANINGS,
     )

@@ -62,7 +62,7 @@ def _cell(row: int, column: int, share: float, x: float, y: float, size: tuple[f
             "rect", x=x + gap, y=y + gap, width=width - 2 * gap, height=height - 2 * gap, rx=2, kind=f"s{_shade(share)}"
         ),
     ]
-    if said and share > 0:
+    if said and share >= 0.005:
         inner.append(text(x + width / 2, y + height / 2 + 4.5, fixed(share, 2), "cell-text", "middle"))
     return element("g", Markup("").join(inner))
 
@@ -90,29 +90,35 @@ def timelines(chain: Chain) -> list[Markup]:
 
 
 def _figure(chain: Chain, shown: Sequence[Timeline]) -> Markup:
-    longest = max(one.steps for one in shown)
-    x = Scale(0.0, float(longest), _LEFT, WIDTH - _RIGHT)
-    colours = [state for _, state in chain.truths]
+    """Return some sequences below each other, each over the whole width; those of one length share a scale of steps."""
+    alike = len({one.steps for one in shown}) == 1
     parts: list[Markup] = []
     y = _TOP
-    for one in shown:
-        parts.append(text(_LEFT - 12, y + 16, shortened(one.name, 18), "name", "end"))
-        for start, end, state in one.states:
-            said = f"state {state}, steps {start:,} to {end - 1:,}"
-            parts += _run(x(start), x(end), y, tint(state), said, str(state))
-        y += _BAND
-        if one.truth:
-            parts.append(text(_LEFT - 12, y + 18, "truth", "tick", "end"))
-            for start, end, label in one.truth:
-                name = chain.truths[label][0]
-                said = f"{shortened(name)}, steps {start:,} to {end - 1:,}"
-                parts += _run(x(start), x(end), y + 2, tint(colours[label]), said, shortened(name, 24))
-            y += _BAND + 2
+    for place, one in enumerate(shown):
+        x = Scale(0.0, float(one.steps), _LEFT, WIDTH - _RIGHT)
+        parts += _bands(chain, one, x, y)
+        y += _BAND + (_BAND + 2 if one.truth else 0.0)
+        if not alike or place == len(shown) - 1:
+            for mark in whole_ticks(0, one.steps, 8):
+                parts.append(line(x(mark), y - 1, x(mark), y + 4, "grid"))
+                parts.append(text(x(mark), y + 17, f"{mark:,}", "tick", "middle"))
+            y += 18
         y += 14
-    parts.append(line(_LEFT, y - 4, WIDTH - _RIGHT, y - 4, "grid"))
-    parts += [text(x(mark), y + 14, f"{mark:,}", "tick", "middle") for mark in whole_ticks(0, longest, 8)]
-    parts.append(text(WIDTH - _RIGHT, y + 34, "step", "axis", "end"))
-    return drawing(parts, y + 42, _timelines_alt(chain, shown))
+    parts.append(text(WIDTH - _RIGHT, y + 6, "step", "axis", "end"))
+    return drawing(parts, y + 14, _timelines_alt(chain, shown))
+
+
+def _bands(chain: Chain, one: Timeline, x: Scale, y: float) -> list[Markup]:
+    parts = [text(_LEFT - 12, y + 15, shortened(one.name, 18), "name", "end")]
+    for start, end, state in one.states:
+        parts += _run(x(start), x(end), y, tint(state), f"state {state}, steps {start:,} to {end - 1:,}", str(state))
+    if one.truth:
+        parts.append(text(_LEFT - 12, y + _BAND + 16, "truth", "tick", "end"))
+    for start, end, label in one.truth:
+        name, state = chain.truths[label]
+        said = f"{shortened(name)}, steps {start:,} to {end - 1:,}"
+        parts += _run(x(start), x(end), y + _BAND, tint(state), said, shortened(name, 24))
+    return parts
 
 
 def _run(start: float, end: float, y: float, colour: str, said: str, name: str) -> list[Markup]:
