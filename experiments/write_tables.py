@@ -11,6 +11,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from kl_fusion.tables import TABLES as KL_FUSION
+from spahm.tables import TABLES as POINTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -18,6 +19,7 @@ PAGES = (
     "docs/benchmarks.md",
     "docs/demo.md",
     "docs/experiments.md",
+    "docs/experiments_points.md",
     "docs/adr/0008-evidence-decides-the-number.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -124,6 +126,7 @@ TABLES = {
     "memory": memory_table,
     "topics": topics_table,
     **KL_FUSION,
+    **POINTS,
 }
 
 
