@@ -95,15 +95,16 @@ def fuse(
     if problems:
         raise InputError(problems)
     ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
+    adapter = None if chosen.keeps_models else adapter_of(ensemble.posteriors[0])
+    if reasons := [] if adapter is None else adapter.refuse(ensemble):
+        raise InputError(reasons)
     seed, generator = _seeded(rng)
     with _progress(progress) as report:
         outcome = chosen.fuse(ensemble, generator, report)
     if alignment is not None:
         outcome = replace(outcome, details={**outcome.details, "vocabulary": alignment.details()})
-    adapter = adapter_of(outcome.posterior)
     if adapter is not None:
-        posterior = adapter.recombine(outcome.posterior, ensemble.posteriors, ensemble.site_weights)
-        outcome = replace(outcome, posterior=posterior)
+        outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
     inputs = [
         _input_record(one, float(weight), outcome.matching, site)
         for site, (one, weight) in enumerate(zip(given, ensemble.site_weights, strict=True))
@@ -155,9 +156,10 @@ def check(
     try:
         if len({one.posterior.family for one in given}) == 1:
             of_given = None if weights is None or len(given) < len(models) else weights
-            problems += chosen.refuse(
-                Ensemble.of([one.posterior for one in given], of_given, [one.name for one in given])
-            )
+            ensemble = Ensemble.of([one.posterior for one in given], of_given, [one.name for one in given])
+            refused = chosen.refuse(ensemble)
+            adapter = None if problems or chosen.keeps_models else adapter_of(ensemble.posteriors[0])
+            problems += refused if adapter is None else refused + adapter.refuse(ensemble)
     except OptionError as error:
         problems.append(str(error))
     return problems

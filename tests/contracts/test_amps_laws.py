@@ -25,16 +25,16 @@ def agents(name, seed, sizes, near=0.3):
     return sites
 
 
-def amps(sites, **options):
-    return cs.fuse(sites, method="amps", **options)
+def amps(sites, restarts=3, **options):
+    return cs.fuse(sites, method="amps", restarts=restarts, **options)
 
 
 @every_family
 @every_way
 def test_neither_the_order_of_components_nor_that_of_agents_changes_anything_but_labels(name, growth):
-    sites, rng = agents(name, 0, (4, 4, 4)), np.random.default_rng(1)
+    sites, rng = agents(name, 0, (3, 3, 3)), np.random.default_rng(1)
     plain = amps(sites, growth=growth)
-    orders, turn = [rng.permutation(4) for _ in sites], rng.permutation(3)
+    orders, turn = [rng.permutation(3) for _ in sites], rng.permutation(3)
     other = amps([sites[j].take(orders[j]) for j in turn], growth=growth)
     assert_array_equal(other.posterior.natural, plain.posterior.natural)
     assert_array_equal(other.history, plain.history)
@@ -44,17 +44,16 @@ def test_neither_the_order_of_components_nor_that_of_agents_changes_anything_but
 
 @every_family
 @every_way
-@pytest.mark.parametrize("sizes", [(6, 6, 6, 6, 6), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("sizes", [(5, 5, 5, 5), (1, 1, 1)], ids=str)
 def test_the_history_never_rises_and_labels_are_a_matching(name, growth, sizes):
     """Every agent has one component in each group, or at most one where groups may grow."""
-    for seed, near in enumerate((0.1, 0.8)):
-        fusion = amps(agents(name, seed, sizes, near), growth=growth)
-        assert np.all(np.diff(fusion.history) <= tolerances.DESCENT * np.abs(fusion.history[:-1]))
-        assert_allclose(fusion.history[-1], fusion.objective, rtol=tolerances.DESCENT)
-        assert growth or fusion.n_components == sizes[0]
-        assert fusion.matching.members.sum() == sum(sizes)
-        for number, size in enumerate(sizes):
-            assert len(set(fusion.matching.of_site(number).tolist())) == size
+    fusion = amps(agents(name, 0, sizes, near=0.8), growth=growth)
+    assert np.all(np.diff(fusion.history) <= tolerances.DESCENT * np.abs(fusion.history[:-1]))
+    assert_allclose(fusion.history[-1], fusion.objective, rtol=tolerances.DESCENT)
+    assert growth or fusion.n_components == sizes[0]
+    assert fusion.matching.members.sum() == sum(sizes)
+    for number, size in enumerate(sizes):
+        assert len(set(fusion.matching.of_site(number).tolist())) == size
 
 
 @every_family
@@ -141,7 +140,7 @@ def test_a_larger_concentration_gives_more_components_on_average(name):
 @every_way
 @pytest.mark.parametrize("name", ["normal-wishart", "gamma", "dirichlet"])
 def test_visiting_agents_again_never_weighs_less_than_a_single_pass(name, growth):
-    for seed in range(4):
-        sites = agents(name, seed, (4, 4, 4, 4), near=0.8)
+    for seed in range(3):
+        sites = agents(name, seed, (4, 4, 4), near=0.8)
         once, again = (amps(sites, growth=growth, revisit=revisit) for revisit in (False, True))
         assert again.objective <= once.objective + tolerances.DESCENT * abs(once.objective)

@@ -219,8 +219,8 @@ def test_numbers_of_observations_can_be_told_and_weigh_the_kernel_parameters():
 
 def test_noise_that_a_site_does_not_know_has_no_part():
     a, b = site(0, inputs()), site(1, inputs())
-    assert common_prior([a, replace(b, noise=0.0)], np.ones(2)).noise == NOISE
-    assert common_prior([replace(a, noise=0.0), replace(b, noise=0.0)], np.ones(2)).noise == 0.0
+    assert common_prior([a, replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == NOISE
+    assert common_prior([replace(a, noise=0.0), replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == 0.0
 
 
 # -- What cannot be fused.

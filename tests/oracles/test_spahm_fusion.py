@@ -22,7 +22,7 @@ EXACT = tolerances.KL_MATRIX_PRODUCT
 
 @pytest.mark.parametrize("options", [{}, {"mass": 5.0, "concentration": 0.5}, {"variances": "scalar"}], ids=str)
 def test_the_objective_is_minus_the_log_posterior_at_the_law_that_is_reported(options):
-    for seed in range(8):
+    for seed in range(4):
         rng = np.random.default_rng(seed)
         atoms = rng.normal(2.0, 3.0, (5, 2))
         sites = [atoms[rng.permutation(5)[:k]] + 0.3 * rng.normal(size=(k, 2)) for k in (3, 5, 2, 4)]
@@ -33,11 +33,11 @@ def test_the_objective_is_minus_the_log_posterior_at_the_law_that_is_reported(op
         assert_allclose(fusion.history[-1], fusion.objective, rtol=EXACT)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 1, 2), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 1, 2)], ids=str)
 @every_process
 def test_the_best_of_all_matchings_is_mostly_found_and_never_exceeded(sizes, alpha, mass):
     """A few starts all end at a matching that no change of one site's improves: 3 in 100 at worst when measured."""
-    given = {"optimize": False, "within_variance": (0.4, 0.2), "between_variance": 2.0, "restarts": 10}
+    given = {"optimize": False, "within_variance": (0.4, 0.2), "between_variance": 2.0, "restarts": 6}
     every, gaps = matchings(sizes), []
     for seed in range(10):
         rng = np.random.default_rng([seed, *sizes])

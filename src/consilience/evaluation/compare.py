@@ -15,7 +15,8 @@ from consilience.evaluation.paired import paired_difference
 from consilience.evaluation.result import Evaluation, Score
 from consilience.families.posterior import Features, Posterior
 from consilience.io.posterior_file import read_posterior
-from consilience.models import ADAPTERS, Adapter, describe, rebuild
+from consilience.models import ADAPTERS, Adapter, adapter_of, describe, rebuild
+from consilience.models.ensemble import ModelEnsemble, ensemble_scores
 from consilience.models.observations import Columns, observations
 from consilience.models.scores import Scores
 from consilience.models.vocabulary import given_words, of_words
@@ -50,7 +51,8 @@ def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
     given the others, nats per token; the split is fixed. With `labels`, also the adjusted mutual information between
     classes and components.
 
-    A fused topic model may have words that the site has not; it is asked how well it predicts words that both know.
+    A fused topic model may have words that the site has not; it is asked how well it predicts words that both know. An
+    ensemble's score is that of the mean of what its models predict, so there is one where scores are log densities.
 
     Use data that neither model was trained on: scores on a model's own training data favour that model.
 
@@ -136,6 +138,9 @@ def _given(model: Any, role: str) -> _Given:
         problems = error.problems if isinstance(error, InputError) else (str(error),)
         lines = [text if is_path and text.startswith(f"{name}: ") else f"{name}: {text}" for text in problems]
         raise type(error)(lines if isinstance(error, InputError) else lines[0]) from error
+    of_members = adapter_of(posterior) if isinstance(fitted, ModelEnsemble) else None
+    if of_members is not None:
+        return _Given(name, fitted, posterior, of_members)
     for adapter in ADAPTERS:
         if adapter.accepts(fitted):
             return _Given(name, fitted, posterior, adapter)
@@ -150,6 +155,9 @@ def _in_words_of(own: _Given, fused: _Given) -> _Given:
         return fused
     if words == fused.posterior.features.names or not set(words) <= set(fused.posterior.features.names or ()):
         return fused
+    if isinstance(fused.model, ModelEnsemble):
+        why = f"its models have words that {own.name} lacks; evaluate what method 'concatenate' gives"
+        raise UnsupportedError(f"{fused.name}: {why}")
     posterior = given_words(fused.posterior, words)
     return replace(fused, model=rebuild(posterior), posterior=posterior)
 
@@ -171,7 +179,10 @@ def _disagreements(fused: _Given, own: _Given) -> list[str]:
 def _scored(given: _Given, values: Any, name: str) -> Scores:
     """Return what a model says of the data, all of it finite."""
     with np.errstate(over="ignore", invalid="ignore"):  # data beyond float64's range are named below
-        scores = given.adapter.scores(given.model, values)
+        if isinstance(given.model, ModelEnsemble):
+            scores = ensemble_scores(given.model, given.adapter, values)
+        else:
+            scores = given.adapter.scores(given.model, values)
     if not np.any(scores.weights > 0):
         raise InputError(f"{name}: none of the {scores.observations} can be scored; a document needs two tokens")
     bad = np.flatnonzero(~np.isfinite(scores.values) & (scores.weights > 0))

@@ -129,9 +129,9 @@ class DirichletProcess(Method):
         if self.concentration is None:
             best = max([best, *(fitted(replace(best.setting, concentration=a)) for a in _OTHERS)], key=_bound)
         progress(steps, steps)
-        status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-        if best.n_clusters == first.truncation < distinct:
-            status = Status.AT_CAPACITY
+        full = best.n_clusters == first.truncation < distinct
+        settled = Status.AT_CAPACITY if full else Status.CONVERGED
+        status = settled if best.converged else Status.MAX_ITERATIONS
         details = {
             "violations": violations(ensemble, best.labels),
             "concentration": best.setting.concentration,
@@ -148,16 +148,17 @@ class DirichletProcess(Method):
             penalty = best_penalty(problem, self._limit(ensemble), rng, self.max_iterations)
         else:
             penalty = self.penalty * problem.spread
+        few = len(ensemble.natural) <= _REFINE_BEST_ROWS
         best: Fit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
-            fit = fit_dp_means(problem, penalty, generator, self.max_iterations)
+            fit = fit_dp_means(problem, penalty, generator, self.max_iterations, grown=few and start % 2 == 1)
             if len(fit.labels) <= _REFINE_EVERY_START_ROWS:
                 fit = refine_clusters(problem, fit, penalty, generator)
             if best is None or fit.objective < best.objective:
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
-        if _REFINE_EVERY_START_ROWS < len(best.labels) <= _REFINE_BEST_ROWS:
+        if few and len(best.labels) > _REFINE_EVERY_START_ROWS:
             best = refine_clusters(problem, best, penalty, rng)
         progress(self.restarts, self.restarts)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS

@@ -18,7 +18,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.places import ascend, subtraction_gains
+from consilience.matching.places import ascend, grow, subtraction_gains
 from consilience.methods.geometry import KLGeometry
 from consilience.methods.kl_problem import Fit, Problem, compact, matched_cost
 
@@ -30,8 +30,10 @@ _JUDGED_ROWS = 1024
 _NO_STRUCTURE = 0.25
 
 
-def fit_dp_means(problem: Problem, penalty: float, rng: np.random.Generator, max_iterations: int) -> Fit:
-    """Descend from one cluster of all components.
+def fit_dp_means(
+    problem: Problem, penalty: float, rng: np.random.Generator, max_iterations: int, *, grown: bool = False
+) -> Fit:
+    """Descend from one cluster of all components, or from clusters that were grown.
 
     Every iteration opens a cluster at each component, in random order, that is farther than `penalty` from all centres
     at its turn, assigns components to their nearest centres, and averages. Where that no longer lowers the objective,
@@ -48,9 +50,16 @@ def fit_dp_means(problem: Problem, penalty: float, rng: np.random.Generator, max
         Draws the order in which components are looked at.
     max_iterations
         Steps at most.
+    grown
+        Whether to start from clusters to which components came one after another in random order, each to where the
+        objective then was least, or to a new one.
     """
-    fit = _assigned(problem, _grand_mean(problem), penalty)
-    rounding = _DIGITS * float(np.median(problem.costs(fit.centres)))
+    centres = _grand_mean(problem)
+    rounding = _DIGITS * float(np.median(problem.costs(centres)))
+    if grown:
+        labels = grow(_worth(problem, penalty), rng.permutation(len(problem.ensemble.natural)))
+        centres = problem.barycenters(labels, int(labels.max()) + 1)
+    fit = _assigned(problem, centres, penalty)
     history = [fit.objective]
     for _ in range(max_iterations):
         for proposed in (partial(_opened, rounding=rounding, rng=rng), _split, _closed):
@@ -69,14 +78,17 @@ def refine_clusters(problem: Problem, fit: Fit, penalty: float, rng: np.random.G
 
     Averages follow every move. Nearest centres do not foresee that a component would draw its new centre along.
     """
-    geometry = problem.geometry
-    assert isinstance(geometry, KLGeometry)  # noqa: S101  (narrows the type; DP-means has no other)
-    labels, _ = ascend(_Worth(geometry, problem.ensemble.row_weights, penalty), fit.labels, rng, _SWEEPS)
+    labels, _ = ascend(_worth(problem, penalty), fit.labels, rng, _SWEEPS)
     labels, centres = compact(problem, labels)
     value = matched_cost(problem.costs(centres), labels) + penalty * (len(centres) - 1)
     if value >= fit.objective:
         return fit
     return Fit(labels, centres, value, (*fit.history, value), fit.converged)
+
+
+def _worth(problem: Problem, penalty: float) -> _Worth:
+    assert isinstance(problem.geometry, KLGeometry)  # noqa: S101  (narrows the type; DP-means has no other)
+    return _Worth(problem.geometry, problem.ensemble.row_weights, penalty)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +119,8 @@ class _Worth:
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
         """Return what clusters gain by components (k, G)."""
+        if not len(groups.mass):
+            return np.empty((len(rows), 0))
         return subtraction_gains(self._value, self.pieces[rows], groups)
 
     def total(self, labels: Labels) -> float:
@@ -128,7 +142,7 @@ def best_penalty(problem: Problem, most: int, rng: np.random.Generator, max_iter
     than one that is far out. The upper end is what one cluster costs. Between the rule for `most` and that, penalties
     are tried on a geometric grid by one descent each. Only numbers of clusters count that are at least the size of the
     largest model, and neither one nor that of all components, of which silhouettes say nothing. A silhouette of 0.25
-    or less is none to speak of (Kaufman and Rousseeuw 1990); then the penalty is the largest with so many clusters.
+    or less is none to speak of (Kaufman and Rousseeuw 1990); then the penalty is the largest that leaves that many.
 
     Parameters
     ----------
@@ -153,8 +167,11 @@ def best_penalty(problem: Problem, most: int, rng: np.random.Generator, max_iter
             judged.append((_silhouette(fit.labels[rows], between), penalty))
     if not judged:
         return lower
-    silhouette, penalty = max(judged)
-    return penalty if silhouette > _NO_STRUCTURE else judged[0][1]
+    best = max(judged)[0]
+    if best <= _NO_STRUCTURE:
+        return judged[0][1]
+    equal = [penalty for silhouette, penalty in judged if silhouette == best]
+    return equal[len(equal) // 2]  # in the middle of those that give the same clusters, none is about to change
 
 
 def _grand_mean(problem: Problem) -> Array:

@@ -9,14 +9,14 @@ rebuilt.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Family
+from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Features, Posterior
 from consilience.models.scores import Scores
 
@@ -50,14 +50,18 @@ class Adapter(ABC):
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted model with the components of `posterior`."""
 
-    def recombine(self, fused: Posterior, sites: Sequence[Posterior], weights: Array) -> Posterior:
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Return why these models, described as their kind is, cannot be fused into one of it; empty when they can."""
+        del ensemble
+        return []
+
+    def recombine(self, fused: Posterior, ensemble: Ensemble) -> Posterior:
         """Return `fused` with what its components share worked out from all sites.
 
         Most models have nothing of the kind, since whatever is attached follows the matching. A sparse Gaussian process
-        has: the joint law of its inducing values belongs to no single one of them. `sites` are the posteriors that were
-        fused and `weights` what they count (J,), of mean 1.
+        has: the joint law of its inducing values belongs to no single one of them. `ensemble` is what was fused.
         """
-        del sites, weights
+        del ensemble
         return fused
 
     def columns(self, posterior: Posterior) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from consilience.checks import Array, Labels, as_weights
 from consilience.errors import InputError, UnsupportedError
@@ -34,7 +34,7 @@ class ModelEnsemble:
     Parameters
     ----------
     members
-        The J models, all of one kind.
+        The J models, all of one kind; those of no weight are left out.
     weights
         How much each counts (J,), scaled to sum to one.
 
@@ -52,10 +52,11 @@ class ModelEnsemble:
     def __post_init__(self) -> None:
         if not len(self.members):
             raise InputError("an ensemble needs at least one member")
-        weights = as_weights(self.weights, len(self.members), "weights of the members")
-        weights = weights / weights.sum()
+        given = as_weights(self.weights, len(self.members), "weights of the members")
+        kept = np.flatnonzero(given > 0)
+        weights = given[kept] / given.sum()
         weights.setflags(write=False)
-        object.__setattr__(self, "members", tuple(self.members))
+        object.__setattr__(self, "members", tuple(self.members[place] for place in kept))
         object.__setattr__(self, "weights", weights)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -101,7 +102,7 @@ class MixtureEnsemble(ModelEnsemble):
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of every component of every member (n, L_1 + .. + L_J), rows summing to one."""
         densities = np.stack([member.score_samples(X) for member in self.members])
-        shares = self.weights[:, None] * np.exp(densities - self._log_mean(list(densities)))
+        shares = softmax(densities + np.log(self.weights)[:, None], axis=0)
         columns = [share[:, None] * member.predict_proba(X) for share, member in zip(shares, self.members, strict=True)]
         return np.concatenate(columns, axis=1)
 
@@ -140,7 +141,7 @@ class RegressionEnsemble(ModelEnsemble):
 
 
 def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
-    """Return the ensemble of some models; those of no weight are left out.
+    """Return the ensemble of some models that predicts what can be averaged of theirs.
 
     Parameters
     ----------
@@ -149,14 +150,12 @@ def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
     weights
         How much each counts (J,).
     """
-    share = as_weights(weights, len(members), "weights of the members")
-    voting = tuple(member for member, weight in zip(members, share, strict=True) if weight > 0)
     kind: type[ModelEnsemble] = ModelEnsemble
-    if all(any(adapter.accepts(member) for adapter in _MIXTURES) for member in voting):
+    if all(any(adapter.accepts(member) for adapter in _MIXTURES) for member in members):
         kind = MixtureEnsemble
-    elif all(isinstance(member, SparseGP) for member in voting):
+    elif all(isinstance(member, SparseGP) for member in members):
         kind = RegressionEnsemble
-    return kind(voting, share[share > 0])
+    return kind(tuple(members), np.asarray(weights))
 
 
 def ensemble_scores(ensemble: ModelEnsemble, adapter: Adapter, data: Any) -> Scores:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Point
 from consilience.families.ensemble import Ensemble
@@ -19,7 +18,7 @@ from consilience.models.base import Adapter
 from consilience.models.kernels import make_kernel
 from consilience.models.scores import Scores, row_scores
 from consilience.models.sparse_gp import SparseGP
-from consilience.models.sparse_gp_product import bayes_product, common_prior
+from consilience.models.sparse_gp_product import Prior, bayes_product, common_prior
 
 _FIXED: tuple[AxisTag, ...] = ("fixed",)
 
@@ -34,7 +33,8 @@ class InducingPointAdapter(Adapter):
     """
 
     recommended: ClassVar[str] = "spahm"
-    recommended_options: ClassVar[Mapping[str, Any]] = {"mass": 50.0}  # as the paper: inducing inputs are rarely shared
+    recommended_options: ClassVar[Mapping[str, Any]] = {"mass": 50.0, "shrink": False}
+    """Inducing inputs are rarely shared (the paper has this mass), and stay where sites have them."""
 
     @abstractmethod
     def value_of(self, model: Any, samples: float | None) -> SparseGP:
@@ -66,18 +66,29 @@ class InducingPointAdapter(Adapter):
         return self.model_of(self._value(posterior))
 
     @final
-    def recombine(self, fused: Posterior, sites: Sequence[Posterior], weights: Array) -> Posterior:
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Return which models' kernels, noise or standardisation differ beyond reason."""
+        try:
+            self._prior(ensemble)
+        except InputError as error:
+            return list(error.problems)
+        return []
+
+    def _prior(self, ensemble: Ensemble) -> Prior:
+        """Return the prior of the fused process: means over sites, by their observations where all know them."""
+        values = [self._value(site) for site in ensemble.posteriors]
+        observed = np.array([value.n_observations for value in values])
+        known = bool(np.all(observed[ensemble.site_weights > 0] > 0))
+        return common_prior(values, ensemble.site_weights * (observed if known else 1.0), ensemble.names)
+
+    @final
+    def recombine(self, fused: Posterior, ensemble: Ensemble) -> Posterior:
         """Return `fused` with the Bayes product of all sites at its inducing inputs.
 
         Kernel parameters and noise are geometric means over sites, weighted by their observations where all know them.
         """
-        names = tuple(f"model {number}" for number in range(len(sites)))
-        voting = Ensemble(tuple(sites), np.asarray(weights), names)
-        values = [self._value(site) for site in sites]
-        observed = np.array([value.n_observations for value in values])
-        known = bool(np.all(observed[voting.site_weights > 0] > 0))
-        prior = common_prior(values, voting.site_weights * (observed if known else 1.0))
-        canonical, _ = voting.canonical(relabel=True)  # so that the order of arrival changes no bit
+        canonical, _ = ensemble.canonical(relabel=True)  # so that the order of arrival changes no bit
+        prior = self._prior(canonical)
         product = bayes_product(
             [self._value(site) for site in canonical.posteriors], fused.natural[:, :-1], prior, canonical.site_weights
         )

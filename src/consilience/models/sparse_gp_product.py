@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, eigh
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.models.kernels import Kernel, make_kernel
 from consilience.models.sparse_gp import SparseGP, lower_solve, prior_factor, transfer
@@ -72,7 +72,7 @@ class _Factor:
     clipped: int
 
 
-def common_prior(models: Sequence[SparseGP], weights: Array) -> Prior:
+def common_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]) -> Prior:
     """Return the prior of the fused process: geometric means of kernel parameters and noise, the mean of constants.
 
     Parameters
@@ -81,6 +81,8 @@ def common_prior(models: Sequence[SparseGP], weights: Array) -> Prior:
         The sites' processes; those without noise have no part in its mean.
     weights
         What each counts (J,); those of weight zero are not looked at.
+    names
+        What to call each in messages.
 
     Raises
     ------
@@ -90,16 +92,17 @@ def common_prior(models: Sequence[SparseGP], weights: Array) -> Prior:
     """
     first = models[0]
     problems = [
-        f"model {number}: is standardised by other constants than model 0; fit it again with the same public ones"
-        for number, model in enumerate(models)
+        f"{name}: is standardised by other constants than {names[0]}; fit it again with the same public ones"
+        for name, model in zip(names, models, strict=True)
         if not (np.array_equal(model.shift, first.shift) and np.array_equal(model.scale, first.scale))
     ]
     voting = [model for model, weight in zip(models, weights, strict=True) if weight > 0]
-    numbers, share = np.flatnonzero(weights > 0), weights[weights > 0] / weights.sum()
+    called = [name for name, weight in zip(names, weights, strict=True) if weight > 0]
+    share = weights[weights > 0] / weights.sum()
     kernels = [model.kernel for model in voting]
-    names = {kernel.name for kernel in kernels}
-    if len(names) > 1:
-        raise InputError(f"the models have kernels {', '.join(sorted(names))}; fit them with the same one")
+    forms = {kernel.name for kernel in kernels}
+    if len(forms) > 1:
+        raise InputError(f"the models have kernels {', '.join(sorted(forms))}; fit them with the same one")
     columns = {"variance": np.array([[kernel.variance] for kernel in kernels])}
     columns |= {"length-scale": np.stack([kernel.lengthscales for kernel in kernels])}
     noise = np.array([[model.noise] for model in voting])
@@ -107,9 +110,10 @@ def common_prior(models: Sequence[SparseGP], weights: Array) -> Prior:
     means = {}
     for name, values in columns.items():
         means[name] = _geometric_mean(values, share)
-        problems += _far(name, values, means[name], numbers)
+        problems += _far(name, values, means[name], called)
     mean_noise = _geometric_mean(noise[stated], share[stated] / share[stated].sum()) if stated.any() else np.zeros(1)
-    problems += _far("noise", noise[stated], mean_noise, numbers[stated])
+    with_noise = [name for name, known in zip(called, stated, strict=True) if known]
+    problems += _far("noise", noise[stated], mean_noise, with_noise)
     if problems:
         raise InputError(problems)
     constants, jitters = np.array([m.constant for m in voting]), np.array([[m.jitter] for m in voting])
@@ -127,10 +131,10 @@ def _geometric_mean(values: Array, share: Array) -> Array:
     return np.asarray(np.where(np.all(values == values[0], axis=0), values[0], mean))
 
 
-def _far(name: str, values: Array, mean: Array, numbers: Labels) -> list[str]:
+def _far(name: str, values: Array, mean: Array, called: Sequence[str]) -> list[str]:
     """Return which models differ beyond reason from the mean, each with the remedy."""
     return [
-        f"model {numbers[row]}: has {name}{f' {column}' if values.shape[1] > 1 else ''} {values[row, column]:.3g}, more"
+        f"{called[row]}: has {name}{f' {column}' if values.shape[1] > 1 else ''} {values[row, column]:.3g}, more"
         f" than a factor of {np.exp(LARGEST_LOG_RATIO):.1f} from the mean {mean[column]:.3g} of all models; agree on"
         " kernel parameters and noise, and fit again with these fixed"
         for row, column in np.argwhere(np.abs(np.log(values / mean)) > LARGEST_LOG_RATIO).tolist()
