@@ -118,6 +118,50 @@ def topics_table() -> str:
     return f"| default fusion of topics | topics found |\n| ---: | ---: |\n| {time} | {shown} |\n"
 
 
+def spahm_speed_table() -> str:
+    """Return times of SPAHM beside those of the direct implementation, a column of seeds each."""
+    rows = json.loads((ROOT / "benchmarks/spahm.json").read_text())["direct"]["results"]
+    lines = [
+        "| run | seconds | times as fast | log posterior beyond direct's | components |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name in ("direct", "one start", "default"):
+        seconds = ", ".join(f"{row['medians'][name]:.3f}" for row in rows)
+        ratios = ", ".join(f"{row['ratios'][name]:.1f}" for row in rows) if name != "direct" else ""
+        beyond = ", ".join(f"{row['log_posterior'][name] - row['log_posterior']['direct']:+.4f}" for row in rows)
+        groups = ", ".join(str(row["groups"][name]) for row in rows)
+        lines.append(f"| {name} | {seconds} | {ratios} | {beyond if ratios else ''} | {groups} |")
+    return "\n".join(lines) + "\n"
+
+
+def spahm_scaling_table() -> str:
+    """Return the time of one start by number of sites."""
+    found = json.loads((ROOT / "benchmarks/spahm.json").read_text())["linear"]["results"]
+    lines = ["| sites | local points | seconds | rounds | seconds a round |", "| ---: | ---: | ---: | ---: | ---: |"]
+    for row in found["rows"]:
+        time = median(row["seconds"])
+        lines.append(
+            f"| {row['sites']:,} | {row['local']:,} | {time:.2f} | {row['rounds']} | {time / row['rounds']:.3f} |"
+        )
+    return "\n".join(lines) + f"\n| *slope* | | | | {found['slope']:.2f} |\n"
+
+
+def states_speed_table() -> str:
+    """Return the time of a pass of the sticky HDP-HMM beside hmmlearn's variational one."""
+    document = json.loads((ROOT / "benchmarks/hidden_markov.json").read_text())
+    lines = [
+        "| data | steps | D | K | ms a pass | over hmmlearn, log | over hmmlearn, scaling |",
+        "| --- |" + " ---: |" * 6,
+    ]
+    for name, found in document["results"].items():
+        size, ratio = document["settings"]["sizes"][name], found["ratio_to_hmmlearn"]
+        lines.append(
+            f"| {name} | {sum(size['lengths']):,} | {size['dim']} | {size['states']} "
+            f"| {1000 * found['seconds_of_a_pass']['own']:.0f} | {ratio['log']:.2f} | {ratio['scaling']:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -125,6 +169,9 @@ TABLES = {
     "scaling": scaling_table,
     "memory": memory_table,
     "topics": topics_table,
+    "spahm-speed": spahm_speed_table,
+    "spahm-scaling": spahm_scaling_table,
+    "states-speed": states_speed_table,
     **KL_FUSION,
     **POINTS,
 }

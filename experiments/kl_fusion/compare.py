@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from simulate import Simulation
-from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import baselines
 
 PAPER = {"regularization": 0.1, "max_components": 10}  # lambda as the paper has it; twice the true number at most
 PUBLISHED_SPAHM = {
@@ -26,7 +30,6 @@ PUBLISHED_SPAHM = {
     "factorial": True,
     "clip": 10,
 }
-KMEANS = {"n_init": 8, "max_iter": 1000}
 CONCENTRATIONS = (0.01, 0.1, 1.0)
 DIRICHLET_PROCESS = {"covariance_type": "spherical", "n_init": 4, "max_iter": 1000}
 
@@ -85,7 +88,7 @@ def kmeans(simulation: Simulation, seed: int) -> Found:
     """Cluster local means, whoever they come from, with the true number of clusters."""
     means = local_means(simulation)
     start = time.perf_counter()
-    model = KMeans(n_clusters=len(simulation.means), random_state=seed, **KMEANS).fit(means)
+    model = baselines.kmeans(means, len(simulation.means), seed)
     return Found(model.cluster_centers_, model.n_clusters, model.labels_, time.perf_counter() - start)
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
 from consilience.models import describe
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from baselines import MIXTURE_STARTS, mixture
+
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", Path(__file__).parents[1] / ".cache")) / "kl_fusion"
-LOCAL_STARTS, POOLED_STARTS = 16, 16
+LOCAL_STARTS = POOLED_STARTS = MIXTURE_STARTS
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,6 @@ def covariance(rng: np.random.Generator, dim: int, component: int) -> np.ndarray
     return 0.5 * (matrix + matrix.T)
 
 
-def fit(rows: np.ndarray, count: int, starts: int, seed: int) -> BayesianGaussianMixture:
-    """Return the variational mixture of some rows."""
-    model = BayesianGaussianMixture(
-        n_components=count,
-        weight_concentration_prior_type="dirichlet_distribution",
-        n_init=starts,
-        random_state=seed,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return model.fit(rows)
-
-
 def simulate(seed: int, setting: Setting) -> dict[str, np.ndarray]:
     """Draw the truth and the data and fit every site, as arrays."""
     rng = np.random.default_rng(seed)
@@ -117,7 +104,7 @@ def simulate(seed: int, setting: Setting) -> dict[str, np.ndarray]:
             centre = means[component] + setting.noise * rng.standard_normal(dim)
             rows.append(rng.multivariate_normal(centre, draws.T @ draws / len(draws), size=amount))
         data = np.concatenate(rows)
-        model = fit(data, len(own), LOCAL_STARTS, 1000 * seed + site)
+        model = mixture(data, len(own), 1000 * seed + site, LOCAL_STARTS)
         posterior = describe(model)
         overlap = np.zeros((len(own), len(own)))
         np.add.at(overlap, (model.predict(data), np.repeat(np.arange(len(own)), amounts)), 1.0)
@@ -132,7 +119,7 @@ def simulate(seed: int, setting: Setting) -> dict[str, np.ndarray]:
     result = {name: np.concatenate(values) for name, values in stacked.items()}
     result |= {"means": means[occurring], "labels": positions}
     if setting.pooled:
-        result["pooled_means"] = fit(np.concatenate(everything), len(occurring), POOLED_STARTS, seed).means_
+        result["pooled_means"] = mixture(np.concatenate(everything), len(occurring), seed, POOLED_STARTS).means_
     return result
 
 

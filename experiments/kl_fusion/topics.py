@@ -23,12 +23,14 @@ from figure import draw_topics, draw_topics_time
 from record import as_text, remembered, versions
 from scipy.sparse import csr_array
 from simulate import CACHE
-from sklearn.decomposition import LatentDirichletAllocation
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
 from consilience.evaluation.paired import paired_difference
 from consilience.models.topic_evaluation import HELD_OUT_SHARE, complete_documents, split_tokens
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from baselines import topic_model
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("CONSILIENCE_DATA", HERE.parents[2] / "shared/data")) / "newsgroups20_bow.npz"
@@ -106,7 +108,7 @@ def fitted(name: str, documents: Callable[[], csr_array], topics: int, seed: int
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         start = time.perf_counter()
-        model = LatentDirichletAllocation(n_components=topics, random_state=seed, **LDA).fit(documents())
+        model = topic_model(documents(), topics, seed, **LDA)
         cs.save(model, path)
         say(f"fitted {path.stem} in {time.perf_counter() - start:.0f} s")
     return cs.load(path)

@@ -17,11 +17,12 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
-from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-sys.path.append(str(Path(__file__).parents[1] / "kl_fusion"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
+from baselines import kmeans
 from compare import hausdorff
 from record import as_text, remembered, versions
 
@@ -95,7 +96,7 @@ def simulate(seed: int, setting: Setting) -> Simulation:
         places = centroids[own] + setting.noise * rng.standard_normal((len(own), DIM))
         member = rng.integers(len(own), size=SAMPLES)
         data = places[member] + OBSERVED * rng.standard_normal((SAMPLES, DIM))
-        model = KMeans(n_clusters=len(own), random_state=1000 * seed + site, **LOCAL).fit(data)
+        model = kmeans(data, len(own), 1000 * seed + site, **LOCAL)
         moved.append(places)
         labels.append(own)
         centres.append(model.cluster_centers_)
@@ -104,7 +105,7 @@ def simulate(seed: int, setting: Setting) -> Simulation:
         everything.append(data.astype(np.float32))
     occurring, numbers = np.unique(np.concatenate(labels), return_inverse=True)
     start = time.perf_counter()
-    pooled = KMeans(n_clusters=len(occurring), random_state=seed, **POOLED).fit(np.concatenate(everything))
+    pooled = kmeans(np.concatenate(everything), len(occurring), seed, **POOLED)
     taken = time.perf_counter() - start
     return Simulation(
         centroids[occurring],
@@ -152,7 +153,7 @@ def matched_by_kmeans(simulation: Simulation, seed: int) -> dict[str, Any]:
     """Cluster the sites' centres, told the true number."""
     points = np.concatenate(simulation.centres)
     start = time.perf_counter()
-    model = KMeans(n_clusters=len(simulation.centroids), n_init=8, max_iter=1000, random_state=seed).fit(points)
+    model = kmeans(points, len(simulation.centroids), seed)
     taken = time.perf_counter() - start
     found = scored(simulation, model.cluster_centers_, model.labels_, simulation.centre_labels)
     return {**found, "seconds": taken}

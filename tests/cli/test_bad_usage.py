@@ -10,7 +10,7 @@ TWO = ("a.safetensors", "b.safetensors")
 OUTPUT = ("-o", "fused.safetensors")
 
 OPTIONS = {
-    "--method mean": "method 'mean' does not exist; there are kl, kmeans",
+    "--method mean": "method 'mean' does not exist; there are kl, spahm",
     "--set speed=9": "method 'kl' has no option speed; it has assignment, combine",
     "--set regularization": "--set regularization: expected OPTION=VALUE",
     "--set =1": "--set =1: expected OPTION=VALUE",

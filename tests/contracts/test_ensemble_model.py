@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hmmlearn.hmm import GaussianHMM
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import quad
 from scipy.special import logsumexp
@@ -15,6 +16,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
 from consilience.models.ensemble import MixtureEnsemble, ModelEnsemble, RegressionEnsemble, ensemble_of
+from consilience.models.hmmlearn_gaussian import GaussianHMMAdapter
 from consilience.models.kernels import RBF
 from consilience.models.sparse_gp import SparseGP
 from tests.tolerances import QUADRATURE, ROUNDING
@@ -28,6 +30,7 @@ MIXTURES = {
     "variational": partial(BayesianGaussianMixture, random_state=0),
 }
 WEIGHTS = [2.0, 1.0, 1.0]
+ADAPTER = GaussianHMMAdapter()
 every_mixture = pytest.mark.parametrize("kind", MIXTURES)
 
 
@@ -254,6 +257,25 @@ def test_an_ensemble_of_topic_models_is_evaluated_by_the_tokens_that_it_predicts
     both = cs.evaluate(cs.fuse(models, "ensemble"), models[0], counts).scores[0].fused
     alone = [cs.evaluate(model, model, counts).scores[0].fused for model in models]
     assert min(alone) - np.log(2) <= both <= max(alone) + np.log(2)
+
+
+def test_an_ensemble_of_topics_is_not_asked_about_part_of_its_words():
+    models, counts = topics()
+    for start, model in enumerate(models):
+        model.feature_names_in_ = np.array([f"word{number}" for number in range(start, start + 8)], dtype=object)
+    fusion = cs.fuse(models, "ensemble")
+    with pytest.raises(cs.UnsupportedError, match=r"^the fused model: its models have words that your own model lacks"):
+        cs.evaluate(fusion, models[0], counts)
+
+
+def test_an_ensemble_of_hidden_markov_models_predicts_every_row_from_those_before():
+    rows = np.random.default_rng(3).normal(size=(80, 1)) + np.repeat([0.0, 4.0, 0.0, 4.0], 20)[:, None]
+    models = [GaussianHMM(2, n_iter=5, random_state=seed).fit(rows[30 * seed :]) for seed in (0, 1)]
+    fusion = cs.fuse(models, "ensemble", samples=[80, 50])
+    each = [ADAPTER.scores(member, rows).values for member in fusion.model.members]
+    found = cs.evaluate(fusion, models[0], rows).scores[0].fused
+    assert_allclose(found, np.mean(logsumexp(each, axis=0) - np.log(2)), rtol=1e-9)
+    assert not hasattr(fusion.model, "predict")
 
 
 def test_an_ensemble_of_centres_has_no_score():

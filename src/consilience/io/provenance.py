@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+@cache
 def library_versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
     names = ("consilience", "numpy", "scipy", "scikit-learn")
@@ -52,5 +54,5 @@ def make_provenance(
         "seed": seed,
         "inputs": inputs,
         "result": dict(result),
-        "versions": library_versions(),
+        "versions": dict(library_versions()),
     }

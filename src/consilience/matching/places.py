@@ -209,6 +209,15 @@ def grow(objective: GroupObjective, order: Labels, openings: Openings = ANY) -> 
     return consecutive(places.labels)
 
 
+def scatter(offsets: Labels, n_groups: int, rng: np.random.Generator) -> Labels:
+    """Return a random matching (L,): the components of every site in different ones of at most `n_groups` groups.
+
+    From such starts ``ascend`` reaches optima that orders of sites do not lead to.
+    """
+    drawn = [rng.permutation(n_groups)[:size] for size in np.diff(offsets)]
+    return consecutive(np.concatenate(drawn))
+
+
 def ascend(
     objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, openings: Openings = ANY
 ) -> tuple[Labels, bool]:

@@ -24,7 +24,7 @@ from consilience.families.ensemble import Ensemble
 from consilience.matching.conjugate import ConjugateGroups
 from consilience.matching.exchange import ValuedObjective, exchanged
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.places import Openings, ascend, grow, match_probabilities, subtraction_gains
+from consilience.matching.places import Openings, ascend, grow, match_probabilities, scatter, subtraction_gains
 from consilience.methods.base import Assignment, Method, Progress, Status, improper_priors, without_priors
 from consilience.methods.combine import Combine, conjugate_groups
 
@@ -42,7 +42,8 @@ class AMPS(Method):
     ----------
     growth
         Whether components may be unlike all others: the number of components is then found under a Dirichlet process,
-        in the manner of the streaming version of Campbell, Straub, Fisher and How (2015). Needs counts. Without it
+        in the manner of the streaming version of Campbell, Straub, Fisher and How (2015). Needs counts of
+        observations, as mixtures have; by counts of tokens, topics that are unlike are merged too easily. Without it
         every model has the same number, and component k of one is a component of each of the others.
     concentration
         Of the Dirichlet process: the larger, the more components.
@@ -50,7 +51,7 @@ class AMPS(Method):
         Whether sites are aligned again once all are there; False leaves the streaming version alone, which takes each
         site once, in the order of contents.
     restarts
-        Starts; the largest product wins.
+        Starts: sites one after another in random orders, and random matchings; the largest product wins.
     max_iterations
         Rounds over all sites in one start.
     combine
@@ -106,8 +107,11 @@ class AMPS(Method):
         best, converged, history = np.zeros(0, dtype=np.int64), True, [-np.inf]
         for start, generator in enumerate(rng.spawn(restarts)):
             progress(start, restarts)
-            order = np.arange(ensemble.n_sites) if start == 0 else generator.permutation(ensemble.n_sites)
-            labels = grow(objective, order, openings)
+            if start % 2 == 0:
+                order = np.arange(ensemble.n_sites) if start == 0 else generator.permutation(ensemble.n_sites)
+                labels = grow(objective, order, openings)
+            else:
+                labels = scatter(ensemble.offsets, int(ensemble.sizes.max()) * (2 if self.growth else 1), generator)
             labels, settled, values = self._settle(objective, labels, openings, generator)
             if values[-1] > history[-1]:
                 best, converged, history = labels, settled, values

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.metrics.pairwise import euclidean_distances
 
 from consilience.checks import Array, Labels
 from consilience.matching.beta_bernoulli import Normal
@@ -37,7 +36,8 @@ def first_law(points: Array, offsets: Labels, spread: Array) -> Normal:
     """
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     some, others = (np.unique(np.linspace(0, len(points) - 1, n).astype(np.int64)) for n in (_ASKED, _NEIGHBOURS))
-    squares = euclidean_distances(points[some] / np.sqrt(spread), points[others] / np.sqrt(spread), squared=True)
+    asked, near = points[some] / np.sqrt(spread), points[others] / np.sqrt(spread)
+    squares = (asked**2).sum(axis=1)[:, None] + (near**2).sum(axis=1) - 2.0 * asked @ near.T
     squares[owner[some][:, None] == owner[others][None]] = np.inf
     nearest = squares.min(axis=1)
     apart = nearest[np.isfinite(nearest)]
@@ -93,7 +93,7 @@ def improved(copies: Copies, law: Normal, spread: Array, *, scalar: bool = False
         Whether all dimensions share their two variances.
     """
     now = copies.log_likelihoods(law)
-    for step in (_published, _expectation_maximisation):
+    for step in (_published, _no_atoms, _expectation_maximisation):
         proposal = step(copies, law)
         within, between = np.maximum(proposal.within, FLOOR * spread), np.maximum(proposal.between, FLOOR * spread)
         if scalar:
@@ -121,6 +121,13 @@ def _published(copies: Copies, law: Normal) -> Normal:
     noise = within * float(np.mean(1.0 / count))
     between = np.maximum(((means - centre) ** 2).mean(axis=0) - noise, 0.0) if n_groups > 1 else law.between
     return Normal(centre, np.maximum(within, 0.0), between)
+
+
+def _no_atoms(copies: Copies, law: Normal) -> Normal:
+    """Return the limit in which all points are copies of one, where expectation-maximisation creeps but never is."""
+    count = copies.groups.mass.sum()
+    mean = copies.groups.sums.sum(axis=0) / count
+    return Normal(mean, np.maximum(copies.squares / count - mean**2, 0.0), np.zeros_like(law.between))
 
 
 def _expectation_maximisation(copies: Copies, law: Normal) -> Normal:

@@ -18,7 +18,7 @@ from consilience.methods.kl_problem import Fit, Problem
 
 _CONCENTRATION, _OTHERS = 0.1, (0.01, 1.0)
 _REFINE_EVERY_START_ROWS, _REFINE_BEST_ROWS = 64, 512
-_SHARES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.025, 0.01)
+_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.1, 0.05, 0.025, 0.01)
 
 
 @dataclass(frozen=True)

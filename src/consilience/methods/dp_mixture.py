@@ -3,9 +3,9 @@
 scikit-learn's mixture with stick-breaking weights fits it; here are its base law and how the settings are chosen. In
 the units of the points' own spread, the mean of a cluster is drawn around zero with variance about 1, and its points
 around it with a variance of about `share`: with mean precision ``share`` and D degrees of freedom at ``share`` each.
-A share of 1 / D in both is scikit-learn's default, in which clusters far apart are hard to believe. Share and
-concentration are those of the greatest lower bound. What scikit-learn leaves out of its bound, since it is constant in
-one fit, differs between settings and is added: T sticks with their priors B(1, a) = 1 / a, and T base laws.
+(With scikit-learn's own mean precision of 1 clusters lie no farther apart than the points of one, or pay for it.)
+Share and concentration are those of the greatest lower bound. What scikit-learn leaves out of its bound, since it is
+constant in one fit, differs between settings and is added: T sticks with priors B(1, a) = 1 / a, and T base laws.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from consilience.checks import Array, Labels
 
 CovarianceType = Literal["diag", "spherical"]
 
+_STARTS = ("k-means++", "random_from_data", "random")
 _ROUNDING = 1e-12
 _FAR = 10.0
 
@@ -77,18 +78,22 @@ class MixtureFit:
 
 
 def standardised(points: Array, covariance_type: CovarianceType) -> Array:
-    """Return points (N, D) less their median, in units of their spread; (N, 0) where they are all the same.
+    """Return points (N, D') less their median, in units of their spread; (N, 0) where they are all the same.
 
     Diagonal covariances do not mind the units of coordinates, so each is divided by its own standard deviation.
     Spherical ones do: all are divided by one number, the root mean of their variances. Points more than ten times as
     far from the median as is typical have no say in that, or one fit gone wrong would make all others look alike.
-    Coordinates that are all the same are left out.
+    Coordinates that are all the same are left out. Spherical covariances do not mind rotations either: more coordinates
+    than points are replaced by as many as there are points, between which all distances are the same.
     """
     offsets = points - np.median(points, axis=0)
     varying = offsets.std(axis=0) > _ROUNDING * np.abs(points).max(axis=0)
     offsets = offsets[:, varying]
     if not offsets.shape[1]:
         return offsets
+    if covariance_type == "spherical" and offsets.shape[1] > len(offsets):
+        directions, lengths, _ = np.linalg.svd(offsets, full_matrices=False)
+        offsets = (directions * lengths)[:, lengths > _ROUNDING * lengths[0]]
     first = _spread(offsets, covariance_type)
     distances = np.linalg.norm(offsets / first, axis=1)
     near = distances <= _FAR * np.median(distances)
@@ -103,7 +108,7 @@ def _spread(offsets: Array, covariance_type: CovarianceType) -> Array:
 
 
 def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: int, seed: int) -> MixtureFit:
-    """Return the fit of greatest lower bound of `restarts` starts from k-means++ seeds.
+    """Return the fit of greatest lower bound of `restarts` starts: k-means++ seeds, other points, and chance in turn.
 
     Parameters
     ----------
@@ -116,11 +121,23 @@ def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: 
     seed
         Of the starts.
     """
+    counts = {start: len(range(place, restarts, len(_STARTS))) for place, start in enumerate(_STARTS)}
+    models = [_fitted(points, setting, start, count, max_iterations, seed) for start, count in counts.items() if count]
+    model = max(models, key=lambda one: float(one.lower_bound_))
+    shares = model.predict_proba(points)
+    labels = np.unique(shares.argmax(axis=1), return_inverse=True)[1].astype(np.int64)
+    dim = points.shape[1]
+    base = np.log(setting.concentration) + 0.5 * dim * (1 + dim) * np.log(setting.share)
+    bounds = np.asarray(getattr(model, "lower_bounds_", [model.lower_bound_]))  # scikit-learn of old keeps the last
+    return MixtureFit(setting, labels, shares.max(axis=1), bounds + setting.truncation * base, bool(model.converged_))
+
+
+def _fitted(points: Array, setting: Setting, start: str, count: int, max_iterations: int, seed: int) -> Any:
+    """Return scikit-learn's mixture of greatest lower bound of `count` starts of a kind."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import BayesianGaussianMixture
 
     dim, share = points.shape[1], setting.share
-    spread: Any = dim * share if setting.covariance_type == "spherical" else np.full(dim, dim * share)
     model = BayesianGaussianMixture(
         n_components=setting.truncation,
         covariance_type=setting.covariance_type,
@@ -129,17 +146,12 @@ def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: 
         mean_prior=np.zeros(dim),
         mean_precision_prior=share,
         degrees_of_freedom_prior=dim,
-        covariance_prior=spread,
-        n_init=restarts,
-        init_params="k-means++",
+        covariance_prior=dim * share if setting.covariance_type == "spherical" else np.full(dim, dim * share),
+        n_init=count,
+        init_params=start,
         max_iter=max_iterations,
         random_state=seed,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # what it says is the status of the fusion
-        model.fit(points)
-    shares = model.predict_proba(points)
-    labels = np.unique(shares.argmax(axis=1), return_inverse=True)[1].astype(np.int64)
-    base = np.log(setting.concentration) + 0.5 * dim * (1 + dim) * np.log(share)
-    bounds = np.asarray(getattr(model, "lower_bounds_", [model.lower_bound_]))  # the path is known from 1.6 on
-    return MixtureFit(setting, labels, shares.max(axis=1), bounds + setting.truncation * base, bool(model.converged_))
+        return model.fit(points)

@@ -17,13 +17,15 @@ from consilience.families import DiagonalGaussian, Point
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Attached, Posterior
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
-from consilience.matching.places import GroupObjective, Openings, ascend, grow, match_probabilities
+from consilience.matching.places import GroupObjective, Openings, ascend, grow, match_probabilities, scatter
 from consilience.methods.atom_law import Copies, first_law, improved, spread_of
 from consilience.methods.base import Assignment, Method, Progress, Status, improper_priors, informed, match_informed
 from consilience.methods.combine import conjugate_groups
 
-_SETTLED, _STEPS = 1e-6, 100  # a law has settled when a step moves it less, in widths; steps at most in one round
-_FIRST_SCALES = (1.0, 1.0, 4.0, 0.25)
+_SETTLED, _GAINED = 1e-6, 1e-8  # a law has settled when a step moves it less, in widths, or gains less, in nats
+_STEPS = 100  # at most in one round
+_FIRST_SCALES = (1.0, 1.0, 1.0, 4.0, 0.25)  # of the variance of copies, start by start
+_SCATTERED, _FIRST_ROUNDS = (2, 4), 3  # starts from random matchings, and their rounds before the law is estimated
 _JUDGED_ROWS = 2000
 
 
@@ -61,7 +63,7 @@ class SPAHM(Method):
     max_components
         Upper limit of their number; None sets no limit.
     restarts
-        Starts: sites by decreasing size, then in random orders; the highest posterior wins.
+        Starts: sites by decreasing size, in random orders, and random matchings; the highest posterior wins.
     max_iterations
         Rounds over all sites in one start, each followed by an estimate of mean and variances.
     clip
@@ -112,7 +114,8 @@ class SPAHM(Method):
             if isinstance(given, list | np.ndarray):
                 given = tuple(np.ravel(np.asarray(given, dtype=np.float64)).tolist())
                 object.__setattr__(self, option, given)
-            valid = all(map(_positive, given)) if isinstance(given, tuple) else given is None or _positive(given)
+            values = given if isinstance(given, tuple) else (given,)
+            valid = given is None or (len(values) > 0 and all(map(_positive, values)))
             self.require(option, valid, "a positive number, one per dimension, or None")
         for option in ("restarts", "max_iterations"):
             self.require(option, is_count(getattr(self, option)), "a positive integer")
@@ -178,7 +181,12 @@ class SPAHM(Method):
         openings = Openings(self.max_components, self.factorial)
         order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
         objective, improve = self._objective(ensemble, _FIRST_SCALES[start % len(_FIRST_SCALES)])
-        labels = grow(objective, order, openings)
+        if start % 5 in _SCATTERED:
+            most = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
+            labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), most + 1)), rng)
+            labels, _ = ascend(objective, labels, rng, _FIRST_ROUNDS, openings)
+        else:
+            labels = grow(objective, order, openings)
         history = [objective.total(labels)]
         for _ in range(self.max_iterations):
             before, objective = objective, improve(objective, labels)
@@ -259,9 +267,15 @@ def _improved(atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: A
     copies, law = Copies(atoms.sums(labels), squares), atoms.law
     for _ in range(_STEPS):
         before, law = law, improved(copies, law, spread, scalar=scalar)
-        if law.distance(before, spread) < _SETTLED:
+        if _settled(copies, before, law, spread):
             break
-    return atoms if law.distance(atoms.law, spread) < _SETTLED else replace(atoms, law=law)
+    return atoms if _settled(copies, atoms.law, law, spread) else replace(atoms, law=law)
+
+
+def _settled(copies: Copies, before: Normal, law: Normal, spread: Array) -> bool:
+    """Return whether a law has moved, or has gained, less than matters."""
+    gain = float((copies.log_likelihoods(law) - copies.log_likelihoods(before)).sum())
+    return gain < _GAINED or law.distance(before, spread) < _SETTLED
 
 
 def _positive(value: object) -> bool:
