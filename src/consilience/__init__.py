@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from consilience import families
+from consilience import families, learners
 from consilience.api import check, fuse, load, save
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
 from consilience.evaluation import Evaluation, evaluate
@@ -53,6 +53,7 @@ __all__ = [
     "evaluate",
     "families",
     "fuse",
+    "learners",
     "load",
     "rebuild",
     "save",
