@@ -61,7 +61,8 @@ def fuse(
     progress
         True shows a bar on a terminal; a callable is told (steps done, steps in all).
     samples
-        Number of observations behind each model (J,), for models that do not record it (GaussianMixture).
+        Number of observations behind each model (J,), for models that do not record it
+        (GaussianMixture, GaussianHMM, CategoricalHMM).
     **options
         The method's options.
 
@@ -175,7 +176,8 @@ def save(model: Any, path: str | Path, *, samples: float | None = None, features
     path
         Where to; usually ``*.safetensors``. The file appears whole or not at all.
     samples
-        Number of observations the model was fitted to, for models that do not record it (GaussianMixture).
+        Number of observations the model was fitted to, for models that do not record it
+        (GaussianMixture, GaussianHMM, CategoricalHMM).
     features
         What the columns mean; taken from the model where it knows.
 
