@@ -10,7 +10,8 @@ from scipy.special import betaln
 
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
 from consilience.matching.groups import GroupSums
-from consilience.matching.places import Openings, Places, ascend, grow, subtraction_gains
+from consilience.matching.openings import Openings
+from consilience.matching.places import Places, ascend, grow, subtraction_gains
 from tests import tolerances
 from tests.log_posterior import LogPosterior, published
 from tests.matchings import matchings

@@ -24,7 +24,8 @@ from consilience.families.ensemble import Ensemble
 from consilience.matching.conjugate import ConjugateGroups
 from consilience.matching.exchange import ValuedObjective, exchanged
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.places import Openings, ascend, grow, match_probabilities, scatter, subtraction_gains
+from consilience.matching.openings import Openings
+from consilience.matching.places import ascend, grow, match_probabilities, scatter, subtraction_gains
 from consilience.methods.base import Assignment, Method, Progress, Status, improper_priors, without_priors
 from consilience.methods.combine import Combine, conjugate_groups
 

@@ -17,7 +17,8 @@ from consilience.families import DiagonalGaussian, Point
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Attached, Posterior
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
-from consilience.matching.places import GroupObjective, Openings, ascend, grow, match_probabilities, scatter
+from consilience.matching.openings import Openings
+from consilience.matching.places import GroupObjective, ascend, grow, match_probabilities, scatter
 from consilience.methods.atom_law import Copies, first_law, improved, spread_of
 from consilience.methods.base import Assignment, Method, Progress, Status, improper_priors, informed, match_informed
 from consilience.methods.combine import conjugate_groups
