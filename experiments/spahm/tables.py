@@ -55,4 +55,48 @@ def temperatures_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"spahm-simulation": simulation_table, "temperatures": temperatures_table}
+def motion_capture_table() -> str:
+    """Return how labels of all frames agree with the exercises, matched and decoded, paired against KL-fusion."""
+    lines = [
+        "| labels from | states | Rand | adjusted Rand | against KL-fusion | mutual information | against KL-fusion "
+        "| decoded: adjusted Rand | mutual information |",
+        f"| --- |{' ---: |' * 8}",
+    ]
+    for name, one in _read("mocap")["arms"]["main"]["summary"].items():
+        cells = [f"{one['states']['mean']:.1f}", f"{one['matched_rand']['mean']:.3f}"]
+        for score in ("adjusted_rand", "mutual_information"):
+            found = one[f"matched_{score}"]
+            low, high = found["interval"]
+            against = "" if name == "KL-fusion" else f"{found['minus_reference']:+.3f} ± {(high - low) / 2:.3f}"
+            cells += [f"{found['mean']:.3f} ± {found['sd']:.3f}", against]
+        for score in ("adjusted_rand", "mutual_information"):
+            decoded = one.get(f"decoded_{score}")
+            cells.append(f"{decoded['mean']:.3f}" if decoded else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def gaussian_topics_table() -> str:
+    """Return coherence of Gaussian topics, with paired differences to SPAHM's."""
+    lines = [
+        "| sites | topics from | topics | UCI | against SPAHM | NPMI | seconds |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for arrangement, methods in _read("gaussian_topics")["summary"].items():
+        for name, one in methods.items():
+            uci = one["uci"]
+            low, high = uci.get("interval", (0.0, 0.0))
+            against = f"{uci['difference']:+.2f} ± {(high - low) / 2:.2f}" if "difference" in uci else ""
+            lines.append(
+                f"| {arrangement} | {name} | {one['topics']['mean']:.0f} | {uci['mean']:.2f} ± {uci['sd']:.2f} "
+                f"| {against} | {one['npmi']['mean']:.3f} ± {one['npmi']['sd']:.3f} | {one['seconds']:.2f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {
+    "motion-capture": motion_capture_table,
+    "gaussian-topics": gaussian_topics_table,
+    "spahm-simulation": simulation_table,
+    "temperatures": temperatures_table,
+}
