@@ -151,9 +151,10 @@ class SPAHM(Method):
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         best: _Run | None = None
+        objective, improve = self._objective(ensemble)
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
-            run = self._run(ensemble, start, generator)
+            run = self._run(ensemble, self._first(objective, start), improve, start, generator)
             if best is None or run.history[-1] > best.history[-1]:
                 best = run
         assert best is not None  # noqa: S101  (restarts is at least 1)
@@ -177,16 +178,24 @@ class SPAHM(Method):
         averaged = atoms.parameters()["mean"] if points and self.shrink else None
         return replace(found, details=details, averaged=averaged, atoms=atoms)
 
-    def _run(self, ensemble: Ensemble, start: int, rng: np.random.Generator) -> _Run:
-        """One start: sites one after another, then rounds over all sites and estimates of the law in turn."""
+    def _first(self, objective: GroupObjective, start: int) -> GroupObjective:
+        """Return the objective that a start begins with: the variance of copies, where it is a guess, is varied."""
+        if not isinstance(objective, GaussianAtoms) or self.within_variance is not None:
+            return objective
+        scale = _FIRST_SCALES[start % len(_FIRST_SCALES)]
+        return replace(objective, law=replace(objective.law, within=scale * objective.law.within))
+
+    def _run(
+        self, ensemble: Ensemble, objective: GroupObjective, improve: _Improve, start: int, rng: np.random.Generator
+    ) -> _Run:
+        """One start: a first matching, then rounds over all sites and estimates of the law in turn."""
         openings = Openings(self.max_components, self.factorial)
-        order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
-        objective, improve = self._objective(ensemble, _FIRST_SCALES[start % len(_FIRST_SCALES)])
-        if start % 5 in _SCATTERED:
+        if start % len(_FIRST_SCALES) in _SCATTERED:
             most = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
             labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), most + 1)), rng)
             labels, _ = ascend(objective, labels, rng, _FIRST_ROUNDS, openings)
         else:
+            order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
             labels = grow(objective, order, openings)
         history = [objective.total(labels)]
         for _ in range(self.max_iterations):
@@ -197,7 +206,7 @@ class SPAHM(Method):
                 return _Run(labels, objective, history, converged=True)
         return _Run(labels, objective, history, converged=False)
 
-    def _objective(self, ensemble: Ensemble, scale: float) -> tuple[GroupObjective, _Improve]:
+    def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _Improve]:
         """Return what is raised first, and how it is improved given a matching."""
         sharing = Sharing(ensemble.n_sites, self.concentration, self.mass, self.clip)
         if self.likelihood == "conjugate":
@@ -208,7 +217,7 @@ class SPAHM(Method):
         first = first_law(points, ensemble.offsets, spread)
         within, between = (
             guess if given is None else np.broadcast_to(np.asarray(given, dtype=np.float64), spread.shape)
-            for given, guess in ((self.within_variance, scale * first.within), (self.between_variance, first.between))
+            for given, guess in ((self.within_variance, first.within), (self.between_variance, first.between))
         )
         atoms = GaussianAtoms(points, ensemble.offsets, Normal(first.mean, within, between), sharing, self.marginal)
         if not self.optimize:
