@@ -169,11 +169,12 @@ class SPAHM(Method):
         )
         if not isinstance(best.objective, GaussianAtoms):
             return found
-        law = best.objective.law
-        details = {"within_variance": float(law.within.mean()), "between_variance": float(law.between.mean())}
-        centre = ensemble.family.points(ensemble.natural).mean(axis=0)
+        law, centre = best.objective.law, ensemble.family.points(ensemble.natural).mean(axis=0)
         atoms = self._atoms(best.objective, best.labels, centre)
-        details["atom_variance"] = float(atoms.parameters()["variance"].mean())
+        variances = (law.within, law.between, atoms.parameters()["variance"])
+        names = ("within_variance", "between_variance", "atom_variance")
+        copied = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
+        details = {name: float(values.mean()) for name, values in zip(names, variances, strict=True) if copied}
         points = isinstance(ensemble.family, Point)
         averaged = atoms.parameters()["mean"] if points and self.shrink else None
         return replace(found, details=details, averaged=averaged, atoms=atoms)
