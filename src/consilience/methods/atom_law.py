@@ -124,7 +124,12 @@ def _published(copies: Copies, law: Normal) -> Normal:
 
 
 def _no_atoms(copies: Copies, law: Normal) -> Normal:
-    """Return the limit in which all points are copies of one, where expectation-maximisation creeps but never is."""
+    """Return the limit in which all points are copies of one, where expectation-maximisation creeps but never is.
+
+    Where nothing is matched, nothing tells it from the law so far, which then stays.
+    """
+    if copies.groups.mass.max() <= 1:
+        return law
     count = copies.groups.mass.sum()
     mean = copies.groups.sums.sum(axis=0) / count
     return Normal(mean, np.maximum(copies.squares / count - mean**2, 0.0), np.zeros_like(law.between))

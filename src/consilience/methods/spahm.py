@@ -25,8 +25,7 @@ from consilience.methods.combine import conjugate_groups
 
 _SETTLED, _GAINED = 1e-6, 1e-8  # a law has settled when a step moves it less, in widths, or gains less, in nats
 _STEPS = 100  # at most in one round
-_FIRST_SCALES = (1.0, 1.0, 1.0, 4.0, 0.25)  # of the variance of copies, start by start
-_SCATTERED, _FIRST_ROUNDS = (2, 4), 3  # starts from random matchings, and their rounds before the law is estimated
+_FIRST_SCALES = (1.0, 1.0, 4.0, 0.25)  # of the variance of copies, start by start
 _JUDGED_ROWS = 2000
 
 
@@ -64,7 +63,8 @@ class SPAHM(Method):
     max_components
         Upper limit of their number; None sets no limit.
     restarts
-        Starts: sites by decreasing size, in random orders, and random matchings; the highest posterior wins.
+        Starts: sites by decreasing size, then in random orders, and where nothing is estimated also random matchings;
+        the highest posterior wins.
     max_iterations
         Rounds over all sites in one start, each followed by an estimate of mean and variances.
     clip
@@ -191,10 +191,9 @@ class SPAHM(Method):
     ) -> _Run:
         """One start: a first matching, then rounds over all sites and estimates of the law in turn."""
         openings = Openings(self.max_components, self.factorial)
-        if start % len(_FIRST_SCALES) in _SCATTERED:
+        if improve is _unchanged and start % 3 == 2:  # laws estimated from random matchings make all copies of all
             most = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
             labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), most + 1)), rng)
-            labels, _ = ascend(objective, labels, rng, _FIRST_ROUNDS, openings)
         else:
             order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
             labels = grow(objective, order, openings)
