@@ -1,0 +1,194 @@
+"""A network as the methods see it: named arrays with a symmetry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError, OptionError
+from consilience.networks.symmetry import Symmetry
+from consilience.networks.transport import AnyArray, Injection, Transport, move, permutation
+
+_FEW = 5
+"""Arrays that a message names; more are counted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Named arrays and which of their axes move together.
+
+    Parameters
+    ----------
+    arrays
+        Weights, biases and buffers by name; any array library, floating ones of any precision.
+    symmetry
+        Which axes move together.
+    name
+        What it is called in messages.
+
+    Raises
+    ------
+    InputError
+        Naming the arrays that are missing, unknown, of a wrong shape, or not finite.
+    """
+
+    arrays: Mapping[str, AnyArray]
+    symmetry: Symmetry
+    name: str = "network"
+    units: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes = {key: tuple(values.shape) for key, values in self.arrays.items()}
+        own = {key: values for key, values in self.arrays.items() if key not in self.symmetry.aliases}
+        for alias, key in self.symmetry.aliases.items():
+            if key not in own and alias in self.arrays:  # the file has a tied weight under its other name only
+                own[key] = self.arrays[alias]
+                shapes[key] = shapes[alias]
+        problems = [
+            f"{self.name}: arrays {alias} and {key} are one array in this network (tied weights), "
+            "but differ here; give them the same values"
+            for alias, key in self.symmetry.aliases.items()
+            if alias in self.arrays and key in self.arrays and not _same(self.arrays[alias], self.arrays[key])
+        ]
+        object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
+        problems += [f"{self.name}: array {key} has NaN or infinite values" for key in own if not _finite(own[key])]
+        if problems:
+            raise InputError(problems)
+        object.__setattr__(self, "arrays", own)
+
+    @cached_property
+    def working(self) -> dict[str, AnyArray]:
+        """Its floating arrays in at least 32 bits: what methods compute with."""
+        return {key: working_precision(values) for key, values in self.arrays.items() if is_floating(values)}
+
+    def move(self, transports: Mapping[str, Transport]) -> dict[str, AnyArray]:
+        """Return its floating arrays with units moved, in working precision."""
+        layouts = self.symmetry.layouts
+        return {key: move(values, layouts[key], transports, self.units) for key, values in self.working.items()}
+
+    def with_arrays(self, arrays: Mapping[str, AnyArray], name: str = "fused") -> Network:
+        """Return a network with other floating arrays, written in the precision of this one's.
+
+        Arrays that are not floating (counters) stay as they are here.
+        """
+        written = {
+            key: _as_written(arrays[key], values) if key in arrays else values for key, values in self.arrays.items()
+        }
+        return Network(written, self.symmetry, name)
+
+    def permute(self, orders: Mapping[str, Sequence[int] | Labels]) -> Network:
+        """Return the same function with units in another order.
+
+        Parameters
+        ----------
+        orders
+            By group, the old number of each new unit. Where a group is inside units of a parent, its order must follow
+            the parent's; a parent alone takes the groups inside along.
+
+        Raises
+        ------
+        OptionError
+            For groups that do not exist and orders that are not permutations.
+        """
+        transports = {
+            name: permutation(order) for name, order in complete_orders(self.symmetry, self.units, orders).items()
+        }
+        return self.with_arrays(self.move(transports), self.name)
+
+
+def complete_orders(
+    symmetry: Symmetry, units: Mapping[str, int], orders: Mapping[str, Sequence[int] | Labels]
+) -> dict[str, Labels]:
+    """Return checked orders, with those of groups whose parent moves.
+
+    Raises
+    ------
+    OptionError
+        For groups that do not exist and orders that are not permutations, or leave their parent's units.
+    """
+    if unknown := sorted(set(orders) - set(symmetry.by_name)):
+        raise OptionError(f"group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}")
+    found: dict[str, Labels] = {}
+    for name, given in orders.items():
+        order = np.asarray(given)
+        if order.shape != (units[name],) or not np.array_equal(np.sort(order), np.arange(units[name])):
+            raise OptionError(f"group {name}: expected every number from 0 to {units[name] - 1} once, in a new order")
+        found[name] = order.astype(np.int64)
+    for name, group in symmetry.by_name.items():
+        if group.parent is None or (name not in found and group.parent not in found):
+            continue
+        parents = found.get(group.parent, np.arange(units[group.parent]))
+        if name not in found:
+            found[name] = (parents[:, None] * group.size + np.arange(group.size)).ravel()
+        if np.any(found[name].reshape(-1, group.size) // group.size != parents[:, None]):
+            raise OptionError(f"group {name}: units must stay inside those of {group.parent}, in its order")
+    return found
+
+
+def identity(units: Mapping[str, int]) -> dict[str, Transport]:
+    """Return transports that move nothing."""
+    return {name: Injection(np.arange(count), count) for name, count in units.items()}
+
+
+def is_floating(values: AnyArray) -> bool:
+    """Return whether an array holds floating-point numbers."""
+    return str(values.dtype).rpartition(".")[2] in _FLOATS
+
+
+def working_precision(values: AnyArray) -> AnyArray:
+    """Return a floating array in at least 32 bits."""
+    if str(values.dtype).rpartition(".")[2] not in _HALVES:
+        return values
+    xp = array_namespace(values)
+    return xp.astype(values, xp.float32)
+
+
+_HALVES = ("float16", "bfloat16")
+_FLOATS = (*_HALVES, "float32", "float64")
+
+
+def _as_written(values: AnyArray, like: AnyArray) -> AnyArray:
+    if values.dtype == like.dtype:
+        return values
+    return array_namespace(values).astype(values, like.dtype)
+
+
+def _finite(values: AnyArray) -> bool:
+    if not is_floating(values):
+        return True
+    xp = array_namespace(values)
+    return bool(xp.all(xp.isfinite(values)))
+
+
+def _same(one: AnyArray, other: AnyArray) -> bool:
+    if one is other:
+        return True
+    return tuple(one.shape) == tuple(other.shape) and bool(array_namespace(one).all(one == other))
+
+
+def to_numpy(values: AnyArray) -> Array:
+    """Return an array as NumPy float64 on the CPU."""
+    detached = values.detach().cpu() if hasattr(values, "detach") else values
+    return np.asarray(detached, dtype=np.float64)
+
+
+def total_size(arrays: Mapping[str, Any]) -> int:
+    """Return the number of entries of all arrays together."""
+    return sum(prod(values.shape) for values in arrays.values())
+
+
+def to_bytes(values: AnyArray) -> bytes:
+    """Return the numbers of an array, of any library and precision, as bytes."""
+    if hasattr(values, "detach"):
+        import torch
+
+        flat = values.detach().cpu().contiguous().reshape(-1)
+        return bytes(flat.view(torch.uint8).numpy().data)
+    return np.ascontiguousarray(values).tobytes()

@@ -1,0 +1,339 @@
+"""Which axes of a network's arrays move together.
+
+Renumbering the hidden units of a layer changes no output as long as every array that touches them is renumbered alike:
+the rows of the weights that make the units, their biases and normalisation, the columns of the weights that read them.
+Such units are a *group*. A `Symmetry` names the groups of a network and says, for every axis of every array, which
+stretches of it follow which group. It knows no numbers but shapes and no framework.
+
+An axis is a list of *segments*. A segment is laid out as (outer, units, inner) in row-major order: a convolution's
+channels are (1, units, 1), channels flattened together with their positions (1, units, positions), the stacked gates of
+an LSTM (4, units, 1); concatenated layers are several segments. Offsets follow from shapes, so that one symmetry serves
+networks of different widths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from consilience.errors import InputError
+
+Side = Literal["output", "input", "both"]
+"""What an axis is to its units: it makes them (rows, biases), reads them (columns), or both (a tied embedding)."""
+
+Action = Literal["permute", "sign", "scale"]
+"""What may be done to the units of a group: renumber, flip the sign, multiply by a positive number."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of an axis.
+
+    Parameters
+    ----------
+    group
+        The group whose units it holds; None for a stretch that never moves.
+    outer
+        How often the units are repeated as a whole: the gates of a recurrent cell.
+    inner
+        How many neighbouring entries belong to one unit: the positions of a flattened channel. The length of a
+        stretch that never moves is ``outer * inner``.
+    """
+
+    group: str | None
+    outer: int = 1
+    inner: int = 1
+
+    def length(self, units: Mapping[str, int]) -> int:
+        """Return how many entries it covers in a network with so many units by group."""
+        return self.outer * self.inner * (1 if self.group is None else units[self.group])
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of an array: its segments in order, and what it is to their units."""
+
+    segments: tuple[Segment, ...]
+    side: Side = "output"
+
+    @property
+    def moves(self) -> bool:
+        """Whether any stretch follows a group."""
+        return any(segment.group is not None for segment in self.segments)
+
+    def length(self, units: Mapping[str, int]) -> int:
+        """Return its length in a network with so many units by group."""
+        return sum(segment.length(units) for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes of one array.
+
+    Parameters
+    ----------
+    axes
+        One for every axis of the array.
+    blocks
+        For the weight of a grouped convolution whose input channels move too: the number of blocks. The axes then are
+        those of the dense weight, which is zero outside the blocks; the array holds only the blocks, so that its axis 1
+        is shorter by that factor. 1 for everything else.
+    """
+
+    axes: tuple[Axis, ...]
+    blocks: int = 1
+
+    def shape(self, units: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the array's shape in a network with so many units by group."""
+        lengths = [axis.length(units) for axis in self.axes]
+        if self.blocks > 1:
+            lengths[1] //= self.blocks
+        return tuple(lengths)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Units that move together.
+
+    Parameters
+    ----------
+    name
+        What it is called in messages and results: the array that makes its units, without ``.weight``.
+    size
+        Number of units in the network that was traced; inside one unit of the parent, if it has one.
+    order
+        Its place in the order of computation, from 0.
+    parent
+        The group whose units its own lie in: what is inside an attention head follows its head. Units are then
+        numbered (parent's unit, own unit), and may be renumbered differently inside every unit of the parent.
+    actions
+        What may be done to its units without changing any output; each was proved.
+    resizable
+        Whether networks may differ in its number of units.
+    """
+
+    name: str
+    size: int
+    order: int
+    parent: str | None = None
+    actions: tuple[Action, ...] = ("permute",)
+    resizable: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """A segment by where it stands: array, axis, and number of the segment on that axis."""
+
+    array: str
+    axis: int
+    segment: int
+    side: Side
+
+    def __str__(self) -> str:
+        return f"{self.array} axis {self.axis}"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """That random changes of every group left the outputs as they were.
+
+    Parameters
+    ----------
+    digest
+        `Symmetry.digest` of what was proved; a proof of anything else is worth nothing.
+    deviation
+        Largest difference of outputs seen, relative to their size.
+    trials
+        Number of random changes of each group.
+    """
+
+    digest: str
+    deviation: float
+    trials: int
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Which axes of a network's arrays move together.
+
+    Parameters
+    ----------
+    layouts
+        Every array by name. Arrays without units have axes that never move.
+    all_groups
+        The groups, in the order of computation.
+    aliases
+        Other names of arrays that are one array (tied weights), to the name that `layouts` has.
+    notes
+        What the tracer could not look through, a line each; the units it concerns never move.
+    proof
+        That it holds; None for one nobody proved.
+
+    Examples
+    --------
+    >>> hidden, data = Segment("hidden"), Segment(None, inner=4)
+    >>> symmetry = Symmetry(
+    ...     {"1.weight": Layout((Axis((hidden,)), Axis((data,), "input"))), "1.bias": Layout((Axis((hidden,)),))},
+    ...     (Group("hidden", 3, 0),),
+    ... )
+    >>> symmetry.units({"1.weight": (5, 4), "1.bias": (5,)})
+    {'hidden': 5}
+    >>> [str(place) for place in symmetry.places("hidden")]
+    ['1.weight axis 0', '1.bias axis 0']
+    """
+
+    layouts: Mapping[str, Layout]
+    all_groups: tuple[Group, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    proof: Proof | None = None
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """Number of units of every group in the network that was traced, in the order of computation.
+
+        Units inside the units of a parent are counted over all of these.
+        """
+        return {name: self._sizes[name] for name in self.by_name}
+
+    @cached_property
+    def by_name(self) -> dict[str, Group]:
+        """The groups by name, in the order of computation."""
+        return {group.name: group for group in sorted(self.all_groups, key=lambda group: group.order)}
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        inside = {group.name: group.size for group in self.all_groups}
+        return {g.name: g.size * (1 if g.parent is None else inside[g.parent]) for g in self.all_groups}
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Place, ...]]:
+        found: dict[str, list[Place]] = {group.name: [] for group in self.all_groups}
+        for array, layout in self.layouts.items():
+            for number, axis in enumerate(layout.axes):
+                for position, segment in enumerate(axis.segments):
+                    if segment.group is not None:
+                        found[segment.group].append(Place(array, number, position, axis.side))
+        return {name: tuple(places) for name, places in found.items()}
+
+    def places(self, group: str) -> tuple[Place, ...]:
+        """Return every place of a group, in the order of the arrays."""
+        return self._places[group]
+
+    def children(self, group: str) -> list[Group]:
+        """Return the groups whose units lie inside the units of this one."""
+        return [one for one in self.all_groups if one.parent == group]
+
+    def units(self, shapes: Mapping[str, tuple[int, ...]], name: str = "network") -> dict[str, int]:
+        """Return how many units every group has in a network with arrays of these shapes.
+
+        Raises
+        ------
+        InputError
+            Naming every array that is missing, unknown, or of a shape that no number of units explains.
+        """
+        problems = [f"{name}: array {key} is missing" for key in self.layouts if key not in shapes]
+        known = set(self.layouts) | set(self.aliases)
+        problems += [f"{name}: array {key} is not in the symmetry" for key in shapes if key not in known]
+        found = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
+        for axis, length in self._lengths(shapes):
+            unknown = {s.group for s in axis.segments if s.group is not None} - set(found)
+            if len(unknown) == 1:
+                wanted = next(iter(unknown))
+                rest = length - sum(s.length(found) for s in axis.segments if s.group != wanted)
+                one = sum(s.outer * s.inner for s in axis.segments if s.group == wanted)
+                if rest > 0 and rest % one == 0:
+                    found[wanted] = rest // one
+        for group in self.all_groups:
+            if group.name not in found:
+                problems.append(f"{name}: group {group.name}: no array tells its number of units")
+                found[group.name] = self._sizes[group.name]
+        for key, layout in self.layouts.items():
+            if key in shapes and tuple(shapes[key]) != layout.shape(found):
+                problems.append(
+                    f"{name}: array {key} has shape {tuple(shapes[key])}; by its groups "
+                    f"({_of(layout, found)}) it should have {layout.shape(found)}"
+                )
+        if problems:
+            raise InputError(problems)
+        return found
+
+    def _lengths(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Axis, int]]:
+        """Yield every moving axis with its length in the dense array, simple ones first."""
+        found: list[tuple[int, int, Axis, int]] = []
+        for key, layout in self.layouts.items():
+            shape = shapes.get(key, ())
+            if len(shape) != len(layout.axes):
+                continue
+            for number, (axis, length) in enumerate(zip(layout.axes, shape, strict=True)):
+                if axis.moves:
+                    dense = length * (layout.blocks if number == 1 else 1)
+                    found.append((len({s.group for s in axis.segments}), len(found), axis, dense))
+        for _, _, axis, length in sorted(found, key=lambda one: one[:2]):
+            yield axis, length
+
+    @cached_property
+    def digest(self) -> str:
+        """What a proof is bound to: names, axes and groups, not the number of units of groups that may differ."""
+        document = symmetry_to_json(self)
+        for key in ("proof", "notes"):
+            document.pop(key)
+        for group in document["groups"]:
+            if group["resizable"]:
+                group.pop("size")
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def proved(self) -> bool:
+        """Whether it carries a proof of itself, not of something else."""
+        return self.proof is not None and self.proof.digest == self.digest
+
+
+def _of(layout: Layout, units: Mapping[str, int]) -> str:
+    names = dict.fromkeys(s.group for axis in layout.axes for s in axis.segments if s.group is not None)
+    return ", ".join(f"{name}: {units[name]}" for name in names) or "none"
+
+
+def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
+    """Return a symmetry as JSON values."""
+    return {
+        "groups": [
+            {
+                "name": group.name,
+                "size": group.size,
+                "order": group.order,
+                "parent": group.parent,
+                "actions": list(group.actions),
+                "resizable": group.resizable,
+            }
+            for group in symmetry.all_groups
+        ],
+        "arrays": {
+            name: {
+                "blocks": layout.blocks,
+                "axes": [
+                    {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
+                    for axis in layout.axes
+                ],
+            }
+            for name, layout in symmetry.layouts.items()
+        },
+        "aliases": dict(symmetry.aliases),
+        "notes": list(symmetry.notes),
+        "proof": None
+        if symmetry.proof is None
+        else {
+            "digest": symmetry.proof.digest,
+            "deviation": symmetry.proof.deviation,
+            "trials": symmetry.proof.trials,
+        },
+    }
+
+
+def fixed_axes(shape: tuple[int, ...], side: Side = "output") -> tuple[Axis, ...]:
+    """Return axes of an array of this shape that never move."""
+    return tuple(Axis((Segment(None, inner=length),), side) for length in shape)

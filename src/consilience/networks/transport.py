@@ -1,0 +1,248 @@
+"""Moving the units of a group: into another order, into other places, or spread over the units of another network.
+
+A weight that a unit *receives* belongs to the unit: where the unit goes, its row goes, and where units meet, their rows
+are averaged. A weight that a unit *sends* is read by others: where a unit is spread over several places, its column is
+split among them, so that what the readers receive stays the same. So the output side of a transport has rows that sum
+to 1 and its input side splits; for equal widths both are the same permutation or k times the same coupling. Formula (9)
+of the Wasserstein paper averages on both sides instead, which multiplies sums by k_new / k_old; `paper_scaling` of the
+methods asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import Array, Labels
+from consilience.networks.symmetry import Axis, Layout, Place, Side
+
+AnyArray = Any
+"""An array of any library that follows the array API: NumPy, torch on a CPU, torch on a GPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Injection:
+    """Every old unit goes to a place of its own.
+
+    Parameters
+    ----------
+    slots
+        The new number of each old unit (k_old,), all different.
+    width
+        Number of new units, at least k_old; equal to it for a permutation.
+    """
+
+    slots: Labels
+    width: int
+
+    @cached_property
+    def owned(self) -> Array:
+        """1 for new units that an old one became, 0 for the others (k_new,)."""
+        owned = np.zeros(self.width)
+        owned[self.slots] = 1.0
+        return owned
+
+    @cached_property
+    def order(self) -> Labels:
+        """The old number of each new unit (k_new,); k_old where there is none."""
+        order = np.full(self.width, len(self.slots), dtype=np.int64)
+        order[self.slots] = np.arange(len(self.slots))
+        return order
+
+    @property
+    def labels(self) -> Labels:
+        """The new number of each old unit (k_old,)."""
+        return self.slots
+
+    def then(self, later: Injection) -> Injection:
+        """Return this transport followed by another."""
+        return Injection(later.slots[self.slots], later.width)
+
+    def move(self, values: AnyArray, axis: int, _side: Side) -> AnyArray:
+        """Return an array with the units along an axis of length k_old moved; places without a unit are zero."""
+        xp = array_namespace(values)
+        if self.width > len(self.slots):
+            shape = list(values.shape)
+            shape[axis] = 1
+            values = xp.concat([values, xp.zeros(tuple(shape), dtype=values.dtype, device=values.device)], axis=axis)
+        return xp.take(values, xp.asarray(self.order, device=values.device), axis=axis)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Every old unit is spread over the new ones by a coupling.
+
+    Parameters
+    ----------
+    coupling
+        Plan (k_new, k_old) with marginals 1 / k_new and 1 / k_old.
+    scale
+        What the columns of the input side sum to: 1 splits what units send. Formula (9) as printed averages instead,
+        which is k_new / k_old.
+    """
+
+    coupling: Array
+    scale: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """Number of new units."""
+        return int(self.coupling.shape[0])
+
+    @property
+    def owned(self) -> Array:
+        """1 for every new unit (k_new,): all receive something."""
+        return np.ones(self.width)
+
+    @property
+    def labels(self) -> Labels:
+        """The new unit that receives most of each old one (k_old,)."""
+        labels: Labels = self.coupling.argmax(axis=0)
+        return labels
+
+    @cached_property
+    def receiving(self) -> Array:
+        """The output side (k_new, k_old): rows sum to 1."""
+        return self.coupling / self.coupling.sum(axis=1, keepdims=True)
+
+    @cached_property
+    def sending(self) -> Array:
+        """The input side (k_new, k_old): columns sum to `scale`."""
+        return self.coupling * (self.scale / self.coupling.sum(axis=0, keepdims=True))
+
+    @property
+    def squared(self) -> Spread:
+        """How squares of weights move on the input side, so that they sum to the mean squares under the coupling."""
+        return Spread(self.coupling, self.scale**2 * self.coupling.shape[1] / self.width)
+
+    def move(self, values: AnyArray, axis: int, side: Side) -> AnyArray:
+        """Return an array with the units along an axis of length k_old spread over k_new."""
+        xp = array_namespace(values)
+        matrix = xp.asarray(self.receiving if side == "output" else self.sending, device=values.device)
+        front = xp.moveaxis(values, axis, 0)
+        moved = xp.matmul(xp.astype(matrix, values.dtype), xp.reshape(front, (front.shape[0], -1)))
+        return xp.moveaxis(xp.reshape(moved, (self.width, *front.shape[1:])), 0, axis)
+
+
+Transport = Injection | Spread
+
+
+def permutation(order: Labels) -> Injection:
+    """Return the transport that puts old unit ``order[u]`` at place u."""
+    slots = np.empty(len(order), dtype=np.int64)
+    slots[order] = np.arange(len(order))
+    return Injection(slots, len(order))
+
+
+def dense(values: AnyArray, layout: Layout) -> AnyArray:
+    """Return the weight of a grouped convolution with its zeros outside the blocks; anything else as it is."""
+    if layout.blocks == 1:
+        return values
+    xp = array_namespace(values)
+    blocks, rows, columns = layout.blocks, values.shape[0] // layout.blocks, values.shape[1]
+    parts = []
+    for block in range(blocks):
+        part = values[block * rows : (block + 1) * rows]
+        left = xp.zeros((rows, block * columns, *values.shape[2:]), dtype=values.dtype, device=values.device)
+        right_columns = (blocks - block - 1) * columns
+        right = xp.zeros((rows, right_columns, *values.shape[2:]), dtype=values.dtype, device=values.device)
+        parts.append(xp.concat([left, part, right], axis=1))
+    return xp.concat(parts, axis=0)
+
+
+def undense(values: AnyArray, layout: Layout) -> AnyArray:
+    """Return only the blocks of a dense weight, where the layout has blocks."""
+    if layout.blocks == 1:
+        return values
+    xp = array_namespace(values)
+    rows, columns = values.shape[0] // layout.blocks, values.shape[1] // layout.blocks
+    return xp.concat(
+        [values[b * rows : (b + 1) * rows, b * columns : (b + 1) * columns] for b in range(layout.blocks)],
+        axis=0,
+    )
+
+
+def move_axis(
+    values: AnyArray, number: int, axis: Axis, transports: Mapping[str, Transport], units: Mapping[str, int]
+) -> AnyArray:
+    """Return an array with one axis moved by the transports of its groups; groups without one stay.
+
+    Parameters
+    ----------
+    values
+        The array, dense.
+    number
+        Which axis.
+    axis
+        What it is made of.
+    transports
+        How the units of groups move.
+    units
+        Number of units of every group before.
+    """
+    if not any(segment.group in transports for segment in axis.segments):
+        return values
+    side: Side = "input" if axis.side == "input" else "output"
+    if len(axis.segments) == 1 and axis.segments[0].outer == axis.segments[0].inner == 1:
+        return transports[str(axis.segments[0].group)].move(values, number, side)
+    xp = array_namespace(values)
+    before, after = tuple(values.shape[:number]), tuple(values.shape[number + 1 :])
+    pieces, start = [], 0
+    for segment in axis.segments:
+        length = segment.length(units)
+        piece = values[(slice(None),) * number + (slice(start, start + length),)]
+        start += length
+        one = None if segment.group is None else transports.get(segment.group)
+        if one is not None:
+            split = (*before, segment.outer, length // (segment.outer * segment.inner), segment.inner, *after)
+            moved = one.move(xp.reshape(piece, split), number + 1, side)
+            piece = xp.reshape(moved, (*before, segment.outer * one.width * segment.inner, *after))
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=number)
+
+
+def move(values: AnyArray, layout: Layout, transports: Mapping[str, Transport], units: Mapping[str, int]) -> AnyArray:
+    """Return an array with all its axes moved; see `move_axis`."""
+    if not any(segment.group in transports for axis in layout.axes for segment in axis.segments):
+        return values
+    moved = dense(values, layout)
+    for number, axis in enumerate(layout.axes):
+        moved = move_axis(moved, number, axis, transports, units)
+    return undense(moved, layout)
+
+
+def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str, int]) -> AnyArray:
+    """Return what an array says of each unit at one of its places: a matrix (k, entries per unit).
+
+    Parameters
+    ----------
+    values
+        The array, dense.
+    layout
+        Its layout.
+    place
+        The place.
+    units
+        Number of units of every group in this array.
+    """
+    xp = array_namespace(values)
+    axis = layout.axes[place.axis]
+    lengths = [segment.length(units) for segment in axis.segments]
+    start, length = sum(lengths[: place.segment]), lengths[place.segment]
+    segment = axis.segments[place.segment]
+    piece = values
+    if len(lengths) > 1:
+        piece = values[(slice(None),) * place.axis + (slice(start, start + length),)]
+    count = length // (segment.outer * segment.inner)
+    if segment.outer * segment.inner == 1:
+        front = xp.moveaxis(piece, place.axis, 0)
+    else:
+        before, after = tuple(piece.shape[: place.axis]), tuple(piece.shape[place.axis + 1 :])
+        split = xp.reshape(piece, (*before, segment.outer, count, segment.inner, *after))
+        front = xp.moveaxis(split, place.axis + 1, 0)
+    return xp.reshape(front, (count, -1))
