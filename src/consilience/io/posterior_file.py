@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from safetensors import SafetensorError, safe_open
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from safetensors.numpy import save as to_safetensors
 
 from consilience.checks import Array
@@ -25,12 +24,9 @@ from consilience.families import family_from_config
 from consilience.families.posterior import Attached, Features, Posterior
 from consilience.io.atomic import write_bytes
 from consilience.io.provenance import library_versions
+from consilience.io.safetensors_file import KEY, REMEDY, check_version, opened, parse_document, validated
 
 FORMAT_VERSION = 1
-_KEY = "consilience"
-_REMEDY = "write it with consilience.save"
-_MAX_DEPTH = 64
-_MAX_HEADER = 100_000_000  # a safetensors file starts with the length of its header, and none is longer
 
 
 class AttachedHeader(BaseModel):
@@ -134,7 +130,7 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
         document = json.dumps(header, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
-    write_bytes(path, to_safetensors(arrays, metadata={_KEY: document}))
+    write_bytes(path, to_safetensors(arrays, metadata={KEY: document}))
 
 
 def read_summary(path: Path) -> FileSummary:
@@ -145,7 +141,7 @@ def read_summary(path: Path) -> FileSummary:
     FileFormatError
         For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         header = _parse_header(path, file.metadata())
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (not a dict)
     return FileSummary(header, shapes)
@@ -161,19 +157,19 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
     InputError
         For values that are not members of the family, naming file and component.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         header = _parse_header(path, file.metadata())
         try:
             family = family_from_config(header.family)
         except FileFormatError as error:
             raise FileFormatError(f"{path}: {error}") from error
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{path}: its family cannot be made: {error}; {_REMEDY}") from error
+            raise FileFormatError(f"{path}: its family cannot be made: {error}; {REMEDY}") from error
         expected = {"natural", "prior", "weights"}
         expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
         names = set(file.keys())
         if "natural" not in names:
-            raise FileFormatError(f"{path}: has no tensor 'natural'; {_REMEDY}")
+            raise FileFormatError(f"{path}: has no tensor 'natural'; {REMEDY}")
         if names - expected:
             raise FileFormatError(f"{path}: has tensors its header does not announce: {sorted(names - expected)}")
         missing = [name for name in header.attached if f"attached.{name}" not in names]
@@ -201,58 +197,12 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
     return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
-def _opened(path: Path) -> Any:
-    """Open a safetensors file, with an error that says what the file is instead."""
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(8)
-        if not start:
-            raise FileFormatError(f"{path}: is empty; {_REMEDY}")
-        if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > _MAX_HEADER:
-            raise FileFormatError(f"{path}: is a pickle or zip archive, which is never loaded; {_REMEDY}")
-        return safe_open(path, framework="numpy")
-    except SafetensorError as error:
-        raise FileFormatError(f"{path}: is truncated or not a safetensors file ({error}); {_REMEDY}") from error
-    except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(f"{path}: cannot be read: {error}") from error
-
-
 def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:
-    if not metadata or _KEY not in metadata:
-        raise FileFormatError(f"{path}: has no consilience metadata, so it is not a posterior file; {_REMEDY}")
-    try:
-        document = json.loads(metadata[_KEY])
-        if _depth(document) > _MAX_DEPTH:
-            raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
-        found = document.get("format_version") if isinstance(document, dict) else None
-        if isinstance(found, int) and found > FORMAT_VERSION:
-            raise FileFormatError(
-                f"{path}: has format version {found}, this library reads up to {FORMAT_VERSION}; update consilience"
-            )
-        header = Header.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise FileFormatError(f"{path}: its metadata is not valid at {place}: {first['msg']}; {_REMEDY}") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(f"{path}: its metadata is not valid JSON ({error}); {_REMEDY}") from error
-    return header
-
-
-def _depth(document: Any) -> int:
-    """Return how deeply lists and dicts are nested, counted without recursion."""
-    depth, level = 0, [document]
-    while level:
-        nested = [value for value in level if isinstance(value, dict | list)]
-        level = [child for value in nested for child in (value.values() if isinstance(value, dict) else value)]
-        depth += 1
-    return depth
+    if not metadata or KEY not in metadata:
+        raise FileFormatError(f"{path}: has no consilience metadata, so it is not a posterior file; {REMEDY}")
+    document = parse_document(path, metadata[KEY])
+    check_version(path, document, FORMAT_VERSION)
+    return validated(path, Header, document)
 
 
 def _tensor(path: Path, file: Any, name: str) -> Array:

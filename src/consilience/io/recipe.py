@@ -15,7 +15,11 @@ from consilience.errors import FileFormatError
 
 
 class Recipe(BaseModel):
-    """What ``consilience fuse`` would be told on its command line; paths are relative to the recipe's folder."""
+    """What ``consilience fuse`` would be told on its command line; paths are relative to the recipe's folder.
+
+    The last seven are for networks. ``module`` and ``target`` only say which modules were meant: a recipe is a file, and
+    no file makes the command import anything unless the command line allows it.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     models: list[str] = Field(default_factory=list)
@@ -25,6 +29,13 @@ class Recipe(BaseModel):
     seed: int | None = Field(default=None, ge=0)
     output: str | None = None
     report: str | None = None
+    module: str | None = None
+    example: str | list[str] | None = None
+    symmetry: str | None = None
+    target: str | None = None
+    target_widths: dict[str, int] | None = None
+    inputs: str | None = None
+    reference: int | None = Field(default=None, ge=0)
 
 
 class _Loader(yaml.SafeLoader):
@@ -85,7 +96,14 @@ def read_recipe(path: Path) -> Recipe:
         places = os.path.join(glob.escape(str(path.parent)), pattern)
         found = sorted(glob.glob(places, recursive=True)) if glob.has_magic(pattern) else []
         models += found or [str(path.parent / pattern)]
-    output, report = (
-        None if written is None else str(path.parent / written) for written in (recipe.output, recipe.report)
-    )
-    return recipe.model_copy(update={"models": models, "output": output, "report": report})
+    files = ("output", "report", "symmetry", "inputs")
+    update: dict[str, Any] = {name: _beside(path, getattr(recipe, name)) for name in files}
+    examples = [recipe.example] if isinstance(recipe.example, str) else recipe.example
+    if examples is not None:
+        update["example"] = [str(path.parent / one) if one.endswith(".npy") else one for one in examples]
+    return recipe.model_copy(update={**update, "models": models})
+
+
+def _beside(recipe: Path, name: str | None) -> str | None:
+    """Return a path relative to the recipe's folder, relative to here."""
+    return None if name is None else str(recipe.parent / name)

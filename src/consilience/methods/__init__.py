@@ -12,10 +12,18 @@ from consilience.methods.average import Average
 from consilience.methods.base import Assignment, Method, Outcome, Progress, Status
 from consilience.methods.clustering import KMeans
 from consilience.methods.concatenate import Concatenate
+from consilience.methods.consensus import Consensus
 from consilience.methods.dirichlet_process import DirichletProcess
 from consilience.methods.ensemble import PredictionEnsemble
+from consilience.methods.fedma import FedMA
 from consilience.methods.kl import KLFusion
+from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
+from consilience.methods.network_method import NetworkMethod
+from consilience.methods.network_methods import NETWORK_METHODS, make_network_method
+from consilience.methods.optimal_transport import OTFusion
+from consilience.methods.rebasin import ReBasin
 from consilience.methods.spahm import SPAHM
+from consilience.methods.wasserstein import WassersteinFusion
 
 METHODS: tuple[type[Method], ...] = (
     KLFusion,
@@ -61,17 +69,27 @@ def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
 __all__ = [
     "AMPS",
     "METHODS",
+    "NETWORK_METHODS",
     "SPAHM",
     "Assignment",
     "Average",
     "Concatenate",
+    "Consensus",
     "DirichletProcess",
+    "FedMA",
     "KLFusion",
     "KMeans",
     "Method",
+    "NetworkAverage",
+    "NetworkEnsembleMethod",
+    "NetworkMethod",
+    "OTFusion",
     "Outcome",
     "PredictionEnsemble",
     "Progress",
+    "ReBasin",
     "Status",
+    "WassersteinFusion",
     "make_method",
+    "make_network_method",
 ]

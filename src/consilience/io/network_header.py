@@ -1,0 +1,152 @@
+"""The header of a network file: what it is, which axes move together, how it came to be.
+
+One JSON document under the key ``consilience`` of a safetensors header, format "consilience-network". Whatever has no
+such key is a plain checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from consilience.errors import FileFormatError, InputError
+from consilience.io.network_arrays import DTYPES
+from consilience.io.provenance import library_versions
+from consilience.io.safetensors_file import KEY, check_version, opened, parse_document, validated
+from consilience.io.symmetry_json import symmetry_from_json
+from consilience.networks.symmetry import Symmetry, symmetry_to_json
+
+FORMAT_VERSION = 1
+REMEDY = "write it with consilience.save or safetensors.torch.save_file"
+_NETWORK, _POSTERIOR = "consilience-network", "consilience-posterior"
+
+Kind = Literal["posterior", "network", "checkpoint"]
+
+
+class NetworkHeader(BaseModel):
+    """The JSON document in a network file's header; the symmetry is checked by `symmetry_from_json`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: Literal["consilience-network"]
+    format_version: Literal[1]
+    library_version: str
+    symmetry: dict[str, Any] | None
+    provenance: dict[str, Any] | None
+
+    @field_validator("provenance")
+    @classmethod
+    def _writable(cls, provenance: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
+        json.dumps(provenance, allow_nan=False)
+        return provenance
+
+
+class _AnyHeader(BaseModel):
+    """As much of a header as tells which file it is."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    format: Literal["consilience-posterior", "consilience-network"]
+
+
+@dataclass(frozen=True)
+class NetworkSummary:
+    """What the header of a network file or checkpoint says, without reading its tensors.
+
+    Parameters
+    ----------
+    kind
+        "network" for our own files, "checkpoint" for others.
+    shapes, dtypes
+        By name of the array; types by NumPy's and torch's name.
+    symmetry, provenance, library_version
+        As in the header; None for a plain checkpoint.
+    """
+
+    kind: Literal["network", "checkpoint"]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    symmetry: Symmetry | None = None
+    provenance: dict[str, Any] | None = None
+    library_version: str | None = None
+
+
+def read_network_summary(path: Path) -> NetworkSummary:
+    """Return what the header of a network file or checkpoint says.
+
+    Raises
+    ------
+    FileFormatError
+        As `read_network`, but for what is wrong with tensors.
+    """
+    with opened(path, REMEDY) as file:
+        header = _parse_header(path, file.metadata())
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+        shapes = {name: tuple(one.get_shape()) for name, one in slices.items()}
+        dtypes = {name: DTYPES.get(str(one.get_dtype()), str(one.get_dtype())) for name, one in slices.items()}
+    if header is None:
+        return NetworkSummary("checkpoint", shapes, dtypes)
+    symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, str(path))
+    return NetworkSummary("network", shapes, dtypes, symmetry, header.provenance, header.library_version)
+
+
+def file_kind(path: Path) -> Kind:
+    """Return what a safetensors file holds, from its header alone.
+
+    Returns
+    -------
+    kind
+        "posterior" and "network" for our own files, "checkpoint" for those without our metadata.
+
+    Raises
+    ------
+    FileFormatError
+        For what is no safetensors file, and for metadata of ours that says nothing of the two.
+    """
+    with opened(path) as file:
+        metadata = file.metadata()
+    if not metadata or KEY not in metadata:
+        return "checkpoint"
+    kinds: dict[str, Kind] = {_POSTERIOR: "posterior", _NETWORK: "network"}
+    found = validated(path, _AnyHeader, parse_document(path, metadata[KEY]))
+    return kinds[found.format]
+
+
+def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any] | None) -> str:
+    """Return the JSON document of the header.
+
+    Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
+    """
+    document = None if symmetry is None else symmetry_to_json(symmetry)
+    if document is not None:
+        symmetry_from_json(document, f"{path}: cannot be written")
+    try:
+        return json.dumps(
+            {
+                "format": _NETWORK,
+                "format_version": FORMAT_VERSION,
+                "library_version": library_versions()["consilience"],
+                "provenance": json.loads(json.dumps(provenance, sort_keys=True, allow_nan=False)),
+                "symmetry": document,
+            },
+            allow_nan=False,
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
+
+
+def _parse_header(path: Path, metadata: dict[str, str] | None) -> NetworkHeader | None:
+    if not metadata or KEY not in metadata:
+        return None
+    document = parse_document(path, metadata[KEY])
+    found = document.get("format") if isinstance(document, dict) else None
+    if found == _POSTERIOR:
+        raise FileFormatError(
+            f"{path}: is a posterior file, expected a network or a checkpoint; fuse it with other posterior files"
+        )
+    if found == _NETWORK:
+        check_version(path, document, FORMAT_VERSION)
+    return validated(path, NetworkHeader, document)

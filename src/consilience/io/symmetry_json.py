@@ -1,0 +1,175 @@
+"""From JSON to a symmetry: what a file says of groups is checked before anything relies on it.
+
+The counterpart of `consilience.networks.symmetry.symmetry_to_json`. Types and ranges are checked field by field, then
+every name that refers to another. Whether the symmetry fits the arrays beside it is for `Symmetry.units` to say, and
+whether it holds for its proof: a document that was changed is read, but no longer proved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from consilience.errors import FileFormatError
+from consilience.io.safetensors_file import validated
+from consilience.networks.symmetry import Action, Axis, Group, Layout, Proof, Segment, Side, Symmetry
+
+REMEDY = "trace it again with consilience.symmetry and write it with consilience.save"
+_LARGEST = 2**40  # no axis is longer, and sums and products of such numbers can still be printed
+_FEW = 5  # problems that a message lists; more are counted
+
+Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+Number = Annotated[int, Field(ge=0, le=_LARGEST)]
+# JSON has no tuples, so the list itself is not taken strictly; what is in it is.
+SegmentEntry = Annotated[tuple[str | None, Count, Number], Field(strict=False)]
+
+
+class AxisEntry(BaseModel):
+    """One axis of an array: its segments as (group, outer, inner)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    side: Side
+    segments: list[SegmentEntry]
+
+
+class LayoutEntry(BaseModel):
+    """The axes of an array."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    axes: list[AxisEntry]
+    blocks: Count
+
+
+class GroupEntry(BaseModel):
+    """Units that move together."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    size: Count
+    order: Number
+    parent: str | None
+    actions: list[Action]
+    resizable: bool
+
+
+class ProofEntry(BaseModel):
+    """That the symmetry with this digest was proved."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    digest: str
+    deviation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    trials: Count
+
+
+class SymmetryEntry(BaseModel):
+    """A symmetry as ``symmetry_to_json`` writes it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    groups: list[GroupEntry]
+    arrays: dict[str, LayoutEntry]
+    aliases: dict[str, str]
+    notes: list[str]
+    proof: ProofEntry | None
+
+
+def symmetry_from_json(document: Any, where: str) -> Symmetry:
+    """Return the symmetry that a JSON document describes.
+
+    Parameters
+    ----------
+    document
+        What `symmetry_to_json` gave, after it went through a file.
+    where
+        The file's name, for messages.
+
+    Raises
+    ------
+    FileFormatError
+        Naming the file and the place: fields that are missing, unknown or of another type, sizes below 1, names of
+        groups or arrays that do not exist or stand twice, parents that have parents.
+
+    Examples
+    --------
+    >>> from consilience.networks.symmetry import symmetry_to_json
+    >>> rows = Layout((Axis((Segment("hidden"),)), Axis((Segment(None, inner=4),), "input")))
+    >>> symmetry = Symmetry({"1.weight": rows}, (Group("hidden", 3, 0),))
+    >>> symmetry_from_json(symmetry_to_json(symmetry), "net.json") == symmetry
+    True
+    """
+    entry = validated(where, SymmetryEntry, document, "symmetry", REMEDY)
+    if problems := list(_wrong_names(entry)):
+        raise _refused(problems, where)
+    symmetry = Symmetry(
+        {
+            name: Layout(
+                tuple(Axis(tuple(Segment(*segment) for segment in axis.segments), axis.side) for axis in layout.axes),
+                layout.blocks,
+            )
+            for name, layout in entry.arrays.items()
+        },
+        tuple(Group(g.name, g.size, g.order, g.parent, tuple(g.actions), g.resizable) for g in entry.groups),
+        entry.aliases,
+        tuple(entry.notes),
+        None if entry.proof is None else Proof(entry.proof.digest, entry.proof.deviation, entry.proof.trials),
+    )
+    if problems := [problem for name in entry.arrays for problem in _wrong_blocks(symmetry, name)]:
+        raise _refused(problems, where)
+    return symmetry
+
+
+def _refused(problems: list[str], where: str) -> FileFormatError:
+    shown = [f"{where}: its symmetry is not valid: {problem}; {REMEDY}" for problem in problems[:_FEW]]
+    more = [f"{where}: its symmetry has {len(problems) - _FEW} more such problems"] if len(problems) > _FEW else []
+    return FileFormatError(shown + more)
+
+
+def _wrong_names(entry: SymmetryEntry) -> Iterator[str]:
+    """Yield everything that is wrong between the parts of a document, each of which is right by itself."""
+    parents = {group.name: group.parent for group in entry.groups}
+    for name, count in Counter(group.name for group in entry.groups).items():
+        if count > 1:
+            yield f"group {name!r} stands twice"
+    for group in entry.groups:
+        if len(set(group.actions)) < len(group.actions):
+            yield f"group {group.name!r} has an action twice"
+        if group.parent is None:
+            continue
+        if group.parent not in parents:
+            yield f"group {group.name!r} has the parent {group.parent!r}, which does not exist"
+        elif parents[group.parent] is not None:
+            yield f"group {group.name!r} has the parent {group.parent!r}, which has a parent itself"
+    placed: set[str] = set()
+    for name, layout in entry.arrays.items():
+        if layout.blocks > 1 and len(layout.axes) < 2:
+            yield f"array {name!r} has {layout.blocks} blocks but {len(layout.axes)} axes, expected at least 2"
+        for number, axis in enumerate(layout.axes):
+            for group_name, _, inner in axis.segments:
+                if group_name is None:
+                    continue
+                if group_name not in parents:
+                    yield f"array {name!r} axis {number} follows the group {group_name!r}, which does not exist"
+                elif inner < 1:
+                    yield f"array {name!r} axis {number} gives the units of {group_name!r} no entries"
+                placed.add(group_name)
+    # A group that no array has would be as large as it says, and nothing would contradict it.
+    placed |= {parent for name in placed if (parent := parents.get(name)) is not None}
+    for name in parents:
+        if name not in placed:
+            yield f"group {name!r} has no place in any array"
+    for alias, name in entry.aliases.items():
+        if name not in entry.arrays:
+            yield f"array {alias!r} is said to be {name!r}, which does not exist"
+        if alias in entry.arrays:
+            yield f"array {alias!r} is said to be {name!r}, but has axes of its own"
+
+
+def _wrong_blocks(symmetry: Symmetry, name: str) -> Iterator[str]:
+    """Yield what makes the blocks of a grouped convolution impossible."""
+    layout = symmetry.layouts[name]
+    for number, axis in enumerate(layout.axes[:2] if layout.blocks > 1 else ()):
+        length = axis.length(symmetry.groups)
+        if length % layout.blocks:
+            yield f"array {name!r} axis {number} has length {length}, which {layout.blocks} blocks do not divide"

@@ -1,0 +1,136 @@
+"""Optimal transport between the units of two layers, under uniform or given marginals.
+
+Exact plans of equal uniform marginals are permutations and come from the assignment solver; other exact plans from
+POT's network simplex; entropic ones from Sinkhorn iterations in the log domain, on costs divided by their largest, so
+that `epsilon` is relative.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from scipy.special import logsumexp
+
+from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.matching.assignment import assign_block
+
+MARGINAL_ERROR = 1e-8
+"""Largest summed error of a marginal of an entropic plan, as a share of all mass."""
+
+def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = None) -> Array:
+    """Return a plan (n, m) of least cost with the given marginals.
+
+    Parameters
+    ----------
+    costs
+        Cost (n, m) of moving a unit of mass.
+    rows, columns
+        Marginals (n,) and (m,), each summing to 1; None for uniform ones.
+
+    Examples
+    --------
+    >>> exact_plan(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+    n, m = costs.shape
+    if rows is None and columns is None and n == m:
+        plan = np.zeros((n, n))
+        plan[np.arange(n), assign_block(costs)] = 1.0 / n
+        return plan
+    import ot  # here, since only couplings of unequal widths need it
+
+    rows = np.full(n, 1.0 / n) if rows is None else rows / rows.sum()
+    columns = np.full(m, 1.0 / m) if columns is None else columns / columns.sum()
+    scale = float(np.abs(costs).max()) or 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            plan = ot.emd(rows, columns, np.ascontiguousarray(costs / scale), numItermax=_SIMPLEX_STEPS)
+        except UserWarning as error:
+            raise InputError(f"the transport between {n} and {m} units could not be solved: {error}") from error
+    return np.asarray(plan)
+
+
+_SIMPLEX_STEPS = 10_000_000
+
+
+def entropic_plan(
+    costs: Array, epsilon: float, rows: Array | None = None, columns: Array | None = None, max_iterations: int = 10_000
+) -> Array:
+    """Return the plan (n, m) that minimises cost plus `epsilon` times negative entropy, with the given marginals.
+
+    Parameters
+    ----------
+    costs
+        Cost (n, m) of moving a unit of mass; divided by its largest, so that `epsilon` is relative.
+    epsilon
+        Weight of the entropy; reached by halving from 1, each time from the last potentials.
+    rows, columns
+        Marginals (n,) and (m,), each summing to 1; None for uniform ones.
+    max_iterations
+        Most iterations at the last epsilon; they end earlier at a marginal error of 1e-8.
+
+    Examples
+    --------
+    >>> entropic_plan(np.array([[1.0, 0.0], [0.0, 1.0]]), 0.01).round(6)
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+    n, m = costs.shape
+    a = np.full(n, 1.0 / n) if rows is None else rows / rows.sum()
+    b = np.full(m, 1.0 / m) if columns is None else columns / columns.sum()
+    shifted = costs - costs.min()
+    scaled = shifted / (float(shifted.max()) or 1.0)
+    f, g = np.zeros(n), np.zeros(m)
+    step = max(1.0, epsilon)
+    while step > epsilon:
+        f, g = _sinkhorn(scaled, step, a, b, f, g, _WARM_ITERATIONS)
+        step = max(step / 2.0, epsilon)
+    f, g = _sinkhorn(scaled, epsilon, a, b, f, g, max_iterations)
+    return np.exp((f[:, None] + g - scaled) / epsilon)
+
+
+_WARM_ITERATIONS = 50
+_CHECKED_EVERY = 10
+_ABSORBED = 50.0
+"""Scalings beyond the exponential of this go into the potentials, before anything overflows."""
+
+
+def _sinkhorn(
+    costs: Array, epsilon: float, a: Array, b: Array, f: Array, g: Array, iterations: int
+) -> tuple[Array, Array]:
+    """Return potentials after so many iterations, or when the marginals hold.
+
+    Between two absorptions an iteration is two products of a fixed matrix with vectors; the logarithms of what these
+    scale are moved into the potentials before they grow large.
+    """
+    f, g = _in_logarithms(costs, epsilon, a, b, g)
+    kernel = np.exp((f[:, None] + g - costs) / epsilon)
+    u, v = np.ones(len(a)), np.ones(len(b))
+    for done in range(1, iterations + 1):
+        u = a / (kernel @ v)
+        v = b / (kernel.T @ u)
+        if done % _CHECKED_EVERY and done < iterations:
+            continue
+        if not (np.all(np.isfinite(u)) and np.all(np.isfinite(v)) and u.min() > 0 and v.min() > 0):
+            f, g = _in_logarithms(costs, epsilon, a, b, g)  # a whole row underflowed
+        else:
+            error = float(np.abs(u * (kernel @ v) - a).sum())
+            large = max(float(np.abs(np.log(u)).max()), float(np.abs(np.log(v)).max())) > _ABSORBED
+            if error > MARGINAL_ERROR and not large and done < iterations:
+                continue
+            f, g = f + epsilon * np.log(u), g + epsilon * np.log(v)
+            if error <= MARGINAL_ERROR:
+                break
+        kernel = np.exp((f[:, None] + g - costs) / epsilon)
+        u, v = np.ones(len(a)), np.ones(len(b))
+    return f, g
+
+
+def _in_logarithms(costs: Array, epsilon: float, a: Array, b: Array, g: Array) -> tuple[Array, Array]:
+    """Return potentials after one iteration that cannot underflow."""
+    f = epsilon * (np.log(a) - logsumexp((g - costs) / epsilon, axis=1))
+    return f, epsilon * (np.log(b) - logsumexp((f[:, None] - costs) / epsilon, axis=0))

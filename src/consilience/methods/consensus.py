@@ -1,0 +1,91 @@
+"""The recommended method for networks: a consensus of all models on who is who, by everything that touches a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from consilience.checks import is_count
+from consilience.methods.base import Progress
+from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
+from consilience.methods.weight_matching import matched
+from consilience.networks.network import Network
+from consilience.networks.scaling import balanced
+
+
+@dataclass(frozen=True)
+class Consensus(NetworkMethod):
+    """Match the units of all models by all their weights, keep apart what finds no partner, and average.
+
+    Where the fused network is wider than the models, units share a slot only when there is no room for both, so that
+    it computes the average of the models' logits exactly once every unit has a slot of its own. Networks of ReLU-like
+    units are first written in balanced scales, which changes no output.
+
+    Parameters
+    ----------
+    restarts
+        Descents: from units matched by what they receive, from the models as they are, then from random orders of
+        units. The lowest objective is kept.
+    max_passes
+        Passes over all models at most.
+    balance
+        Whether units that may be scaled receive and send weights of the same size before they are compared.
+    refit
+        Whether every layer is then fitted anew so that its units give on average what the models' units give, on
+        random inputs made from the models' first layers; it needs the modules, so files alone go without.
+
+    References
+    ----------
+    Weight matching of Ainsworth et al. (2023) over slots, see `consilience.methods.slots`; the rest is this library's.
+    """
+
+    name: ClassVar[str] = "consensus"
+    summary: ClassVar[str] = "match units by all that touches them, keep apart what finds no partner (recommended)"
+    needs: ClassVar[str] = "networks of one architecture, widths may differ; the fused one is no narrower"
+    gives: ClassVar[str] = "one network of any width no smaller than the widest; at full width, the ensemble of logits"
+    paper: ClassVar[str] = "none: weight matching (ainsworth2023) carried to any number of models and widths"
+    widths: ClassVar[bool] = True
+
+    restarts: int = 3
+    max_passes: int = 100
+    balance: bool = True
+    refit: bool = True
+
+    def __post_init__(self) -> None:
+        self.require("restarts", is_count(self.restarts), "a positive integer")
+        self.require("max_passes", is_count(self.max_passes), "a positive integer")
+        self.require("balance", isinstance(self.balance, bool), "true or false")
+        self.require("refit", isinstance(self.refit, bool), "true or false")
+
+    @property
+    def refits(self) -> bool:
+        """Whether layers are fitted anew."""
+        return self.refit
+
+    def default_units(self, networks: Sequence[Network], reference: int) -> dict[str, int]:
+        """Return how wide the fused network is where nobody says: as the widest model."""
+        return {name: max(network.units[name] for network in networks) for name in networks[reference].units}
+
+    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+        """Return why these networks cannot be fused, a line each."""
+        return [
+            f"{network.name}: group {group} has {network.units[group]} units, but the fused network only {units}; "
+            "method 'consensus' needs room for the widest model (methods 'ot' and 'wb' do not)"
+            for network in ensemble.networks
+            for group, units in ensemble.target_units.items()
+            if network.units[group] > units
+        ]
+
+    def prepare(self, ensemble: NetworkEnsemble) -> NetworkEnsemble:
+        """Return the networks in balanced scales."""
+        if not self.balance:
+            return ensemble
+        return replace(ensemble, networks=tuple(balanced(network) for network in ensemble.networks))
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Return slots."""
+        starts = ["receiving", "identity", *["random"] * self.restarts][: self.restarts]
+        return matched(ensemble, starts, self.max_passes, rng, progress)

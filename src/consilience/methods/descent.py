@@ -1,0 +1,217 @@
+"""Coordinate descent over the slots of all groups and all models: weight matching, for any number of models and widths.
+
+One visit takes the units of one group of one model out and puts them back where they are worth most beside all other
+models, everything else held: an assignment problem. No visit raises E (see ``slots``), so the descent ends. A group is
+visited again only after something that it shares an array with has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import Array
+from consilience.methods.slots import Placed, Slots
+from consilience.networks.symmetry import Place, Symmetry
+from consilience.networks.transport import AnyArray, Injection
+
+TOLERANCE = 1e-7
+"""Gains below this share of what is at stake are rounding: they move nothing, so that the descent ends."""
+
+MOST_VISITS = 100
+"""Visits of each group in one pass; a bound that matching never came near."""
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Models in slots that no single visit can improve, and the objective before and after each pass."""
+
+    models: list[Placed]
+    history: Array
+    converged: bool
+
+
+def descend(
+    slots: Slots, models: Sequence[Placed], weights: Array, fixed: int, rng: np.random.Generator, max_passes: int
+) -> Descent:
+    """Improve until no visit helps.
+
+    Parameters
+    ----------
+    slots
+        The slots.
+    models
+        In their first places; they are moved.
+    weights
+        Of the models (J,), summing to 1.
+    fixed
+        The model that stays, if there are two.
+    rng
+        Orders the visits.
+    max_passes
+        Most passes over all models.
+    """
+    models = list(models)
+    movable = [i for i in range(len(models)) if len(models) > 2 or i != fixed]
+    history = [objective(slots, models, weights)]
+    converged = len(models) < 2
+    for _ in range(0 if converged else max_passes):
+        moved = [
+            _improve(slots, models[int(i)], _others(slots, models, weights, int(i)), rng)
+            for i in rng.permutation(movable)
+        ]
+        history.append(objective(slots, models, weights))
+        if len(models) == 2 or not any(moved):  # one model beside one other settles in one pass
+            converged = True
+            break
+    return Descent(models, np.array(history), converged)
+
+
+def objective(slots: Slots, models: Sequence[Placed], weights: Array) -> float:
+    """Return E: squared distances over all pairs of models, each times both weights."""
+    if not slots.full:
+        pairs = [(i, j) for j in range(len(models)) for i in range(j)]
+        return sum(float(weights[i] * weights[j]) * slots.distance(models[i], models[j]) for i, j in pairs)
+    total = 0.0
+    for key, first in models[0].arrays.items():
+        xp = array_namespace(first)
+        mean = _weighted(models, weights, key)
+        total += sum(
+            weight * float(xp.sum((model.arrays[key] - mean) ** 2, dtype=xp.float64))
+            for model, weight in zip(models, weights.tolist(), strict=True)
+        )
+    return total
+
+
+def _weighted(models: Sequence[Placed], weights: Array, key: str) -> AnyArray:
+    """Return the weighted sum of one array over models."""
+    total: AnyArray = 0.0
+    for model, weight in zip(models, weights.tolist(), strict=True):
+        if weight:
+            total = total + weight * model.arrays[key]
+    return total
+
+
+def _others(slots: Slots, models: Sequence[Placed], weights: Array, i: int) -> list[tuple[float, Placed]]:
+    """Return what model i is held against: where all slots are full, one model that is the sum of the others."""
+    rest = weights.copy()
+    rest[i] = 0.0
+    if not slots.full:
+        return [(float(weight), model) for weight, model in zip(rest, models, strict=True) if weight]
+    others = [(weight, model) for weight, model in zip(rest.tolist(), models, strict=True) if weight]
+    if len(others) == 1:
+        return others
+    return [(1.0, Placed({key: _weighted(models, rest, key) for key in models[i].arrays}, models[i].slots))]
+
+
+def _improve(slots: Slots, one: Placed, others: list[tuple[float, Placed]], rng: np.random.Generator) -> bool:
+    """Visit the groups of one model until no visit helps; return whether any did."""
+    near = _neighbours(slots.symmetry, one.arrays)
+    waiting = dict.fromkeys(str(name) for name in rng.permutation(list(near)))
+    moved = False
+    for _ in range(MOST_VISITS * len(near)):
+        if not waiting:
+            break
+        group = next(iter(waiting))
+        del waiting[group]
+        if visit(slots, one, others, group):
+            moved = True
+            waiting.update(dict.fromkeys(near[group]))
+    return moved
+
+
+def _neighbours(symmetry: Symmetry, arrays: Mapping[str, AnyArray]) -> dict[str, list[str]]:
+    """Return, for every group that is not inside another, the groups whose best slots depend on its own."""
+    top = {name: group.parent or name for name, group in symmetry.by_name.items()}
+    axes: dict[str, set[tuple[str, int]]] = {}
+    for name in symmetry.by_name:
+        places = [place for place in symmetry.places(name) if place.array in arrays]
+        axes.setdefault(top[name], set()).update((place.array, place.axis) for place in places)
+    return {
+        name: [
+            other
+            for other, theirs in axes.items()
+            if any(array == key and number != axis for array, axis in own for key, number in theirs)
+        ]
+        for name, own in axes.items()
+        if own
+    }
+
+
+def visit(
+    slots: Slots,
+    one: Placed,
+    others: Sequence[tuple[float, Placed]],
+    group: str,
+    places: Mapping[str, Sequence[Place]] | None = None,
+) -> bool:
+    """Put the units of a group of one model, and of the groups inside it, where they are worth most.
+
+    Parameters
+    ----------
+    slots
+        The slots.
+    one
+        The model that moves.
+    others
+        What it is held against, with weights.
+    group
+        A group that is not inside another.
+    places
+        By group, the places that count; None for all.
+
+    Returns
+    -------
+    bool
+        Whether anything moved.
+    """
+    symmetry = slots.symmetry
+    names = [group, *(child.name for child in symmetry.children(group))]
+    counted = {name: slots.places(name, one.arrays) if places is None else places[name] for name in names}
+    worth = {
+        name: sum(
+            (weight * slots.worth(one, other, name, counted[name]) for weight, other in others), start=np.zeros(())
+        )
+        for name in names
+    }
+    worth = {name: np.broadcast_to(values, (slots.width[name],) * 2) for name, values in worth.items()}
+    moves = slots.assign(worth[group], one, group, {name: worth[name] for name in names[1:]})
+    gain, stake = 0.0, 0.0
+    for name, move in moves.items():
+        held = one.slots[name].slots
+        gain += float((worth[name][held, move.slots[held]] - worth[name][held, held]).sum())
+        stake += float(np.abs(worth[name][held]).max(axis=1).sum())
+    if gain <= TOLERANCE * stake:
+        return False
+    twice = _twice(symmetry, names, one.arrays)
+    if not twice:
+        for name, move in moves.items():
+            one.move(symmetry, name, move, slots.width)
+        return True
+    return _if_better(slots, one, others, moves)
+
+
+def _twice(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArray]) -> bool:
+    """Return whether an array has a group on two axes, so that the worth above is only a linear model of E."""
+    axes = {(place.array, place.axis) for name in names for place in symmetry.places(name) if place.array in arrays}
+    return len({array for array, _ in axes}) < len(axes)
+
+
+def _if_better(
+    slots: Slots, one: Placed, others: Sequence[tuple[float, Placed]], moves: Mapping[str, Injection]
+) -> bool:
+    """Move only if E really falls."""
+    keys = {place.array for name in moves for place in slots.symmetry.places(name)} & set(one.arrays)
+    trial = Placed(dict(one.arrays), dict(one.slots))
+    for name, move in moves.items():
+        trial.move(slots.symmetry, name, move, slots.width)
+    before, after = (
+        sum(weight * slots.distance(model, other, keys) for weight, other in others) for model in (one, trial)
+    )
+    if after >= before * (1.0 - TOLERANCE):
+        return False
+    one.arrays, one.slots = trial.arrays, trial.slots
+    return True

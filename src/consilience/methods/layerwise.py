@@ -1,0 +1,212 @@
+"""From the input to the output: match the units of one group after another, by what they receive.
+
+When a group's turn comes, the groups before it have been matched, so that what every unit receives can be written in
+the numbering of the fused network: a row per unit, incoming weights and biases side by side. Whoever matches the rows
+of one group need not know that there is a network: optimal transport, Wasserstein barycenters and Beta-Bernoulli
+matching differ in nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.methods.base import Progress
+from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
+from consilience.methods.slots import STATISTICS
+from consilience.networks.network import Network, to_numpy
+from consilience.networks.symmetry import Place, Symmetry
+from consilience.networks.transport import Injection, Spread, Transport, dense, move_axis, unit_rows
+
+Writers = Literal["all", "first"]
+"""Which layers tell the units of a residual stream apart: all that write to it and are known, or the first alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the units of one group receive, in every model.
+
+    Parameters
+    ----------
+    width
+        Number K of units of the fused network.
+    points
+        For every model, a row per unit (k_j, F), in the numbering of the fused network on the input side.
+    squares
+        For every model, the squared length of every row (k_j,), with the variance inside couplings: the mean square of
+        what is averaged, not the square of the mean.
+    """
+
+    width: int
+    points: tuple[Array, ...]
+    squares: tuple[Array, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """How the units of a group, and of the groups inside it, were matched.
+
+    Parameters
+    ----------
+    transports
+        For every model, by group.
+    history
+        The objective after each iteration; empty for methods without one.
+    details
+        Further facts about this group.
+    """
+
+    transports: tuple[Mapping[str, Transport], ...]
+    history: Sequence[float] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayerwiseMethod(NetworkMethod):
+    """A method that goes from the input to the output.
+
+    Parameters
+    ----------
+    writers
+        For residual streams, whether all layers that write to them and are known tell their units apart, or the first.
+    """
+
+    widths: ClassVar[bool] = True
+
+    writers: Writers = field(default="all", kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.require("writers", self.writers in ("all", "first"), "'all' or 'first'")
+
+    @abstractmethod
+    def match(self, bundle: Mapping[str, Rows], weights: Array, reference: int, rng: np.random.Generator) -> Layer:
+        """Return how the units of one group are matched.
+
+        Parameters
+        ----------
+        bundle
+            Rows of the group (first) and of the groups inside it.
+        weights
+            Of the models (J,), summing to 1.
+        reference
+            The model to start from.
+        rng
+            For random choices.
+        """
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Match one group after another."""
+        return self.pass_through(ensemble, ensemble.reference, rng, progress)
+
+    def pass_through(
+        self, ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator, progress: Progress
+    ) -> Alignment:
+        """Return the alignment of one pass that starts from a reference model."""
+        symmetry = ensemble.symmetry
+        transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
+        histories: dict[str, list[float]] = {}
+        details: dict[str, Any] = {}
+        tops = [name for name, group in symmetry.by_name.items() if group.parent is None]
+        for done, top in enumerate(tops):
+            names = [top, *(child.name for child in symmetry.children(top))]
+            bundle = {name: self._rows(ensemble, name, transports, set(names)) for name in names}
+            if not any(rows.points[0].shape[1] for rows in bundle.values()):
+                found = _unmoved(ensemble, names)
+            else:
+                found = self.match(bundle, ensemble.weights, reference, rng)
+            for own, more in zip(transports, found.transports, strict=True):
+                own.update(more)
+            if found.history:
+                histories[top] = list(found.history)
+            if found.details:
+                details[top] = dict(found.details)
+            progress(done + 1, len(tops))
+        history = _total(list(histories.values()))
+        objective = float(history[-1]) if history.size else float("nan")
+        facts: dict[str, Any] = {"groups": details} if details else {}
+        return Alignment(tuple(transports), objective, history, details=facts)
+
+    def _rows(
+        self, ensemble: NetworkEnsemble, group: str, transports: Sequence[Mapping[str, Transport]], solving: set[str]
+    ) -> Rows:
+        """Return what tells the units of a group apart."""
+        if ensemble.activations is not None and self.wants_activations:
+            points = tuple(
+                given.get(group, np.zeros((n.units[group], 0)))
+                for given, n in zip(ensemble.activations, ensemble.networks, strict=True)
+            )
+            return Rows(ensemble.target_units[group], points, tuple((p**2).sum(axis=1) for p in points))
+        places = self._places(ensemble, group, set(transports[0]), solving)
+        pairs = [
+            _received(network, own, group, places) for network, own in zip(ensemble.networks, transports, strict=True)
+        ]
+        return Rows(ensemble.target_units[group], tuple(p for p, _ in pairs), tuple(s for _, s in pairs))
+
+    def _places(self, ensemble: NetworkEnsemble, group: str, known: set[str], solving: set[str]) -> list[Place]:
+        """Return the places that make the units of a group and whose other axes are known by now."""
+        symmetry = ensemble.symmetry
+        places = [
+            place
+            for place in symmetry.places(group)
+            if place.side != "input"
+            and place.array in ensemble.networks[0].working
+            and place.array.rpartition(".")[2] not in STATISTICS
+            and _others_of(symmetry, place) <= known
+        ]
+        if self.writers == "first" and places:
+            layer = places[0].array.rpartition(".")[0]
+            places = [place for place in places if place.array.rpartition(".")[0] == layer]
+        return places
+
+
+def _others_of(symmetry: Symmetry, place: Place) -> set[str]:
+    """Return the groups on the other axes of a place's array."""
+    axes = symmetry.layouts[place.array].axes
+    return {s.group for n, axis in enumerate(axes) if n != place.axis for s in axis.segments if s.group is not None}
+
+
+def _received(
+    network: Network, transports: Mapping[str, Transport], group: str, places: Sequence[Place]
+) -> tuple[Array, Array]:
+    """Return rows of units (k, F) with their inputs moved, and their mean squares (k,)."""
+    count = network.units[group]
+    parts, squares = [np.zeros((count, 0))], np.zeros(count)
+    expected = {name: one.squared if isinstance(one, Spread) else one for name, one in transports.items()}
+    spread = any(isinstance(one, Spread) for one in transports.values())
+    for place in places:
+        layout = network.symmetry.layouts[place.array]
+        values = dense(network.working[place.array], layout)
+        moved, second = values, values**2
+        for number, axis in enumerate(layout.axes):
+            if number != place.axis:
+                moved = move_axis(moved, number, axis, transports, network.units)
+                if spread:
+                    second = move_axis(second, number, axis, expected, network.units)
+        rows = to_numpy(unit_rows(moved, layout, place, network.units))
+        parts.append(rows)
+        squares += (
+            to_numpy(unit_rows(second, layout, place, network.units)).sum(axis=1) if spread else (rows**2).sum(axis=1)
+        )
+    return np.concatenate(parts, axis=1), squares
+
+
+def _unmoved(ensemble: NetworkEnsemble, names: Sequence[str]) -> Layer:
+    """Return transports that move nothing, for units of which nothing is known when their turn comes."""
+    return Layer(
+        tuple(
+            {name: Injection(np.arange(network.units[name]), ensemble.target_units[name]) for name in names}
+            for network in ensemble.networks
+        )
+    )
+
+
+def _total(histories: Sequence[Sequence[float]]) -> Array:
+    """Return the sum of histories by iteration; those that end earlier keep their last value."""
+    steps = max((len(one) for one in histories), default=0)
+    padded = [[*one, *[one[-1]] * (steps - len(one))] for one in histories]
+    return np.sum(padded, axis=0) if steps else np.zeros(0)

@@ -1,0 +1,244 @@
+"""What every method for networks is: say where the units of every model go; the rest is the same for all.
+
+A method is a frozen dataclass of options with one job of its own, ``align``: a transport for every group of every
+model. Then every weight is averaged once, over the models that own the unit which receives it:
+
+    W[u, v] = sum_i a_i (T_i W_i S_i)[u, v] / sum_i a_i [model i has unit u],
+
+T_i the output side and S_i the input side of the transports (see ``networks.transport``). A unit that only some models
+have keeps their weights, and what it sends on counts as much as those models do; so where all units find room side by
+side, the fused network computes the average of the models' logits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, final
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import Array, is_count
+from consilience.errors import InputError, OptionError
+from consilience.methods.base import Progress, Status, silent
+from consilience.networks.network import Network
+from consilience.networks.symmetry import Axis, Symmetry
+from consilience.networks.transport import AnyArray, Transport, dense, move_axis, undense
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkEnsemble:
+    """Networks of one symmetry, what each counts, and how wide the fused one is to be.
+
+    Parameters
+    ----------
+    networks
+        The models.
+    weights
+        How much each counts (J,), summing to 1.
+    target_units
+        Number of units of every group of the fused network.
+    reference
+        The model whose numbering of units the fused network keeps where it can.
+    activations
+        For every model, what its units give on the same inputs, by group (k, m); for methods that match by these.
+    """
+
+    networks: tuple[Network, ...]
+    weights: Array
+    target_units: Mapping[str, int]
+    reference: int = 0
+    activations: tuple[Mapping[str, Array], ...] | None = None
+
+    @property
+    def symmetry(self) -> Symmetry:
+        """The symmetry that all share."""
+        return self.networks[0].symmetry
+
+    @property
+    def same_units(self) -> bool:
+        """Whether all models have as many units as the fused network."""
+        return all(dict(network.units) == dict(self.target_units) for network in self.networks)
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """What ``align`` gives.
+
+    Parameters
+    ----------
+    transports
+        For every model, where the units of every group go.
+    objective
+        Value of the method's objective at the end; NaN for a method without one.
+    history
+        The objective after each iteration (iterations,).
+    status
+        How it ended.
+    details
+        Further facts worth reporting, as JSON values.
+    arrays
+        The fused arrays, for methods that find them with the alignment; None averages.
+    """
+
+    transports: tuple[Mapping[str, Transport], ...]
+    objective: float = float("nan")
+    history: Array = field(default_factory=lambda: np.zeros(0))
+    status: Status = Status.CONVERGED
+    details: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, AnyArray] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkOutcome:
+    """A finished fusion of networks: how they were aligned, the fused one, and the networks as they were averaged."""
+
+    alignment: Alignment
+    network: Network
+    ensemble: NetworkEnsemble
+
+
+@dataclass(frozen=True)
+class NetworkMethod(ABC):
+    """A way to fuse networks; its fields are its options.
+
+    Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
+    comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``widths`` (whether models and the fused
+    network may differ in their numbers of units), and ``keeps_models`` (whether the fused model is all models side by
+    side).
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[str]
+    gives: ClassVar[str]
+    paper: ClassVar[str]
+    widths: ClassVar[bool] = False
+    keeps_models: ClassVar[bool] = False
+
+    def require(self, option: str, valid: bool, expected: str) -> None:
+        """Raise OptionError naming `option` unless `valid`."""
+        if not valid:
+            raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+
+    @property
+    def wants_activations(self) -> bool:
+        """Whether it matches by what units give on inputs."""
+        return False
+
+    @property
+    def refits(self) -> bool:
+        """Whether every layer is to be fitted anew to what the models answer, where they are modules."""
+        return False
+
+    @abstractmethod
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Return where the units of every model go."""
+
+    def default_units(self, networks: Sequence[Network], reference: int) -> dict[str, int]:
+        """Return how wide the fused network is where nobody says: as the reference."""
+        return dict(networks[reference].units)
+
+    def prepare(self, ensemble: NetworkEnsemble) -> NetworkEnsemble:
+        """Return the networks that are aligned and averaged: the same functions, perhaps written otherwise."""
+        return ensemble
+
+    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+        """Return why these networks cannot be fused with these options, a line each; empty when they can."""
+        if self.wants_activations and ensemble.activations is None:
+            return [
+                f"{self.name}: matching by activations needs inputs=..., unlabeled inputs that all models are asked"
+            ]
+        if self.widths:
+            return []
+        return [
+            f"{network.name}: group {group} has {network.units[group]} units where the fused network has {units}; "
+            f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)"
+            for network in ensemble.networks
+            for group, units in ensemble.target_units.items()
+            if network.units[group] != units
+        ]
+
+    @final
+    def fuse(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress = silent) -> NetworkOutcome:
+        """Align and average.
+
+        Raises
+        ------
+        InputError
+            When the networks do not fit the options.
+        """
+        if reasons := self.refuse(ensemble):
+            raise InputError(reasons)
+        prepared = self.prepare(ensemble)
+        found = self.align(prepared, rng, progress)
+        arrays = found.arrays
+        if arrays is None:
+            arrays = average(prepared, found.transports)
+        return NetworkOutcome(found, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
+
+
+def average(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]) -> dict[str, AnyArray]:
+    """Return the average of moved networks, every weight over the models that own the unit which receives it."""
+    fused = {}
+    for key, first in ensemble.networks[0].working.items():
+        layout = ensemble.symmetry.layouts[key]
+        total: AnyArray = 0.0
+        owned: Any = 0.0
+        for network, weight, moves in zip(ensemble.networks, ensemble.weights.tolist(), transports, strict=True):
+            moved = dense(network.working[key], layout)
+            held: Any = 1.0
+            for number, axis in enumerate(layout.axes):
+                moved = move_axis(moved, number, axis, moves, network.units)
+                if axis.moves and axis.side != "input":
+                    shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
+                    held = held * np.reshape(owned_entries(axis, moves, ensemble.target_units), shape)
+            total = total + weight * moved
+            owned = owned + weight * held
+        if not np.all(np.abs(np.asarray(owned) - 1.0) < _ROUNDING):
+            xp = array_namespace(first)
+            total = total / xp.asarray(np.where(owned > 0, owned, 1.0), dtype=first.dtype, device=first.device)
+        fused[key] = undense(total, layout)
+    return fused
+
+
+_ROUNDING = 1e-12
+"""How far a sum of weights may be from 1 and still be 1."""
+
+
+def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mapping[str, int]) -> Array:
+    """Return 1 for entries of an axis whose unit the model has, 0 for the others."""
+    return np.concatenate(
+        [
+            np.ones(segment.length(units))
+            if segment.group is None
+            else np.tile(np.repeat(transports[segment.group].owned, segment.inner), segment.outer)
+            for segment in axis.segments
+        ]
+    )
+
+
+def check_widths(symmetry: Symmetry, units: Mapping[str, int], given: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the number of units of every group of the fused network: as `units`, but for what is given.
+
+    Raises
+    ------
+    OptionError
+        For groups that do not exist or cannot be resized, and numbers that are not positive.
+    """
+    widths = dict(units)
+    for name, width in (given or {}).items():
+        if name not in symmetry.by_name:
+            raise OptionError(f"target_widths: group {name!r} does not exist; there are {', '.join(symmetry.by_name)}")
+        if not is_count(width):
+            raise OptionError(f"target_widths: group {name} must have at least one unit, found {width!r}")
+        group = symmetry.by_name[name]
+        if width != widths[name] and (not group.resizable or group.parent is not None):
+            raise OptionError(
+                f"target_widths: group {name} must keep its {widths[name]} units, since something in the network "
+                "(a normalisation over units, attention, a fixed reshape) depends on their number"
+            )
+        widths[name] = int(width)
+    return widths

@@ -1,0 +1,60 @@
+"""The methods for networks, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from consilience.errors import OptionError
+from consilience.methods.base import Method
+from consilience.methods.consensus import Consensus
+from consilience.methods.fedma import FedMA
+from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
+from consilience.methods.network_method import NetworkMethod
+from consilience.methods.optimal_transport import OTFusion
+from consilience.methods.rebasin import ReBasin
+from consilience.methods.wasserstein import WassersteinFusion
+
+NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
+    Consensus,
+    WassersteinFusion,
+    OTFusion,
+    ReBasin,
+    FedMA,
+    NetworkAverage,
+    NetworkEnsembleMethod,
+)
+"""Every method for networks, the recommended one first; a new one is one file and one line here."""
+
+
+def make_network_method(method: str | NetworkMethod | Method | None, options: Mapping[str, Any]) -> NetworkMethod:
+    """Return the method of a name with these options, or the method itself when no option is given.
+
+    Raises
+    ------
+    OptionError
+        For a name, an option or a value that does not exist, saying which do.
+
+    Examples
+    --------
+    >>> make_network_method("wb", {"restarts": 2}).restarts
+    2
+    """
+    kinds = {kind.name: kind for kind in NETWORK_METHODS}
+    if isinstance(method, NetworkMethod):
+        if options:
+            raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
+        return method
+    if isinstance(method, Method):
+        name = method.name
+        instead = f"method={name!r}" if name in kinds else "a method for networks"
+        raise OptionError(f"{type(method).__name__} fuses posteriors, not networks; give {instead}")
+    name = NETWORK_METHODS[0].name if method is None else method
+    if not any(name == known for known in kinds):
+        raise OptionError(f"method {method!r} does not exist for networks; there are {', '.join(kinds)}")
+    kind = kinds[name]
+    known = [option.name for option in fields(kind)]
+    if unknown := sorted(set(options) - set(known)):
+        raise OptionError(f"method {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    return kind(**options)

@@ -1,0 +1,179 @@
+"""Models side by side in the slots of one network, and what it is worth to put a unit into a slot.
+
+The fused network has K slots in every group. A model with k units holds k of them; the rest of its arrays is zero.
+Units of different models in one slot are *merged*. What merging costs is the squared distance of everything that
+touches the merged units: the objective of all matching by weights here is
+
+    E = sum_{i < j} a_i a_j sum_entries [the entry touches a unit merged from i and j] (theta_i - theta_j)^2,
+
+so that units held by one model alone cost nothing. With as many slots as units all are merged, and E is the weighted
+sum of squared distances of the models: weight matching, a sum of bilinear assignments. For one group, all others held,
+the best slots solve an assignment problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import Array
+from consilience.matching.assignment import assign_block
+from consilience.matching.nested import assign_nested
+from consilience.networks.network import Network, to_numpy
+from consilience.networks.symmetry import Axis, Place, Symmetry
+from consilience.networks.transport import AnyArray, Injection, dense, move_axis, unit_rows
+
+STATISTICS = ("running_mean", "running_var")
+"""Buffers of batch normalisation: what data did, not what units are; no matching by weights looks at them."""
+
+
+@dataclass(eq=False)
+class Placed:
+    """One model in the slots.
+
+    Parameters
+    ----------
+    arrays
+        Its arrays that move, dense, in the shape of the fused network.
+    slots
+        By group, where its units are.
+    """
+
+    arrays: dict[str, AnyArray]
+    slots: dict[str, Injection]
+
+    def move(self, symmetry: Symmetry, group: str, relative: Injection, width: Mapping[str, int]) -> None:
+        """Put the units of one group into other slots."""
+        self.slots[group] = self.slots[group].then(relative)
+        moves = {group: relative}
+        for key, number in {(place.array, place.axis): None for place in symmetry.places(group)}:
+            if key in self.arrays:
+                axis = symmetry.layouts[key].axes[number]
+                self.arrays[key] = move_axis(self.arrays[key], number, axis, moves, width)
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """The slots of the fused network.
+
+    Parameters
+    ----------
+    symmetry
+        Which axes move together.
+    width
+        Number of slots of every group.
+    full
+        Whether every model fills every slot.
+    """
+
+    symmetry: Symmetry
+    width: Mapping[str, int]
+    full: bool
+
+    def place(self, network: Network, slots: Mapping[str, Injection]) -> Placed:
+        """Return a network in the slots."""
+        arrays = {}
+        for key, values in network.working.items():
+            layout = self.symmetry.layouts[key]
+            if key.rpartition(".")[2] in STATISTICS or not any(axis.moves for axis in layout.axes):
+                continue
+            moved = dense(values, layout)
+            for number, axis in enumerate(layout.axes):
+                moved = move_axis(moved, number, axis, slots, network.units)
+            arrays[key] = moved
+        return Placed(arrays, dict(slots))
+
+    def places(self, group: str, arrays: Iterable[str]) -> list[Place]:
+        """Return the places of a group in these arrays."""
+        known = set(arrays)
+        return [place for place in self.symmetry.places(group) if place.array in known]
+
+    def worth(self, one: Placed, other: Placed, group: str, places: Sequence[Place]) -> Array:
+        """Return what it is worth (K, K) to move what `one` has in a slot (rows) into a slot of `other` (columns).
+
+        Half of what E falls by, for a_i a_j = 1, over the given places, all other groups held.
+        """
+        total: Any = 0.0
+        own, mine = one.slots[group].owned, other.slots[group].owned
+        for place in places:
+            layout = self.symmetry.layouts[place.array]
+            rows = unit_rows(one.arrays[place.array], layout, place, self.width)
+            columns = unit_rows(other.arrays[place.array], layout, place, self.width)
+            xp = array_namespace(rows)
+            total = total + xp.matmul(rows, xp.matrix_transpose(columns))
+            if not self.full:
+                alone = self._alone(one, other, place)
+                for side, values in ((0, one.arrays[place.array]), (1, other.arrays[place.array])):
+                    squares = xp.sum(unit_rows(values**2 * alone, layout, place, self.width), axis=1)
+                    total = total - 0.5 * xp.expand_dims(squares, axis=1 - side)
+        return to_numpy(total) * own[:, None] * mine
+
+    def _alone(self, one: Placed, other: Placed, place: Place) -> AnyArray:
+        """Return 1 for entries of an array that touch no merged unit but those of one axis, 0 for the others."""
+        values = one.arrays[place.array]
+        xp = array_namespace(values)
+        found: Any = 1.0
+        for number, axis in enumerate(self.symmetry.layouts[place.array].axes):
+            if number != place.axis and axis.moves:
+                alone = 1.0 - self._merged(axis, one, other)
+                shape = tuple(-1 if n == number else 1 for n in range(values.ndim))
+                found = found * xp.reshape(xp.asarray(alone, dtype=values.dtype, device=values.device), shape)
+        return found
+
+    def _merged(self, axis: Axis, one: Placed, other: Placed) -> Array:
+        """Return 1 for entries of an axis whose unit both models hold."""
+        parts = []
+        for segment in axis.segments:
+            if segment.group is None:
+                parts.append(np.zeros(segment.length(self.width)))
+            else:
+                both = one.slots[segment.group].owned * other.slots[segment.group].owned
+                parts.append(np.tile(np.repeat(both, segment.inner), segment.outer))
+        return np.concatenate(parts)
+
+    def distance(self, one: Placed, other: Placed, keys: Iterable[str] | None = None) -> float:
+        """Return the squared distance of two models over what touches merged units."""
+        total = 0.0
+        for key in one.arrays if keys is None else keys:
+            xp = array_namespace(one.arrays[key])
+            squares = (one.arrays[key] - other.arrays[key]) ** 2
+            if not self.full:
+                apart: Any = 1.0
+                for number, axis in enumerate(self.symmetry.layouts[key].axes):
+                    if axis.moves:
+                        alone = xp.asarray(
+                            1.0 - self._merged(axis, one, other), dtype=squares.dtype, device=squares.device
+                        )
+                        apart = apart * xp.reshape(alone, tuple(-1 if n == number else 1 for n in range(squares.ndim)))
+                squares = squares * (1.0 - apart)
+            total += float(xp.sum(squares, dtype=xp.float64))
+        return total
+
+    def assign(self, worth: Array, one: Placed, group: str, inside: Mapping[str, Array]) -> dict[str, Injection]:
+        """Return the best slots for what `one` has, as moves from slot to slot, of a group and the groups inside it.
+
+        Parameters
+        ----------
+        worth
+            Of the group itself (K, K).
+        one
+            The model that moves.
+        group
+            The group.
+        inside
+            Worth of the groups inside it (K_inside, K_inside).
+        """
+        if inside:
+            found = assign_nested(-worth, {name: -values for name, values in inside.items()})
+            moves = {name: Injection(slots, self.width[name]) for name, slots in found.inner.items()}
+            return {group: Injection(found.outer, self.width[group]), **moves}
+        held = np.sort(one.slots[group].slots)
+        columns = assign_block(-worth[held])
+        target = np.full(self.width[group], -1, dtype=np.int64)
+        target[held] = columns
+        target[target < 0] = np.setdiff1d(np.arange(self.width[group]), columns)
+        return {group: Injection(target, self.width[group])}
