@@ -7,16 +7,16 @@ visited again only after something that it shares an array with has moved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from consilience.checks import Array
-from consilience.methods.slots import Placed, Slots
+from consilience.methods.slots import Others, Placed, Slots
+from consilience.networks.network import square_sum
 from consilience.networks.symmetry import Place, Symmetry
-from consilience.networks.transport import AnyArray, Injection
+from consilience.networks.transport import AnyArray
 
 TOLERANCE = 1e-7
 """Gains below this share of what is at stake are rounding: they move nothing, so that the descent ends."""
@@ -35,7 +35,13 @@ class Descent:
 
 
 def descend(
-    slots: Slots, models: Sequence[Placed], weights: Array, fixed: int, rng: np.random.Generator, max_passes: int
+    slots: Slots,
+    models: Sequence[Placed],
+    weights: Array,
+    fixed: int,
+    rng: np.random.Generator,
+    max_passes: int,
+    tolerance: float = 0.0,
 ) -> Descent:
     """Improve until no visit helps.
 
@@ -50,9 +56,11 @@ def descend(
     fixed
         The model that stays, if there are two.
     rng
-        Orders the visits.
+        Draws the order of models.
     max_passes
         Most passes over all models.
+    tolerance
+        A pass over more than two models that lowers E by no more than this share is the last.
     """
     models = list(models)
     movable = [i for i in range(len(models)) if len(models) > 2 or i != fixed]
@@ -60,11 +68,11 @@ def descend(
     converged = len(models) < 2
     for _ in range(0 if converged else max_passes):
         moved = [
-            _improve(slots, models[int(i)], _others(slots, models, weights, int(i)), rng)
-            for i in rng.permutation(movable)
+            _improve(slots, models[int(i)], _others(slots, models, weights, int(i))) for i in rng.permutation(movable)
         ]
         history.append(objective(slots, models, weights))
-        if len(models) == 2 or not any(moved):  # one model beside one other settles in one pass
+        fall = history[-2] - history[-1]
+        if len(models) == 2 or not any(moved) or fall <= tolerance * history[-2]:  # one beside one settles in one pass
             converged = True
             break
     return Descent(models, np.array(history), converged)
@@ -75,12 +83,14 @@ def objective(slots: Slots, models: Sequence[Placed], weights: Array) -> float:
     if not slots.full:
         pairs = [(i, j) for j in range(len(models)) for i in range(j)]
         return sum(float(weights[i] * weights[j]) * slots.distance(models[i], models[j]) for i, j in pairs)
+    if len(models) == 2:
+        one, two = (model.arrays for model in models)
+        return float(weights[0] * weights[1]) * sum(square_sum(one[key] - two[key]) for key in one)
     total = 0.0
-    for key, first in models[0].arrays.items():
-        xp = array_namespace(first)
+    for key in models[0].arrays:
         mean = _weighted(models, weights, key)
         total += sum(
-            weight * float(xp.sum((model.arrays[key] - mean) ** 2, dtype=xp.float64))
+            weight * square_sum(model.arrays[key] - mean)
             for model, weight in zip(models, weights.tolist(), strict=True)
         )
     return total
@@ -95,22 +105,15 @@ def _weighted(models: Sequence[Placed], weights: Array, key: str) -> AnyArray:
     return total
 
 
-def _others(slots: Slots, models: Sequence[Placed], weights: Array, i: int) -> list[tuple[float, Placed]]:
-    """Return what model i is held against: where all slots are full, one model that is the sum of the others."""
-    rest = weights.copy()
-    rest[i] = 0.0
-    if not slots.full:
-        return [(float(weight), model) for weight, model in zip(rest, models, strict=True) if weight]
-    others = [(weight, model) for weight, model in zip(rest.tolist(), models, strict=True) if weight]
-    if len(others) == 1:
-        return others
-    return [(1.0, Placed({key: _weighted(models, rest, key) for key in models[i].arrays}, models[i].slots))]
+def _others(slots: Slots, models: Sequence[Placed], weights: Array, i: int) -> Others:
+    """Return what model i is held against."""
+    return slots.others([(weights[j].item(), model) for j, model in enumerate(models) if j != i and weights[j]])
 
 
-def _improve(slots: Slots, one: Placed, others: list[tuple[float, Placed]], rng: np.random.Generator) -> bool:
-    """Visit the groups of one model until no visit helps; return whether any did."""
+def _improve(slots: Slots, one: Placed, others: Others) -> bool:
+    """Visit the groups of one model, from the input on, until no visit helps; return whether any did."""
     near = _neighbours(slots.symmetry, one.arrays)
-    waiting = dict.fromkeys(str(name) for name in rng.permutation(list(near)))
+    waiting = dict.fromkeys(near)  # from the input on, where what units receive already tells them apart
     moved = False
     for _ in range(MOST_VISITS * len(near)):
         if not waiting:
@@ -142,11 +145,7 @@ def _neighbours(symmetry: Symmetry, arrays: Mapping[str, AnyArray]) -> dict[str,
 
 
 def visit(
-    slots: Slots,
-    one: Placed,
-    others: Sequence[tuple[float, Placed]],
-    group: str,
-    places: Mapping[str, Sequence[Place]] | None = None,
+    slots: Slots, one: Placed, others: Others, group: str, places: Mapping[str, Sequence[Place]] | None = None
 ) -> bool:
     """Put the units of a group of one model, and of the groups inside it, where they are worth most.
 
@@ -157,7 +156,7 @@ def visit(
     one
         The model that moves.
     others
-        What it is held against, with weights.
+        What it is held against.
     group
         A group that is not inside another.
     places
@@ -171,27 +170,25 @@ def visit(
     symmetry = slots.symmetry
     names = [group, *(child.name for child in symmetry.children(group))]
     counted = {name: slots.places(name, one.arrays) if places is None else places[name] for name in names}
-    worth = {
-        name: sum(
-            (weight * slots.worth(one, other, name, counted[name]) for weight, other in others), start=np.zeros(())
-        )
-        for name in names
-    }
-    worth = {name: np.broadcast_to(values, (slots.width[name],) * 2) for name, values in worth.items()}
+    worth = {name: slots.worth(one, others, name, counted[name]) for name in names}
     moves = slots.assign(worth[group], one, group, {name: worth[name] for name in names[1:]})
     gain, stake = 0.0, 0.0
     for name, move in moves.items():
         held = one.slots[name].slots
-        gain += float((worth[name][held, move.slots[held]] - worth[name][held, held]).sum())
-        stake += float(np.abs(worth[name][held]).max(axis=1).sum())
+        there, here = worth[name][held, move.slots[held]], worth[name][held, held]
+        gain += float((there - here).sum())
+        stake += float(np.abs(there).sum() + np.abs(here).sum())
     if gain <= TOLERANCE * stake:
         return False
-    twice = _twice(symmetry, names, one.arrays)
-    if not twice:
-        for name, move in moves.items():
-            one.move(symmetry, name, move, slots.width)
-        return True
-    return _if_better(slots, one, others, moves)
+    trial = Placed(dict(one.arrays), dict(one.slots))
+    for name, move in moves.items():
+        trial.move(symmetry, name, move, slots.width)
+    if _twice(symmetry, names, one.arrays) and not _better(slots, one, trial, others, moves):
+        return False
+    for name, move in moves.items():
+        others.products.moved(name, move, one.arrays, trial.arrays)
+    one.arrays, one.slots = trial.arrays, trial.slots
+    return True
 
 
 def _twice(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArray]) -> bool:
@@ -200,18 +197,10 @@ def _twice(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArr
     return len({array for array, _ in axes}) < len(axes)
 
 
-def _if_better(
-    slots: Slots, one: Placed, others: Sequence[tuple[float, Placed]], moves: Mapping[str, Injection]
-) -> bool:
-    """Move only if E really falls."""
-    keys = {place.array for name in moves for place in slots.symmetry.places(name)} & set(one.arrays)
-    trial = Placed(dict(one.arrays), dict(one.slots))
-    for name, move in moves.items():
-        trial.move(slots.symmetry, name, move, slots.width)
+def _better(slots: Slots, one: Placed, trial: Placed, others: Others, moved: Iterable[str]) -> bool:
+    """Return whether E really falls."""
+    keys = {place.array for name in moved for place in slots.symmetry.places(name)} & set(one.arrays)
     before, after = (
-        sum(weight * slots.distance(model, other, keys) for weight, other in others) for model in (one, trial)
+        sum(weight * slots.distance(model, other, keys) for weight, other in others.models) for model in (one, trial)
     )
-    if after >= before * (1.0 - TOLERANCE):
-        return False
-    one.arrays, one.slots = trial.arrays, trial.slots
-    return True
+    return after < before * (1.0 - TOLERANCE)

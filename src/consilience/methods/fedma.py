@@ -27,7 +27,7 @@ from consilience.matching.places import ascend, grow
 from consilience.methods.base import Progress
 from consilience.methods.layerwise import Layer, LayerwiseMethod, Rows
 from consilience.methods.network_method import Alignment, NetworkEnsemble, average, owned_entries
-from consilience.networks.network import Network
+from consilience.networks.network import Network, to_numpy
 from consilience.networks.transport import AnyArray, Injection, Transport, move
 
 
@@ -119,7 +119,7 @@ class FedMA(LayerwiseMethod):
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         ones = np.ones(rows.points[0].shape[1])
         objective = GaussianAtoms(
-            np.concatenate(rows.points),
+            np.concatenate([to_numpy(points) for points in rows.points]),
             offsets,
             Normal(0.0 * ones, self.sigma**2 * ones, self.sigma0**2 * ones),
             Sharing(len(sizes), 1.0, self.gamma),
@@ -211,7 +211,7 @@ def _nested(bundle: Mapping[str, Rows], reference: int) -> Layer:
     group, *inside = bundle
     transports: list[dict[str, Any]] = []
     for model in range(len(bundle[group].points)):
-        costs = {name: -rows.points[model] @ rows.points[reference].T for name, rows in bundle.items()}
+        costs = {name: -to_numpy(r.points[model]) @ to_numpy(r.points[reference]).T for name, r in bundle.items()}
         found = assign_nested(costs[group], {name: costs[name] for name in inside})
         moves = {name: Injection(slots, len(slots)) for name, slots in found.inner.items()}
         transports.append({group: Injection(found.outer, len(found.outer)), **moves})

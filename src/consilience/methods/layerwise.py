@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from consilience.checks import Array
 from consilience.methods.base import Progress
 from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.methods.slots import STATISTICS
-from consilience.networks.network import Network, to_numpy
-from consilience.networks.symmetry import Place, Symmetry
-from consilience.networks.transport import Injection, Spread, Transport, dense, move_axis, unit_rows
+from consilience.networks.network import Network
+from consilience.networks.symmetry import Layout, Place, Symmetry
+from consilience.networks.transport import AnyArray, Injection, Spread, Transport, dense, move_axis, unit_rows
 
 Writers = Literal["all", "first"]
 """Which layers tell the units of a residual stream apart: all that write to it and are known, or the first alone."""
@@ -36,15 +37,16 @@ class Rows:
     width
         Number K of units of the fused network.
     points
-        For every model, a row per unit (k_j, F), in the numbering of the fused network on the input side.
+        For every model, a row per unit (k_j, F), in the numbering of the fused network on the input side; of the
+        networks' array library, in working precision.
     squares
         For every model, the squared length of every row (k_j,), with the variance inside couplings: the mean square of
         what is averaged, not the square of the mean.
     """
 
     width: int
-    points: tuple[Array, ...]
-    squares: tuple[Array, ...]
+    points: tuple[AnyArray, ...]
+    squares: tuple[AnyArray, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,27 +174,36 @@ def _others_of(symmetry: Symmetry, place: Place) -> set[str]:
 
 def _received(
     network: Network, transports: Mapping[str, Transport], group: str, places: Sequence[Place]
-) -> tuple[Array, Array]:
+) -> tuple[AnyArray, AnyArray]:
     """Return rows of units (k, F) with their inputs moved, and their mean squares (k,)."""
-    count = network.units[group]
-    parts, squares = [np.zeros((count, 0))], np.zeros(count)
+    if not places:
+        return np.zeros((network.units[group], 0)), np.zeros(network.units[group])
     expected = {name: one.squared if isinstance(one, Spread) else one for name, one in transports.items()}
     spread = any(isinstance(one, Spread) for one in transports.values())
+    parts, totals = [], []
     for place in places:
         layout = network.symmetry.layouts[place.array]
         values = dense(network.working[place.array], layout)
-        moved, second = values, values**2
-        for number, axis in enumerate(layout.axes):
-            if number != place.axis:
-                moved = move_axis(moved, number, axis, transports, network.units)
-                if spread:
-                    second = move_axis(second, number, axis, expected, network.units)
-        rows = to_numpy(unit_rows(moved, layout, place, network.units))
+        xp = array_namespace(values)
+        rows = unit_rows(_moved(values, place, layout, transports, network), layout, place, network.units)
         parts.append(rows)
-        squares += (
-            to_numpy(unit_rows(second, layout, place, network.units)).sum(axis=1) if spread else (rows**2).sum(axis=1)
-        )
-    return np.concatenate(parts, axis=1), squares
+        if spread:
+            squares = unit_rows(_moved(values**2, place, layout, expected, network), layout, place, network.units)
+            totals.append(xp.sum(squares, axis=1))
+        else:
+            totals.append(xp.sum(rows * rows, axis=-1))
+    xp = array_namespace(parts[0])
+    return (parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)), sum(totals[1:], start=totals[0])
+
+
+def _moved(
+    values: AnyArray, place: Place, layout: Layout, transports: Mapping[str, Transport], network: Network
+) -> AnyArray:
+    """Return an array with all axes moved but the one of a place."""
+    for number, axis in enumerate(layout.axes):
+        if number != place.axis:
+            values = move_axis(values, number, axis, transports, network.units)
+    return values
 
 
 def _unmoved(ensemble: NetworkEnsemble, names: Sequence[str]) -> Layer:

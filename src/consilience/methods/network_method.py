@@ -185,7 +185,7 @@ def average(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport]
     fused = {}
     for key, first in ensemble.networks[0].working.items():
         layout = ensemble.symmetry.layouts[key]
-        total: AnyArray = 0.0
+        total: AnyArray = None
         owned: Any = 0.0
         for network, weight, moves in zip(ensemble.networks, ensemble.weights.tolist(), transports, strict=True):
             moved = dense(network.working[key], layout)
@@ -195,7 +195,10 @@ def average(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport]
                 if axis.moves and axis.side != "input":
                     shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
                     held = held * np.reshape(owned_entries(axis, moves, ensemble.target_units), shape)
-            total = total + weight * moved
+            if total is None:
+                total = weight * moved
+            else:
+                total += weight * moved
             owned = owned + weight * held
         if not np.all(np.abs(np.asarray(owned) - 1.0) < _ROUNDING):
             xp = array_namespace(first)

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from consilience.checks import Array, is_number
 from consilience.matching.nested import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.methods.layerwise import Layer, LayerwiseMethod, Rows
 from consilience.methods.support import Start, first_support
-from consilience.networks.transport import Injection, Spread, Transport
+from consilience.networks.network import to_numpy
+from consilience.networks.transport import AnyArray, Injection, Spread, Transport
 
 Cost = Literal["weights", "activations"]
 Metric = Literal["squared", "euclidean"]
@@ -79,16 +81,19 @@ class TransportMethod(LayerwiseMethod):
         return Spread(plan, width / count if self.paper_scaling else 1.0)
 
 
-def squared_costs(support: Array, rows: Rows, model: int) -> Array:
+def squared_costs(support: AnyArray, rows: Rows, model: int) -> Array:
     """Return the mean squared distance (K, k) of support rows from what units receive: formula (7) as one product."""
-    own = (support**2).sum(axis=1)
-    return np.maximum(own[:, None] + rows.squares[model] - 2.0 * support @ rows.points[model].T, 0.0)
+    xp = array_namespace(support)
+    products = xp.matmul(support, xp.matrix_transpose(rows.points[model]))
+    costs = -2.0 * to_numpy(products)
+    costs += to_numpy(xp.sum(support * support, axis=-1))[:, None]
+    costs += to_numpy(rows.squares[model])
+    return np.maximum(costs, 0.0, out=costs)
 
 
-def receiving(transport: Transport, points: Array) -> Array:
+def receiving(transport: Transport, points: AnyArray) -> AnyArray:
     """Return rows of units (k, F) moved to the fused network (K, F)."""
-    moved: Array = transport.move(points, 0, "output")
-    return moved
+    return transport.move(points, 0, "output")
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,9 @@ class OTFusion(TransportMethod):
 
 def _normalized(rows: Rows) -> Rows:
     """Return rows of length 1."""
-    lengths = [np.sqrt((points**2).sum(axis=1, keepdims=True)) for points in rows.points]
-    points = tuple(p / np.where(norm > 0, norm, 1.0) for p, norm in zip(rows.points, lengths, strict=True))
-    return Rows(rows.width, points, tuple((p**2).sum(axis=1) for p in points))
+    points = []
+    for own in rows.points:
+        xp = array_namespace(own)
+        length = xp.sqrt(xp.sum(own**2, axis=1, keepdims=True))
+        points.append(own / xp.where(length > 0, length, xp.ones_like(length)))
+    return Rows(rows.width, tuple(points), tuple(array_namespace(p).sum(p**2, axis=1) for p in points))

@@ -23,7 +23,8 @@ from array_api_compat import array_namespace
 from consilience.checks import Array
 from consilience.matching.assignment import assign_block
 from consilience.matching.nested import assign_nested
-from consilience.networks.network import Network, to_numpy
+from consilience.methods.products import Products
+from consilience.networks.network import Network, square_sum, to_numpy
 from consilience.networks.symmetry import Axis, Place, Symmetry
 from consilience.networks.transport import AnyArray, Injection, dense, move_axis, unit_rows
 
@@ -54,6 +55,22 @@ class Placed:
             if key in self.arrays:
                 axis = symmetry.layouts[key].axes[number]
                 self.arrays[key] = move_axis(self.arrays[key], number, axis, moves, width)
+
+
+@dataclass(frozen=True, eq=False)
+class Others:
+    """The models that stay while one moves.
+
+    Parameters
+    ----------
+    models
+        With their weights.
+    products
+        Of the model that moves and the weighted sum of these.
+    """
+
+    models: Sequence[tuple[float, Placed]]
+    products: Products
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,36 +109,54 @@ class Slots:
         known = set(arrays)
         return [place for place in self.symmetry.places(group) if place.array in known]
 
-    def worth(self, one: Placed, other: Placed, group: str, places: Sequence[Place]) -> Array:
-        """Return what it is worth (K, K) to move what `one` has in a slot (rows) into a slot of `other` (columns).
+    def worth(self, one: Placed, others: Others, group: str, places: Sequence[Place]) -> Array:
+        """Return what it is worth (K, K) to move what `one` has in a slot (rows) into another slot (columns).
 
-        Half of what E falls by, for a_i a_j = 1, over the given places, all other groups held.
+        Half of what E falls by, divided by a_i, over the given places, all other groups held.
+
+        Parameters
+        ----------
+        one
+            The model that moves.
+        others
+            The models that stay.
+        group
+            The group.
+        places
+            The places that count.
         """
-        total: Any = 0.0
-        own, mine = one.slots[group].owned, other.slots[group].owned
+        total: Any = None
+        for place in places:
+            products = others.products.at(place, one.arrays)
+            total = products if total is None else total + products
+        count = self.width[group]
+        if total is None:  # units that stand nowhere themselves, only those inside them
+            return np.zeros((count, count))
+        worth = to_numpy(total)
+        if self.full:
+            return worth
+        held = np.stack([other.slots[group].owned for _, other in others.models])
+        own, theirs = np.zeros((len(held), count)), np.zeros(count)
         for place in places:
             layout = self.symmetry.layouts[place.array]
-            rows = unit_rows(one.arrays[place.array], layout, place, self.width)
-            columns = unit_rows(other.arrays[place.array], layout, place, self.width)
-            xp = array_namespace(rows)
-            total = total + xp.matmul(rows, xp.matrix_transpose(columns))
-            if not self.full:
+            mine = to_numpy(unit_rows(one.arrays[place.array] ** 2, layout, place, self.width))
+            for number, (weight, other) in enumerate(others.models):
                 alone = self._alone(one, other, place)
-                for side, values in ((0, one.arrays[place.array]), (1, other.arrays[place.array])):
-                    squares = xp.sum(unit_rows(values**2 * alone, layout, place, self.width), axis=1)
-                    total = total - 0.5 * xp.expand_dims(squares, axis=1 - side)
-        return to_numpy(total) * own[:, None] * mine
+                squares = to_numpy(unit_rows(other.arrays[place.array] ** 2, layout, place, self.width))
+                own[number] += weight * (mine @ alone)
+                theirs += weight * (squares @ alone) * held[number]
+        return (worth - 0.5 * (own.T @ held + theirs)) * one.slots[group].owned[:, None]
 
-    def _alone(self, one: Placed, other: Placed, place: Place) -> AnyArray:
-        """Return 1 for entries of an array that touch no merged unit but those of one axis, 0 for the others."""
-        values = one.arrays[place.array]
-        xp = array_namespace(values)
-        found: Any = 1.0
+    def _alone(self, one: Placed, other: Placed, place: Place) -> Array:
+        """Return 1 for entries of a unit's row (F,) that touch no merged unit but those of the place, 0 for others."""
+        found = np.ones(1)
         for number, axis in enumerate(self.symmetry.layouts[place.array].axes):
-            if number != place.axis and axis.moves:
-                alone = 1.0 - self._merged(axis, one, other)
-                shape = tuple(-1 if n == number else 1 for n in range(values.ndim))
-                found = found * xp.reshape(xp.asarray(alone, dtype=values.dtype, device=values.device), shape)
+            if number == place.axis:
+                segment = axis.segments[place.segment]
+                part = np.ones(segment.outer * segment.inner)
+            else:
+                part = 1.0 - self._merged(axis, one, other)
+            found = np.multiply.outer(found, part).ravel()
         return found
 
     def _merged(self, axis: Axis, one: Placed, other: Placed) -> Array:
@@ -135,22 +170,34 @@ class Slots:
                 parts.append(np.tile(np.repeat(both, segment.inner), segment.outer))
         return np.concatenate(parts)
 
+    def others(self, models: Sequence[tuple[float, Placed]]) -> Others:
+        """Return models that stay, ready to be held against one that moves."""
+        arrays = {
+            key: models[0][1].arrays[key]
+            if len(models) == 1 and models[0][0] == 1.0
+            else sum((weight * model.arrays[key] for weight, model in models[1:]), start=models[0][0] * first)
+            for key, first in models[0][1].arrays.items()
+        }
+        return Others(models, Products(self.symmetry, self.width, arrays))
+
     def distance(self, one: Placed, other: Placed, keys: Iterable[str] | None = None) -> float:
         """Return the squared distance of two models over what touches merged units."""
         total = 0.0
         for key in one.arrays if keys is None else keys:
-            xp = array_namespace(one.arrays[key])
-            squares = (one.arrays[key] - other.arrays[key]) ** 2
-            if not self.full:
-                apart: Any = 1.0
-                for number, axis in enumerate(self.symmetry.layouts[key].axes):
-                    if axis.moves:
-                        alone = xp.asarray(
-                            1.0 - self._merged(axis, one, other), dtype=squares.dtype, device=squares.device
-                        )
-                        apart = apart * xp.reshape(alone, tuple(-1 if n == number else 1 for n in range(squares.ndim)))
-                squares = squares * (1.0 - apart)
-            total += float(xp.sum(squares, dtype=xp.float64))
+            difference = one.arrays[key] - other.arrays[key]
+            if self.full:
+                total += square_sum(difference)
+                continue
+            xp = array_namespace(difference)
+            apart: Any = 1.0
+            for number, axis in enumerate(self.symmetry.layouts[key].axes):
+                if axis.moves:
+                    alone = xp.asarray(
+                        1.0 - self._merged(axis, one, other), dtype=difference.dtype, device=difference.device
+                    )
+                    shape = tuple(-1 if n == number else 1 for n in range(difference.ndim))
+                    apart = apart * xp.reshape(alone, shape)
+            total += square_sum(difference * (1.0 - apart))
         return total
 
     def assign(self, worth: Array, one: Placed, group: str, inside: Mapping[str, Array]) -> dict[str, Injection]:
@@ -171,6 +218,8 @@ class Slots:
             found = assign_nested(-worth, {name: -values for name, values in inside.items()})
             moves = {name: Injection(slots, self.width[name]) for name, slots in found.inner.items()}
             return {group: Injection(found.outer, self.width[group]), **moves}
+        if self.full:
+            return {group: Injection(assign_block(-worth), self.width[group])}
         held = np.sort(one.slots[group].slots)
         columns = assign_block(-worth[held])
         target = np.full(self.width[group], -1, dtype=np.int64)

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from consilience.checks import Array
 from consilience.methods.layerwise import Rows
+from consilience.networks.network import to_numpy
+from consilience.networks.transport import AnyArray
 
 Start = Literal["reference", "units", "random"]
 
 
 def first_support(
     start: Start, bundle: Mapping[str, Rows], reference: int, rng: np.random.Generator
-) -> tuple[dict[str, Array], bool]:
+) -> tuple[dict[str, AnyArray], bool]:
     """Return rows (K, F) to start from for every group, and whether they are those of the reference model.
 
     Parameters
@@ -31,22 +34,29 @@ def first_support(
         Draws.
     """
     if start == "random":
-        return {name: _random(rows, rng) for name, rows in bundle.items()}, False
+        return {name: _like(_random(rows, rng), rows) for name, rows in bundle.items()}, False
     if all(len(rows.points[reference]) == rows.width for rows in bundle.values()):
         return {name: rows.points[reference] for name, rows in bundle.items()}, True
-    return {name: _drawn(rows, reference, rng) for name, rows in bundle.items()}, False
+    return {name: _like(_drawn(rows, reference, rng), rows) for name, rows in bundle.items()}, False
+
+
+def _like(values: Array, rows: Rows) -> AnyArray:
+    """Return an array of the library and precision that the rows have."""
+    given = rows.points[0]
+    return array_namespace(given).asarray(values, dtype=given.dtype, device=given.device)
 
 
 def _random(rows: Rows, rng: np.random.Generator) -> Array:
     """Return Gaussian rows whose entries vary as those of the models do."""
-    deviation = np.concatenate(rows.points).std(axis=0)
+    deviation = np.concatenate([to_numpy(points) for points in rows.points]).std(axis=0)
     return rng.normal(size=(rows.width, len(deviation))) * deviation
 
 
 def _drawn(rows: Rows, reference: int, rng: np.random.Generator) -> Array:
     """Return rows of the models themselves: the reference's first, then each drawn by its distance from all before."""
-    pool = np.concatenate([rows.points[reference], *rows.points])
-    own = len(rows.points[reference])
+    points = [to_numpy(one) for one in rows.points]
+    pool = np.concatenate([points[reference], *points])
+    own = len(points[reference])
     if rows.width >= own:
         chosen: list[int] = list(range(own))
         nearest = _distances(pool, pool[:own]).min(axis=1)

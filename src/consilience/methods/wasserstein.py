@@ -10,7 +10,7 @@ Plans and rows are found in turn; neither step raises B when plans are exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from consilience.methods.layerwise import Layer, Rows
 from consilience.methods.network_method import Alignment, NetworkEnsemble
 from consilience.methods.optimal_transport import TransportMethod, receiving, squared_costs
 from consilience.methods.support import first_support
-from consilience.networks.transport import Injection, Transport
+from consilience.networks.transport import AnyArray, Injection, Transport
 
 _SETTLED = 1e-9
 """A fall of B below this share ends the iteration over a layer."""
@@ -91,21 +91,21 @@ class WassersteinFusion(TransportMethod):
             history.append(value)
             if len(history) > 1 and history[-2] - value <= _SETTLED * history[0]:
                 break
-            support = {
-                name: sum(
-                    (
-                        weight * receiving(moves[name], points)
-                        for weight, moves, points in zip(weights.tolist(), transports, rows.points, strict=True)
-                    ),
-                    start=np.zeros(()),
-                )
-                for name, rows in bundle.items()
-            }
+            support = {name: _barycenter(name, rows, weights, transports) for name, rows in bundle.items()}
         return Layer(tuple(transports), history, {"iterations": len(history)})
 
 
 def _random_start(method: WassersteinFusion) -> WassersteinFusion:
     return replace(method, start="random")
+
+
+def _barycenter(name: str, rows: Rows, weights: Array, transports: Sequence[Mapping[str, Transport]]) -> AnyArray:
+    """Return the rows (K, F) of least B given the plans: formula (9)."""
+    moved = [
+        weight * receiving(moves[name], points)
+        for weight, moves, points in zip(weights.tolist(), transports, rows.points, strict=True)
+    ]
+    return sum(moved[1:], start=moved[0])
 
 
 def _cost(costs: Array, transport: Transport) -> float:

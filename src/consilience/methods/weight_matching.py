@@ -14,14 +14,19 @@ from consilience.checks import Array
 from consilience.methods.base import Progress, Status
 from consilience.methods.descent import Descent, descend, visit
 from consilience.methods.network_method import Alignment, NetworkEnsemble
-from consilience.methods.slots import Placed, Slots
+from consilience.methods.slots import Others, Placed, Slots
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Injection
 
 
 def matched(
-    ensemble: NetworkEnsemble, starts: Sequence[str], max_passes: int, rng: np.random.Generator, progress: Progress
+    ensemble: NetworkEnsemble,
+    starts: Sequence[str],
+    max_passes: int,
+    rng: np.random.Generator,
+    progress: Progress,
+    tolerance: float = 0.0,
 ) -> Alignment:
     """Return the best of several descents.
 
@@ -38,13 +43,15 @@ def matched(
         For random starts and orders.
     progress
         Told about descents.
+    tolerance
+        A pass over more than two models that lowers E by no more than this share is the last.
     """
     slots = Slots(ensemble.symmetry, ensemble.target_units, ensemble.same_units)
     best: Descent | None = None
     finals = []
     for number, (start, child) in enumerate(zip(starts, rng.spawn(len(starts)), strict=True)):
         models = first_slots(slots, ensemble, start, child)
-        found = descend(slots, models, ensemble.weights, ensemble.reference, child, max_passes)
+        found = descend(slots, models, ensemble.weights, ensemble.reference, child, max_passes, tolerance)
         finals.append(float(found.history[-1]))
         if best is None or finals[-1] < best.history[-1]:
             best = found
@@ -70,7 +77,7 @@ def first_slots(slots: Slots, ensemble: NetworkEnsemble, start: str, rng: np.ran
         placed[i] = slots.place(network, own)
         if start == "receiving" and len(placed) > 1:
             others = [(float(ensemble.weights[j]), model) for j, model in placed.items() if j != i]
-            _by_receiving(slots, placed[i], others)
+            _by_receiving(slots, placed[i], slots.others(others))
         for name, injection in placed[i].slots.items():
             taken[name] += injection.owned
     return [placed[i] for i in range(len(ensemble.networks))]
@@ -98,7 +105,7 @@ def _shuffled(own: Mapping[str, Injection], symmetry: Symmetry, rng: np.random.G
     return found
 
 
-def _by_receiving(slots: Slots, one: Placed, others: Sequence[tuple[float, Placed]]) -> None:
+def _by_receiving(slots: Slots, one: Placed, others: Others) -> None:
     """Put one model's units next to those of others that receive the same, from the input to the output."""
     symmetry = slots.symmetry
     known: set[str] = set()

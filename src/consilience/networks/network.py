@@ -58,7 +58,16 @@ class Network:
             if alias in self.arrays and key in self.arrays and not _same(self.arrays[alias], self.arrays[key])
         ]
         object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
-        problems += [f"{self.name}: array {key} has NaN or infinite values" for key in own if not _finite(own[key])]
+        problems += [
+            f"{self.name}: array {key} holds {_kind(own[key])}, but its units move; convert it to floating-point numbers"
+            for key, layout in self.symmetry.layouts.items()
+            if _kind(own[key]) != "bool" and not is_floating(own[key]) and any(axis.moves for axis in layout.axes)
+        ]
+        problems += [
+            f"{self.name}: array {key} has NaN or infinite values; leave this network out, or train it again"
+            for key in own
+            if not _finite(own[key])
+        ]
         if problems:
             raise InputError(problems)
         object.__setattr__(self, "arrays", own)
@@ -139,7 +148,12 @@ def identity(units: Mapping[str, int]) -> dict[str, Transport]:
 
 def is_floating(values: AnyArray) -> bool:
     """Return whether an array holds floating-point numbers."""
-    return str(values.dtype).rpartition(".")[2] in _FLOATS
+    return _kind(values) in _FLOATS
+
+
+def _kind(values: AnyArray) -> str:
+    """Return the type of an array's entries, as NumPy calls it."""
+    return str(values.dtype).rpartition(".")[2]
 
 
 def working_precision(values: AnyArray) -> AnyArray:
@@ -164,13 +178,23 @@ def _finite(values: AnyArray) -> bool:
     if not is_floating(values):
         return True
     xp = array_namespace(values)
-    return bool(xp.all(xp.isfinite(values)))
+    working = working_precision(values)
+    if bool(xp.isfinite(xp.sum(working))):  # one NaN or infinity would show in the sum
+        return True
+    return bool(xp.all(xp.isfinite(working)))
 
 
 def _same(one: AnyArray, other: AnyArray) -> bool:
     if one is other:
         return True
     return tuple(one.shape) == tuple(other.shape) and bool(array_namespace(one).all(one == other))
+
+
+def square_sum(values: AnyArray) -> float:
+    """Return the sum of squares, rows in the array's own precision and their sum in float64."""
+    xp = array_namespace(values)
+    rows = xp.reshape(values, (values.shape[0], -1) if values.ndim else (1, 1))
+    return float(xp.sum(xp.sum(rows * rows, axis=-1), dtype=xp.float64))
 
 
 def to_numpy(values: AnyArray) -> Array:

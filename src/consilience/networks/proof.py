@@ -95,7 +95,7 @@ def prove(
             raise InputError(_guilty(bench, symmetry, units, orders, deviation))
         worst = max(worst, deviation)
     others = {name: _tilted(array) for name, array in benches[0].arrays.items()}
-    if benches[0].stays(others):
+    if all(bench.stays(others) for bench in benches):
         raise InputError(
             f"example: what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be "
             "proved; give inputs like those that the network is for"

@@ -22,6 +22,11 @@ from typing import Any, Literal
 
 from consilience.errors import InputError
 
+_FEW = 5
+"""Problems of a kind that are listed; more are counted."""
+
+_REMEDY = "the symmetry must be of the same architecture; fuse networks of one architecture only, or trace theirs"
+
 Side = Literal["output", "input", "both"]
 """What an axis is to its units: it makes them (rows, biases), reads them (columns), or both (a tied embedding)."""
 
@@ -236,9 +241,13 @@ class Symmetry:
         InputError
             Naming every array that is missing, unknown, or of a shape that no number of units explains.
         """
-        problems = [f"{name}: array {key} is missing" for key in self.layouts if key not in shapes]
+        missing = [key for key in self.layouts if key not in shapes]
+        problems = [f"{name}: array {key} is missing; {_REMEDY}" for key in missing[:_FEW]]
         known = set(self.layouts) | set(self.aliases)
-        problems += [f"{name}: array {key} is not in the symmetry" for key in shapes if key not in known]
+        more = [key for key in shapes if key not in known]
+        problems += [f"{name}: array {key} is not in the symmetry; {_REMEDY}" for key in more[:_FEW]]
+        for count, what in ((len(missing), "are missing"), (len(more), "are not in the symmetry")):
+            problems += [f"{name}: {count - _FEW} more arrays {what}"] if count > _FEW else []
         found = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
         for axis, length in self._lengths(shapes):
             unknown = {s.group for s in axis.segments if s.group is not None} - set(found)

@@ -54,6 +54,11 @@ class Injection:
         order[self.slots] = np.arange(len(self.slots))
         return order
 
+    @cached_property
+    def unmoved(self) -> bool:
+        """Whether every unit stays where it is."""
+        return len(self.slots) == self.width and bool(np.array_equal(self.slots, np.arange(self.width)))
+
     @property
     def labels(self) -> Labels:
         """The new number of each old unit (k_old,)."""
@@ -65,6 +70,8 @@ class Injection:
 
     def move(self, values: AnyArray, axis: int, _side: Side) -> AnyArray:
         """Return an array with the units along an axis of length k_old moved; places without a unit are zero."""
+        if self.unmoved:
+            return values
         xp = array_namespace(values)
         if self.width > len(self.slots):
             shape = list(values.shape)

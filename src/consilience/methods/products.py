@@ -1,0 +1,103 @@
+"""Inner products of what two models have at every place, kept up to date while the units of one of them move.
+
+Weight matching visits a group again after a neighbour has moved. Its worth is a sum of products, one for each place. A
+place that the neighbour does not touch keeps its product; where only some of the neighbour's units moved, only what
+they touch is multiplied anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import Labels
+from consilience.networks.symmetry import Axis, Place, Symmetry
+from consilience.networks.transport import AnyArray, Injection, unit_rows
+
+_MOST_MOVED = 0.6
+"""Where more of a group's units moved, multiplying anew is as cheap."""
+
+
+class Products:
+    """Products of the rows of units of one model, which move, and of another, which stay.
+
+    Parameters
+    ----------
+    symmetry
+        Which axes move together.
+    width
+        Number of units of every group, of both models.
+    other
+        The arrays of the model that stays.
+    """
+
+    def __init__(self, symmetry: Symmetry, width: Mapping[str, int], other: Mapping[str, AnyArray]) -> None:
+        self._symmetry, self._width, self._other = symmetry, width, other
+        self._kept: dict[Place, AnyArray] = {}
+
+    def at(self, place: Place, arrays: Mapping[str, AnyArray]) -> AnyArray:
+        """Return the products (K, K) at a place: rows of the model that moves, columns of the one that stays."""
+        if place not in self._kept:
+            self._kept[place] = self._product(place, arrays[place.array], self._other[place.array])
+        return self._kept[place]
+
+    def moved(self, group: str, move: Injection, before: Mapping[str, AnyArray], after: Mapping[str, AnyArray]) -> None:
+        """Take note that the units of a group have moved.
+
+        Parameters
+        ----------
+        group
+            The group.
+        move
+            How.
+        before, after
+            The arrays then and now.
+        """
+        changed = np.flatnonzero(move.order != np.arange(move.width))
+        for place in list(self._kept):
+            axes = self._symmetry.layouts[place.array].axes
+            own = axes[place.axis].segments[place.segment].group == group
+            across = [n for n, axis in enumerate(axes) if n != place.axis and _has(axis, group)]
+            if own:
+                xp = array_namespace(self._kept[place])
+                rows = xp.asarray(move.order, device=self._kept[place].device)
+                self._kept[place] = xp.take(self._kept[place], rows, axis=0)
+            if len(across) == 1 and not own and len(changed) <= _MOST_MOVED * move.width:
+                self._update(place, across[0], group, changed, before[place.array], after[place.array])
+            elif across:
+                del self._kept[place]
+
+    def _update(
+        self, place: Place, number: int, group: str, changed: Labels, before: AnyArray, after: AnyArray
+    ) -> None:
+        """Add what changed on another axis of a place's array."""
+        xp = array_namespace(after)
+        entries = _entries(self._symmetry.layouts[place.array].axes[number], group, changed, self._width)
+        indices = xp.asarray(entries, device=after.device)
+        difference = xp.take(after, indices, axis=number) - xp.take(before, indices, axis=number)
+        stays = xp.take(self._other[place.array], indices, axis=number)
+        self._kept[place] = self._kept[place] + self._product(place, difference, stays)
+
+    def _product(self, place: Place, one: AnyArray, other: AnyArray) -> AnyArray:
+        layout = self._symmetry.layouts[place.array]
+        xp = array_namespace(one)
+        rows, columns = (unit_rows(values, layout, place, self._width) for values in (one, other))
+        return xp.matmul(rows, xp.matrix_transpose(columns))
+
+
+def _has(axis: Axis, group: str) -> bool:
+    return any(segment.group == group for segment in axis.segments)
+
+
+def _entries(axis: Axis, group: str, units: Labels, width: Mapping[str, int]) -> Labels:
+    """Return where on an axis some units of a group are."""
+    found, start = [], 0
+    for segment in axis.segments:
+        if segment.group == group:
+            outer = np.arange(segment.outer)[:, None, None] * width[group]
+            inside = (outer + units[:, None]) * segment.inner + np.arange(segment.inner)
+            found.append(start + inside.ravel())
+        start += segment.length(width)
+    return np.concatenate(found)
