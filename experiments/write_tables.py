@@ -12,6 +12,7 @@ from typing import Any
 
 from kl_fusion.tables import TABLES as KL_FUSION
 from spahm.tables import TABLES as POINTS
+from wasserstein.tables import TABLES as NETWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -19,6 +20,7 @@ PAGES = (
     "docs/benchmarks.md",
     "docs/demo.md",
     "docs/experiments.md",
+    "docs/experiments_networks.md",
     "docs/experiments_points.md",
     "docs/adr/0008-evidence-decides-the-number.md",
 )
@@ -162,6 +164,41 @@ def states_speed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def networks_speed_table() -> str:
+    """Return times of network fusion over those of the direct implementations, memory, and tracing."""
+    found = json.loads((ROOT / "benchmarks/networks.json").read_text())
+    transport, matching = found["transport"]["results"], found["matching"]["results"]
+    wide, tracing = found["matching"]["wide"], found["tracing"]
+
+    def over(rows: list[dict[str, Any]], one: str, other: str) -> str:
+        return ", ".join(f"{row['medians'][one] / row['medians'][other]:.2f}" for row in rows)
+
+    gaps = ", ".join(f"{100 * (row['rebasin'] / row['direct'] - 1):+.3f} %" for row in matching)
+    models = found["models"]["results"]
+    memory = found["memory"]["results"]
+    lines = [
+        "| what | measured | target |",
+        "| --- | ---: | ---: |",
+        f"| OT of an MLPNet pair, over direct | {over(transport, 'ot', 'direct')} | 1 |",
+        f"| WB of the pair to convergence, over OT | {over(transport, 'wb', 'ot')} | 10 |",
+        f"| weight matching 784-512-512-512-10, over direct | {over(matching, 'rebasin', 'direct')} | 0.5 |",
+        f"| its squared distance, beyond direct's | {gaps} | 0 |",
+        f"| width 2048, over its products and assignments |"
+        f" {wide['seconds'] / (wide['products'] + wide['assignments']):.2f} | 1.5 |",
+        f"| ResNet18 ({tracing['parameters'] / 1e6:.1f} million): tracing, proof |"
+        f" {tracing['trace']:.1f} s, {tracing['prove']:.1f} s | 3 s |",
+        *(
+            f"| {name}, 32 models over 2 | {models['32'][name] / models['2'][name]:.1f} | 16 (linear) |"
+            for name in ("ot", "wb", "rebasin")
+        ),
+        *(
+            f"| peak memory beyond the models, {name} ResNet18s | {row['rise_over_models']:.1f} times them | 3 |"
+            for name, row in memory.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -174,6 +211,8 @@ TABLES = {
     "states-speed": states_speed_table,
     **KL_FUSION,
     **POINTS,
+    **NETWORKS,
+    "networks-speed": networks_speed_table,
 }
 
 

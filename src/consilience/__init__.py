@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from consilience import families, learners
-from consilience.api import check, fuse, load, save
+from consilience.api import barrier, check, fuse, load, permute, plane, repair, save, symmetry
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
 from consilience.evaluation import Evaluation, evaluate
 from consilience.families.posterior import Attached, Features, Posterior
@@ -15,14 +15,23 @@ from consilience.methods import (
     SPAHM,
     Average,
     Concatenate,
+    Consensus,
     DirichletProcess,
+    FedMA,
     KLFusion,
     KMeans,
+    NetworkAverage,
+    OTFusion,
     PredictionEnsemble,
+    ReBasin,
     Status,
+    WassersteinFusion,
 )
 from consilience.models import describe, rebuild
-from consilience.result import Fusion
+from consilience.models.network_given import UnprovedSymmetryWarning
+from consilience.networks.network import Network
+from consilience.networks.symmetry import Symmetry
+from consilience.result import Fusion, NetworkFusion, PosteriorFusion
 
 __version__ = version("consilience")
 
@@ -32,22 +41,34 @@ __all__ = [
     "Attached",
     "Average",
     "Concatenate",
+    "Consensus",
     "ConsilienceError",
     "DirichletProcess",
     "Evaluation",
     "Features",
+    "FedMA",
     "FileFormatError",
     "Fusion",
     "InputError",
     "KLFusion",
     "KMeans",
     "Matching",
+    "Network",
+    "NetworkAverage",
+    "NetworkFusion",
+    "OTFusion",
     "OptionError",
     "Posterior",
+    "PosteriorFusion",
     "PredictionEnsemble",
+    "ReBasin",
     "Status",
+    "Symmetry",
+    "UnprovedSymmetryWarning",
     "UnsupportedError",
+    "WassersteinFusion",
     "__version__",
+    "barrier",
     "check",
     "describe",
     "evaluate",
@@ -55,6 +76,10 @@ __all__ = [
     "fuse",
     "learners",
     "load",
+    "permute",
+    "plane",
     "rebuild",
+    "repair",
     "save",
+    "symmetry",
 ]

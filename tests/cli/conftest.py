@@ -8,6 +8,7 @@ import pytest
 from consilience.cli import main
 from tests.cli.bad_files import content, site
 from tests.cli.running import Finished, run
+from tests.cli.some_nets import write_nets
 
 
 @pytest.fixture
@@ -17,6 +18,15 @@ def folder(tmp_path, monkeypatch):
     for seed, name in enumerate("ab"):
         (tmp_path / f"{name}.safetensors").write_bytes(content(site(seed)))
     return tmp_path
+
+
+@pytest.fixture
+def nets(folder, monkeypatch):
+    """The user's own module of networks, in the current folder with the checkpoints of two sites and data."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield write_nets(folder)
+    sys.modules.pop("somenets", None)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.methods import METHODS
+from consilience.methods import METHODS, NETWORK_METHODS
 from tests.cli.bad_files import content, forged, site
 from tests.cli.running import on_terminal
 
@@ -210,14 +210,17 @@ def test_names_in_files_cannot_command_the_terminal(folder, command):
 def test_methods_lists_every_method_with_its_options(command):
     done = command("methods")
     assert (done.code, done.err) == (0, "")
-    blocks = dict(zip((kind.name for kind in METHODS), done.out.strip().split("\n\n"), strict=True))
-    for kind in METHODS:
-        block = " ".join(blocks[kind.name].split())
+    first, *posteriors = done.out.split("Neural networks\n\n")[0].strip().split("\n\n")
+    assert first == "Posteriors of statistical models"
+    networks = done.out.split("Neural networks\n\n")[1].strip().split("\n\n")
+    listed = [*zip(METHODS, posteriors, strict=True), *zip(NETWORK_METHODS, networks, strict=True)]
+    for kind, text in listed:
+        block = " ".join(text.split())
         assert block.startswith(
             f"{kind.name} {kind.summary} needs: {kind.needs} gives: {kind.gives} paper: {kind.paper}"
         )
-        listed = block.split("options: ")[1].split(", ")
-        assert listed == [f"{o.name}={'...' if o.default is MISSING else o.default}" for o in fields(kind)]
+        options = [f"{o.name}={'...' if o.default is MISSING else o.default}" for o in fields(kind)]
+        assert block.split("options: ")[1] == (", ".join(options) or "none")
 
 
 @pytest.mark.parametrize("words", [["-h"], ["--help"]])

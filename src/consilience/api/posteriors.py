@@ -1,96 +1,43 @@
-"""The public functions: fuse, check, save, load."""
+"""Fusing posteriors: what ``fuse`` and ``check`` do with everything that is not a network."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tqdm import tqdm
 
 from consilience.checks import Array
 from consilience.errors import InputError, OptionError
 from consilience.families.ensemble import Ensemble
-from consilience.families.posterior import Features, Posterior
-from consilience.io.posterior_file import read_posterior, write_posterior
+from consilience.families.posterior import Posterior
 from consilience.io.provenance import make_provenance
 from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
-from consilience.methods.base import Progress, silent
-from consilience.models import adapter_of, describe, rebuild
+from consilience.methods.base import Progress
+from consilience.models import adapter_of, rebuild
 from consilience.models.ensemble import ensemble_of
 from consilience.models.given import Given, gather
-from consilience.result import Fusion, FusionInput
+from consilience.result import FusionInput, PosteriorFusion
 
 RECOMMENDED = "kl"
 """The method that ``method=None`` takes for posteriors."""
 
 
-def fuse(
+def fuse_posteriors(
     models: Sequence[Any],
-    method: str | Method | None = None,
-    *,
-    weights: ArrayLike | None = None,
-    rng: int | np.random.Generator = 0,
-    engine: None = None,
-    progress: bool | Progress = False,
-    samples: Sequence[float] | None = None,
-    **options: Any,
-) -> Fusion:
-    """Fuse models that were trained apart into one.
-
-    Parameters
-    ----------
-    models
-        Fitted models, Posteriors, or paths of posterior files, mixed if they describe the same kind of thing. Topic
-        models that name their words may have different vocabularies: the fused one has all words.
-    method
-        A name (see ``consilience methods``) or a method object; None takes the recommended one.
-    weights
-        How much each model counts (J,); None counts all the same.
-    rng
-        Seed or Generator; the same seed gives the same bytes.
-    engine
-        Where the work runs. This version runs it here: None.
-    progress
-        True shows a bar on a terminal; a callable is told (steps done, steps in all).
-    samples
-        Number of observations behind each model (J,), for models that do not record it
-        (GaussianMixture, GaussianHMM, CategoricalHMM).
-    **options
-        The method's options.
-
-    Returns
-    -------
-    Fusion
-
-    Raises
-    ------
-    InputError
-        Listing everything that is wrong with the models.
-    OptionError
-        For options that do not exist or do not fit the models.
-    UnsupportedError
-        For models that no adapter knows.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.mixture import BayesianGaussianMixture
-    >>> X = np.random.default_rng(0).normal(size=(200, 2)) + np.repeat([[0.0, 0.0], [8.0, 8.0]], 100, axis=0)
-    >>> a, b = (BayesianGaussianMixture(n_components=2, random_state=0).fit(X[start::2]) for start in (0, 1))
-    >>> fusion = fuse([a, b], n_components=2)
-    >>> fusion.model.predict([[0.0, 0.0], [8.0, 8.0]]).shape
-    (2,)
-    """
-    if engine is not None:
-        raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
+    method: str | Method | None,
+    weights: ArrayLike | None,
+    rng: np.random.Generator,
+    seed: int | None,
+    progress: Progress,
+    samples: Sequence[float] | None,
+    options: Mapping[str, Any],
+) -> PosteriorFusion:
+    """Fuse posteriors; see ``fuse`` for what it takes."""
     given, alignment, problems = gather(models, samples)
     chosen = _chosen(method, options, given)
     if problems:
@@ -99,9 +46,7 @@ def fuse(
     adapter = None if chosen.keeps_models else adapter_of(ensemble.posteriors[0])
     if reasons := [] if adapter is None else adapter.refuse(ensemble):
         raise InputError(reasons)
-    seed, generator = _seeded(rng)
-    with _progress(progress) as report:
-        outcome = chosen.fuse(ensemble, generator, report)
+    outcome = chosen.fuse(ensemble, rng, progress)
     if alignment is not None:
         outcome = replace(outcome, details={**outcome.details, "vocabulary": alignment.details()})
     if adapter is not None:
@@ -117,7 +62,7 @@ def fuse(
         "history": _rounded(outcome.history),
         **outcome.details,
     }
-    return Fusion(
+    return PosteriorFusion(
         posterior=outcome.posterior,
         matching=outcome.matching,
         objective=outcome.objective,
@@ -135,23 +80,14 @@ def fuse(
     )
 
 
-def check(
+def check_posteriors(
     models: Sequence[Any],
-    method: str | Method | None = None,
-    *,
-    weights: ArrayLike | None = None,
-    samples: Sequence[float] | None = None,
-    **options: Any,
+    method: str | Method | None,
+    weights: ArrayLike | None,
+    samples: Sequence[float] | None,
+    options: Mapping[str, Any],
 ) -> list[str]:
-    """Return everything that would go wrong in ``fuse`` with these arguments, a line each; empty when nothing would.
-
-    Files are read one after another and their parameters checked; posteriors are small beside the data they stand for.
-
-    Raises
-    ------
-    OptionError
-        When the method or an option does not exist.
-    """
+    """Return everything that would go wrong in fusing posteriors, a line each; see ``check``."""
     given, _, problems = gather(models, samples)
     chosen = _chosen(method, options, given)
     try:
@@ -164,44 +100,6 @@ def check(
     except OptionError as error:
         problems.append(str(error))
     return problems
-
-
-def save(model: Any, path: str | Path, *, samples: float | None = None, features: Features | None = None) -> None:
-    """Write the posterior of a fitted model to a file that can be fused: parameters only, no data.
-
-    Parameters
-    ----------
-    model
-        A fitted model or a Posterior.
-    path
-        Where to; usually ``*.safetensors``. The file appears whole or not at all.
-    samples
-        Number of observations the model was fitted to, for models that do not record it
-        (GaussianMixture, GaussianHMM, CategoricalHMM).
-    features
-        What the columns mean; taken from the model where it knows.
-
-    Raises
-    ------
-    InputError
-        When the model cannot be described or the path cannot be written.
-    UnsupportedError
-        When no adapter knows the model's class.
-    """
-    write_posterior(Path(path), describe(model, samples=samples, features=features))
-
-
-def load(path: str | Path) -> Posterior:
-    """Return the posterior in a file.
-
-    Raises
-    ------
-    FileFormatError
-        When the file is not a posterior file of a version that this library reads.
-    InputError
-        When its values are not valid, naming the components at fault.
-    """
-    return read_posterior(Path(path))[0]
 
 
 def _chosen(method: str | Method | None, options: Mapping[str, Any], given: Sequence[Given]) -> Method:
@@ -219,15 +117,6 @@ def _rebuilds(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]:
     if not method.keeps_models:
         return rebuild
     return lambda _: ensemble_of([rebuild(posterior) for posterior in ensemble.posteriors], ensemble.site_weights)
-
-
-def _seeded(rng: object) -> tuple[int | None, np.random.Generator]:
-    """Return the seed, None when a Generator was given, and the Generator."""
-    if isinstance(rng, np.random.Generator):
-        return None, rng
-    if not isinstance(rng, Integral) or rng < 0:
-        raise OptionError(f"rng: expected a Generator or an integer that is not negative, found {rng!r}")
-    return int(rng), np.random.default_rng(int(rng))
 
 
 def _input_record(one: Given, weight: float, matching: Matching, site: int) -> dict[str, Any]:
@@ -250,20 +139,3 @@ def _rounded(history: Array) -> list[float | None]:
 def _input_key(record: dict[str, Any]) -> tuple[str, str]:
     """Order inputs by content, so that arrival order does not change a fused file."""
     return str(record.get("sha256", "")), str(record["name"])
-
-
-@contextmanager
-def _progress(wanted: bool | Progress) -> Iterator[Progress]:
-    """Yield what a method reports its progress to; a bar is shown on a terminal only and leaves no trace."""
-    if callable(wanted):
-        yield wanted
-    elif wanted:
-        with tqdm(total=1, disable=None, leave=False, desc="fusing", unit="start") as bar:
-
-            def report(done: int, total: int) -> None:
-                bar.total, bar.n = total, done
-                bar.refresh()
-
-            yield report
-    else:
-        yield silent

@@ -22,6 +22,7 @@ from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families.posterior import Features
 from consilience.io.atomic import write_bytes
+from consilience.io.posterior_file import read_posterior
 from consilience.io.provenance import library_versions
 from consilience.models import rebuild
 from consilience.report.figures import comparison_figure, save_figure
@@ -146,7 +147,7 @@ def _repeat(folder: Path, values: Array, classes: Labels, names: tuple[str, ...]
         f"KL-k-means, {POOLED_COMPONENTS} told": api.fuse(
             paths, "kmeans", rng=seed, n_components=POOLED_COMPONENTS
         ).model,
-        "fused": rebuild(api.load(folder / "fused.safetensors")),
+        "fused": rebuild(read_posterior(folder / "fused.safetensors")[0]),
         "fused, product": api.fuse(paths, rng=seed, combine="product").model,
         "all data pooled": _fit(values[np.concatenate(sites)], POOLED_COMPONENTS, seed),
     }

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from consilience.cli.options import module_option
+
 
 @click.command()
 @click.argument("fused", type=click.Path(path_type=Path))
@@ -15,17 +17,24 @@ import click
     "--data",
     required=True,
     type=click.Path(path_type=Path),
-    help="Rows that neither model was trained on: .csv, .npy, or .npz (one array, or of scipy.sparse.save_npz).",
+    help="Rows that neither model was trained on: .csv, .npy, or .npz (one array, or of scipy.sparse.save_npz; x and y"
+    " for networks).",
 )
+@module_option()
 @click.option("--labels", metavar="COLUMN|FILE", help="Known classes: a column of the data, or a file, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def evaluate(fused: Path, own: Path, data: Path, labels: str | None, as_json: bool) -> None:
-    """Compare the FUSED model with your OWN (posterior files) on your data, before you adopt it.
+def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str | None, as_json: bool) -> None:
+    """Compare the FUSED model with your OWN (posterior or network files) on your data, before you adopt it.
 
     Nothing leaves this machine. Use data that neither model was trained on: scores on a model's own training data
-    favour that model.
+    favour that model. Networks need --module, and labels that are numbers of classes from 0.
     """
     from consilience.evaluation import evaluate as compare  # here, so that the other commands start without it
 
-    found = compare(fused, own, data, labels)
+    template = None
+    if module is not None:
+        from consilience.cli.modules import import_module  # here, since networks only need it
+
+        template = import_module(module, "--module")
+    found = compare(fused, own, data, labels, module=template)
     click.echo(json.dumps(found.to_json(), indent=2, sort_keys=True, allow_nan=False) if as_json else str(found))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from consilience.errors import InputError
+from consilience.errors import InputError, OptionError
 from consilience.io.atomic import refuse_unwritable
+from consilience.io.network_file import file_kind
 
 
 @click.command()
@@ -23,22 +26,78 @@ from consilience.io.atomic import refuse_unwritable
     " .npy or .npz. May be given several times.",
 )
 @click.option("--truth", metavar="COLUMN", help="The column of the data with the true label of every step.")
+@click.option(
+    "--barrier",
+    "barriers",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Curves to draw, of `consilience barrier -o`; called by the file's name. May be given several times.",
+)
+@click.option(
+    "--plane",
+    "planes",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A plane to draw, saved in Python; called by the file's name. May be given several times.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def report(
-    fused: Path, sites: tuple[Path, ...], output: Path, data: tuple[Path, ...], truth: str | None, quiet: bool
+    fused: Path,
+    sites: tuple[Path, ...],
+    output: Path,
+    data: tuple[Path, ...],
+    truth: str | None,
+    barriers: tuple[Path, ...],
+    planes: tuple[Path, ...],
+    quiet: bool,
 ) -> None:
     """Write a page about FUSED, and about its SITES where their files are given.
 
-    With --data it also shows what the fused model says of these; such a page stays where the data may be seen.
+    With --data it also shows what the fused model says of these; such a page stays where the data may be seen. A page
+    about a network has the curves of --barrier and the maps of --plane.
     """
     from consilience.report.files import content_of_files  # here, so that the other commands start without jinja2
     from consilience.report.page import write_page
 
     refuse_report(output, (fused, *sites))
     refuse_report(output, data, "data")
-    write_page(output, content_of_files(fused, sites, _by_name(data), truth))
+    refuse_report(output, (*barriers, *planes), "curves")
+    if _is_network(fused):
+        if data or truth is not None:
+            raise OptionError("--data, --truth: for statistical models, and this is a network; see --barrier")
+        _write_network_page(output, fused, sites, _by_name(barriers) or {}, _by_name(planes) or {})
+    elif barriers or planes:
+        raise OptionError(f"--barrier, --plane: for networks only, and {fused} is none")
+    else:
+        write_page(output, content_of_files(fused, sites, _by_name(data), truth))
     if not quiet:
         click.echo(f"wrote {output}")
+
+
+def _is_network(file: Path) -> bool:
+    try:
+        return file_kind(file) == "network"
+    except InputError:  # said better by whoever reads it
+        return False
+
+
+def _write_network_page(
+    output: Path, fused: Path, sites: tuple[Path, ...], barriers: Mapping[str, Path], planes: Mapping[str, Path]
+) -> None:
+    """Write the page about a fused network."""
+    from consilience.report.network_files import network_content_of_files  # here, as above
+    from consilience.report.network_page import write_network_content
+
+    content = network_content_of_files(fused, sites)
+    if barriers or planes:
+        from consilience.landscape import Barrier, Plane  # here, since they need torch
+
+        content = replace(
+            content,
+            barriers={name: Barrier.load(path) for name, path in barriers.items()},
+            planes={name: Plane.load(path) for name, path in planes.items()},
+        )
+    write_network_content(output, content)
 
 
 def _by_name(files: tuple[Path, ...]) -> dict[str, Path] | None:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from consilience.evaluation.compare import evaluate
+from consilience.evaluation.network_result import ClassScore, NetworkEvaluation
 from consilience.evaluation.paired import PairedDifference, paired_difference
 from consilience.evaluation.result import Evaluation, Score
 
-__all__ = ["Evaluation", "PairedDifference", "Score", "evaluate", "paired_difference"]
+__all__ = [
+    "ClassScore",
+    "Evaluation",
+    "NetworkEvaluation",
+    "PairedDifference",
+    "Score",
+    "evaluate",
+    "paired_difference",
+]

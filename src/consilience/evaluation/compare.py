@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Labels
-from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, UnsupportedError
+from consilience.evaluation.network_result import NetworkEvaluation
+from consilience.evaluation.networks import are_networks, evaluate_networks
 from consilience.evaluation.paired import paired_difference
 from consilience.evaluation.result import Evaluation, Score
 from consilience.families.posterior import Features, Posterior
@@ -43,7 +45,9 @@ class _Given:
         return int(getattr(self.posterior.family, "dim", 0))
 
 
-def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
+def evaluate(
+    fused: Any, own: Any, data: Any, labels: Any = None, *, module: Any = None
+) -> Evaluation | NetworkEvaluation:
     """Compare a fused model with a site's own on the site's data, before adopting it. Nothing leaves the site.
 
     Both models score every observation, and the differences are paired. Mixtures: log density, nats per row. KMeans:
@@ -54,25 +58,29 @@ def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
     A fused topic model may have words that the site has not; it is asked how well it predicts words that both know. An
     ensemble's score is that of the mean of what its models predict, so there is one where scores are log densities.
 
+    Networks that classify: accuracy, and cross-entropy in nats; the paired difference is that of the accuracy.
+
     Use data that neither model was trained on: scores on a model's own training data favour that model.
 
     Parameters
     ----------
     fused
-        The fused model: a Fusion, a fitted model, a Posterior, or the path of a file.
+        The fused model: a Fusion, a fitted model, a Posterior, a torch module, a Network, or the path of a file.
     own
         The site's own model, of the same kind and with the same columns: the same choices.
     data
         Rows (n, D); for topic models counts (n, V) of the words of the site's own model, dense or sparse; or a table
         with named columns; or the path of a .csv, .npy or .npz file. Named columns are matched by name when the models
-        know names; others are ignored.
+        know names; others are ignored. For networks what they take (n, ...), also as array x of a .npz.
     labels
         The class of every row (n,), where known; or the name of a column of `data`; or the path of a file with one
-        class a line.
+        class a line. Networks need numbers of classes from 0, also as array y of the .npz.
+    module
+        For networks that are files: a torch module of the architecture, or a function that makes one.
 
     Returns
     -------
-    Evaluation
+    Evaluation or NetworkEvaluation
 
     Raises
     ------
@@ -93,6 +101,10 @@ def evaluate(fused: Any, own: Any, data: Any, labels: Any = None) -> Evaluation:
     >>> evaluation.better, evaluation.fused_usage
     ('fused', array([50, 50, 50]))
     """
+    if are_networks(fused, own, module is not None):
+        return evaluate_networks(fused, own, data, labels, module)
+    if module is not None:
+        raise OptionError("module: is for networks, and these models are none")
     theirs, mine = _given(fused, "the fused model"), _given(own, "your own model")
     both = (_in_words_of(mine, theirs), mine)
     problems = _disagreements(*both)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Labels
-from consilience.evaluation.paired import PairedDifference
+from consilience.evaluation.paired import LEVEL, PairedDifference
 
 
 @dataclass(frozen=True)
@@ -74,38 +75,21 @@ class Evaluation:
     @property
     def better(self) -> str | None:
         """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        sign = self.difference.sign * (1 if self.scores[0].larger_is_better else -1)
-        return {1: "fused", -1: "own", 0: None}[sign]
+        return better_of(self.difference, self.scores[0].larger_is_better)
 
     @property
     def verdict(self) -> str:
         """One sentence: which model is better here, and by how much."""
-        found, unit = self.difference, self.scores[0].unit
-        basis = f"95 % interval, {found.n_observations} {self.observations}"
-        if found.n_observations < 2:
-            return f"no difference can be told from fewer than two {self.observations}"
-        size = f"{_figure(abs(found.mean), found.margin)} ± {_figure(found.margin, found.margin)} {unit} ({basis})"
-        if self.better == "fused":
-            return f"the fused model is better by {size}"
-        if self.better == "own":
-            return f"your own model is better here, by {size}"
-        sign = "-" if found.mean < 0 else ""
-        return f"no difference can be told: fused minus own is {sign}{size}"
+        first = self.scores[0]
+        return verdict_of(self.difference, first.unit, self.observations, first.larger_is_better)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; what is infinite or not a number is None."""
-        found = self.difference
         document = {
             "verdict": self.verdict,
             "better": self.better,
             "scores": [asdict(score) for score in self.scores],
-            "difference": {
-                "mean": found.mean,
-                "standard_error": found.standard_error,
-                "interval": list(found.interval),
-                "level": 0.95,
-                "n_observations": found.n_observations,
-            },
+            "difference": difference_to_json(self.difference),
             "observations": self.observations,
             "skipped": self.skipped,
             "usage": {
@@ -116,26 +100,63 @@ class Evaluation:
             },
             "notes": list(self.notes),
         }
-        finite: dict[str, Any] = _finite(document)
+        finite: dict[str, Any] = finite_json(document)
         return finite
 
     def __str__(self) -> str:
-        table = [("", "your own", "fused", "")]
-        for score in self.scores:
-            name = f"{score.name}, {score.unit}" if score.unit else score.name
-            direction = "larger is better" if score.larger_is_better else "smaller is better"
-            table.append((name, f"{score.own:.4f}", f"{score.fused:.4f}", direction))
         used = [f"{np.count_nonzero(usage)} of {len(usage)}" for usage in (self.own_usage, self.fused_usage)]
-        table.append(("components used", used[0], used[1], ""))
-        widths = [max(len(row[column]) for row in table) for column in range(3)]
-        lines = [self.verdict, ""]
-        for name, own, fused, direction in table:
-            cells = f"{name:{widths[0]}}  {own:>{widths[1]}}  {fused:>{widths[2]}}  {direction}"
-            lines.append(cells.rstrip())
+        lines = [self.verdict, "", *score_lines(self.scores, ("components used", used[0], used[1], ""))]
         lines += ["", f"{self.usage_unit} of each fused component: {', '.join(map(str, self.fused_usage))}"]
         unseen = ", ".join(map(str, self.unseen))
         lines.append(f"fused components never seen here: {unseen or 'none'}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def better_of(difference: PairedDifference, larger_is_better: bool) -> str | None:
+    """Return ``"fused"`` or ``"own"``, by the sign of the interval; None when it does not tell."""
+    sign = difference.sign * (1 if larger_is_better else -1)
+    return {1: "fused", -1: "own", 0: None}[sign]
+
+
+def verdict_of(found: PairedDifference, unit: str, observations: str, larger_is_better: bool) -> str:
+    """Return in one sentence which model is better, and by how much."""
+    if found.n_observations < 2:
+        return f"no difference can be told from fewer than two {observations}"
+    basis = f"95 % interval, {found.n_observations} {observations}"
+    size = f"{_figure(abs(found.mean), found.margin)} ± {_figure(found.margin, found.margin)} {unit} ({basis})"
+    better = better_of(found, larger_is_better)
+    if better == "fused":
+        return f"the fused model is better by {size}"
+    if better == "own":
+        return f"your own model is better here, by {size}"
+    sign = "-" if found.mean < 0 else ""
+    return f"no difference can be told: fused minus own is {sign}{size}"
+
+
+def score_lines(scores: Sequence[Score], *more: tuple[str, str, str, str]) -> list[str]:
+    """Return a table of both models' scores, and further rows."""
+    table = [("", "your own", "fused", "")]
+    for score in scores:
+        name = f"{score.name}, {score.unit}" if score.unit else score.name
+        direction = "larger is better" if score.larger_is_better else "smaller is better"
+        table.append((name, f"{score.own:.4f}", f"{score.fused:.4f}", direction))
+    table += more
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    return [
+        f"{name:{widths[0]}}  {own:>{widths[1]}}  {fused:>{widths[2]}}  {direction}".rstrip()
+        for name, own, fused, direction in table
+    ]
+
+
+def difference_to_json(found: PairedDifference) -> dict[str, Any]:
+    """Return a difference with its uncertainty as JSON values."""
+    return {
+        "mean": found.mean,
+        "standard_error": found.standard_error,
+        "interval": list(found.interval),
+        "level": LEVEL,
+        "n_observations": found.n_observations,
+    }
 
 
 def _figure(value: float, margin: float) -> str:
@@ -146,10 +167,10 @@ def _figure(value: float, margin: float) -> str:
     return f"{value:.{digits}f}" if 0 <= digits <= 6 else f"{value:.3g}"
 
 
-def _finite(value: Any) -> Any:
+def finite_json(value: Any) -> Any:
     """Return JSON values with None for every number that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,8 +17,8 @@ from consilience.errors import FileFormatError
 class Recipe(BaseModel):
     """What ``consilience fuse`` would be told on its command line; paths are relative to the recipe's folder.
 
-    The last seven are for networks. ``module`` and ``target`` only say which modules were meant: a recipe is a file, and
-    no file makes the command import anything unless the command line allows it.
+    The last seven are for networks. ``module`` and ``target`` only say which modules were meant: a recipe is a file,
+    and no file makes the command import anything unless the command line allows it.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)

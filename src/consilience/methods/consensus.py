@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,7 +11,6 @@ from consilience.checks import is_count
 from consilience.methods.base import Progress
 from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.methods.weight_matching import matched
-from consilience.networks.network import Network
 from consilience.networks.scaling import balanced
 
 _TOLERANCE = 1e-3
@@ -68,10 +66,6 @@ class Consensus(NetworkMethod):
     def refits(self) -> bool:
         """Whether layers are fitted anew."""
         return self.refit
-
-    def default_units(self, networks: Sequence[Network], reference: int) -> dict[str, int]:
-        """Return how wide the fused network is where nobody says: as the widest model."""
-        return {name: max(network.units[name] for network in networks) for name in networks[reference].units}
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return why these networks cannot be fused, a line each."""

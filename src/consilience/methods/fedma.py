@@ -83,12 +83,15 @@ class FedMA(LayerwiseMethod):
             self.require(option, isinstance(getattr(self, option), bool), "true or false")
         self.require("sweeps", is_count(self.sweeps), "a positive integer")
 
-    def default_units(self, networks: Sequence[Network], reference: int) -> dict[str, int]:
+    def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return how wide the fused network may be: as the widest model, or with growth as all together."""
-        count = sum if self.growth else max
+        widest = super().default_units(networks, reference)
+        if not self.growth:
+            return widest
+        groups = networks[0].symmetry.by_name
         return {
-            name: count(network.units[name] for network in networks) if group.resizable else networks[0].units[name]
-            for name, group in networks[reference].symmetry.by_name.items()
+            name: sum(network.units[name] for network in networks) if groups[name].resizable else count
+            for name, count in widest.items()
         }
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:

@@ -137,9 +137,17 @@ class NetworkMethod(ABC):
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return where the units of every model go."""
 
-    def default_units(self, networks: Sequence[Network], reference: int) -> dict[str, int]:
-        """Return how wide the fused network is where nobody says: as the reference."""
-        return dict(networks[reference].units)
+    def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
+        """Return how wide the fused network is where nobody says: as the widest model.
+
+        Parameters
+        ----------
+        networks
+            The models.
+        reference
+            The model to start from, if somebody said which.
+        """
+        return {name: max(network.units[name] for network in networks) for name in networks[0].units}
 
     def prepare(self, ensemble: NetworkEnsemble) -> NetworkEnsemble:
         """Return the networks that are aligned and averaged: the same functions, perhaps written otherwise."""
@@ -183,32 +191,40 @@ class NetworkMethod(ABC):
 def average(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]) -> dict[str, AnyArray]:
     """Return the average of moved networks, every weight over the models that own the unit which receives it."""
     fused = {}
-    for key, first in ensemble.networks[0].working.items():
+    weights = ensemble.weights.tolist()
+    for key in ensemble.networks[0].working:
         layout = ensemble.symmetry.layouts[key]
-        total: AnyArray = None
-        owned: Any = 0.0
-        for network, weight, moves in zip(ensemble.networks, ensemble.weights.tolist(), transports, strict=True):
-            moved = dense(network.working[key], layout)
+        moved, owned = [], []
+        for network, moves in zip(ensemble.networks, transports, strict=True):
+            values = dense(network.working[key], layout)
             held: Any = 1.0
             for number, axis in enumerate(layout.axes):
-                moved = move_axis(moved, number, axis, moves, network.units)
+                values = move_axis(values, number, axis, moves, network.units)
                 if axis.moves and axis.side != "input":
                     shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
                     held = held * np.reshape(owned_entries(axis, moves, ensemble.target_units), shape)
-            if total is None:
-                total = weight * moved
-            else:
-                total += weight * moved
-            owned = owned + weight * held
-        if not np.all(np.abs(np.asarray(owned) - 1.0) < _ROUNDING):
-            xp = array_namespace(first)
-            total = total / xp.asarray(np.where(owned > 0, owned, 1.0), dtype=first.dtype, device=first.device)
-        fused[key] = undense(total, layout)
+            moved.append(values)
+            owned.append(held)
+        fused[key] = undense(_mean(moved, owned, weights), layout)
     return fused
 
 
-_ROUNDING = 1e-12
-"""How far a sum of weights may be from 1 and still be 1."""
+def _mean(moved: Sequence[AnyArray], owned: Sequence[Any], weights: Sequence[float]) -> AnyArray:
+    """Return the weighted mean of arrays over those that own an entry.
+
+    Where all own all, it is the array of most weight plus weighted differences: exact for equal arrays.
+    """
+    if all(np.all(np.asarray(held) == 1.0) for held in owned):
+        most = max(range(len(moved)), key=weights.__getitem__)
+        total = moved[most]
+        for number, (weight, values) in enumerate(zip(weights, moved, strict=True)):
+            if number != most and weight:
+                total = total + weight * (values - moved[most])
+        return total
+    xp = array_namespace(moved[0])
+    total = sum((w * values for w, values in zip(weights[1:], moved[1:], strict=True)), start=weights[0] * moved[0])
+    share = sum(weight * np.asarray(held) for weight, held in zip(weights, owned, strict=True))
+    return total / xp.asarray(np.where(share > 0, share, 1.0), dtype=total.dtype, device=total.device)
 
 
 def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mapping[str, int]) -> Array:

@@ -7,7 +7,7 @@ the units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,7 +19,7 @@ from consilience.matching.nested import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.methods.layerwise import Layer, LayerwiseMethod, Rows
 from consilience.methods.support import Start, first_support
-from consilience.networks.network import to_numpy
+from consilience.networks.network import Network, to_numpy
 from consilience.networks.transport import AnyArray, Injection, Spread, Transport
 
 Cost = Literal["weights", "activations"]
@@ -60,6 +60,10 @@ class TransportMethod(LayerwiseMethod):
     def wants_activations(self) -> bool:
         """Whether units are compared by what they give."""
         return self.cost == "activations"
+
+    def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
+        """Return how wide the fused network is where nobody says: as the reference, or the widest if that is open."""
+        return super().default_units(networks, None) if reference is None else dict(networks[reference].units)
 
     def plans(self, costs: Mapping[str, Array]) -> dict[str, Transport]:
         """Return the transports of a group (first) and of the groups inside it, given costs (K, k_j)."""

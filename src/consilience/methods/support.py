@@ -64,12 +64,19 @@ def _drawn(rows: Rows, reference: int, rng: np.random.Generator) -> Array:
         chosen = [int(rng.integers(own))]
         pool = pool[:own]
         nearest = _distances(pool, pool[chosen]).min(axis=1)
+    told_apart = _TOLD_APART * float((pool**2).sum(axis=1).max(initial=0.0))
     while len(chosen) < rows.width:
-        mass = nearest.sum()
-        draw = int(rng.choice(len(pool), p=nearest / mass)) if mass > 0 else int(rng.integers(len(pool)))
+        if nearest.max(initial=0.0) > told_apart:
+            draw = int(rng.choice(len(pool), p=nearest / nearest.sum()))
+        else:  # all units are there: each is taken again in turn, so that all are split alike
+            draw = len(chosen) % min(own, len(pool))
         chosen.append(draw)
         nearest = np.minimum(nearest, _distances(pool, pool[draw : draw + 1])[:, 0])
     return pool[np.array(chosen)]
+
+
+_TOLD_APART = 1e-10
+"""Squared distances below this share of the longest row are rounding: such units are the same."""
 
 
 def _distances(points: Array, others: Array) -> Array:

@@ -24,7 +24,7 @@ from consilience.methods.optimal_transport import TransportMethod, receiving, sq
 from consilience.methods.support import first_support
 from consilience.networks.transport import AnyArray, Injection, Transport
 
-_SETTLED = 1e-9
+_SETTLED = 1e-6
 """A fall of B below this share ends the iteration over a layer."""
 
 

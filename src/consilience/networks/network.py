@@ -59,7 +59,7 @@ class Network:
         ]
         object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
         problems += [
-            f"{self.name}: array {key} holds {_kind(own[key])}, but its units move; convert it to floating-point numbers"
+            f"{self.name}: array {key} holds {_kind(own[key])}, but its units move; convert it to floating-point"
             for key, layout in self.symmetry.layouts.items()
             if _kind(own[key]) != "bool" and not is_floating(own[key]) and any(axis.moves for axis in layout.axes)
         ]

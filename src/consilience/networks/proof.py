@@ -145,13 +145,14 @@ def _orders(
     orders: dict[str, Labels] = {}
     for group in sorted(symmetry.all_groups, key=lambda one: one.parent is not None):
         outer = np.zeros(1, dtype=np.int64) if group.parent is None else orders[group.parent]
+        size = units[group.name] if group.parent is None else group.size
         inner = []
         for number in outer:
             if group.name in resting:
-                inner.append(np.arange(group.size))
+                inner.append(np.arange(size))
             else:
-                inner.append(_cycle(group.size, rng) if number % 2 == 0 else rng.permutation(group.size))
-        orders[group.name] = np.concatenate([o * group.size + i for o, i in zip(outer, inner, strict=True)])
+                inner.append(_cycle(size, rng) if number % 2 == 0 else rng.permutation(size))
+        orders[group.name] = np.concatenate([o * size + i for o, i in zip(outer, inner, strict=True)])
     return orders
 
 

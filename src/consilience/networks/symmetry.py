@@ -23,9 +23,9 @@ from typing import Any, Literal
 from consilience.errors import InputError
 
 _FEW = 5
-"""Problems of a kind that are listed; more are counted."""
+"""Arrays that a message names; more are counted."""
 
-_REMEDY = "the symmetry must be of the same architecture; fuse networks of one architecture only, or trace theirs"
+_REMEDY = "fuse networks of one architecture only, with a symmetry of theirs"
 
 Side = Literal["output", "input", "both"]
 """What an axis is to its units: it makes them (rows, biases), reads them (columns), or both (a tied embedding)."""
@@ -242,12 +242,10 @@ class Symmetry:
             Naming every array that is missing, unknown, or of a shape that no number of units explains.
         """
         missing = [key for key in self.layouts if key not in shapes]
-        problems = [f"{name}: array {key} is missing; {_REMEDY}" for key in missing[:_FEW]]
         known = set(self.layouts) | set(self.aliases)
         more = [key for key in shapes if key not in known]
-        problems += [f"{name}: array {key} is not in the symmetry; {_REMEDY}" for key in more[:_FEW]]
-        for count, what in ((len(missing), "are missing"), (len(more), "are not in the symmetry")):
-            problems += [f"{name}: {count - _FEW} more arrays {what}"] if count > _FEW else []
+        problems = [f"{name}: {_arrays(missing)} missing; {_REMEDY}"] if missing else []
+        problems += [f"{name}: {_arrays(more)} not in the symmetry; {_REMEDY}"] if more else []
         found = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
         for axis, length in self._lengths(shapes):
             unknown = {s.group for s in axis.segments if s.group is not None} - set(found)
@@ -259,7 +257,8 @@ class Symmetry:
                     found[wanted] = rest // one
         for group in self.all_groups:
             if group.name not in found:
-                problems.append(f"{name}: group {group.name}: no array tells its number of units")
+                if not missing:
+                    problems.append(f"{name}: group {group.name}: no array tells its number of units")
                 found[group.name] = self._sizes[group.name]
         for key, layout in self.layouts.items():
             if key in shapes and tuple(shapes[key]) != layout.shape(found):
@@ -300,6 +299,12 @@ class Symmetry:
     def proved(self) -> bool:
         """Whether it carries a proof of itself, not of something else."""
         return self.proof is not None and self.proof.digest == self.digest
+
+
+def _arrays(keys: list[str]) -> str:
+    """Return the names of arrays as the subject of a sentence."""
+    more = f" and {len(keys) - _FEW} more" if len(keys) > _FEW else ""
+    return f"array{'s' if len(keys) > 1 else ''} {', '.join(keys[:_FEW])}{more} {'are' if len(keys) > 1 else 'is'}"
 
 
 def _of(layout: Layout, units: Mapping[str, int]) -> str:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from consilience.io.atomic import write_bytes
 from consilience.methods import METHODS
 from consilience.report import charts
 from consilience.report.content import Content
 from consilience.report.curves import COLOURS, process_figure, site_tint
+from consilience.report.html import fill
 from consilience.report.matching_map import SITES_AT_MOST, matching_map, shares
 from consilience.report.plane import plane
 from consilience.report.states import SEQUENCES_AT_MOST, STATES_AT_MOST, timelines, transitions
-from consilience.report.words import counted, fixed, number, printable, shortened
 
 _MEANINGS = {
     "certified_gap": "largest part by which a relaxed matching may miss its optimum",
@@ -45,13 +38,11 @@ def write_page(path: Path, content: Content) -> None:
 
 def render(content: Content) -> str:
     """Return the report as HTML; the same content gives the same text."""
-    template = _environment().get_template("report.html.j2")
-    page = template.render(
+    return fill(
+        "report.html.j2",
         content=content,
         findings=content.findings,
         figures=_figures(content),
-        style=_style(),
-        style_hash=base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode(),
         most=SITES_AT_MOST,
         most_sequences=SEQUENCES_AT_MOST,
         most_states=STATES_AT_MOST,
@@ -61,7 +52,6 @@ def render(content: Content) -> str:
         summaries={kind.name: kind.summary for kind in METHODS},
         meanings=_MEANINGS,
     )
-    return _dense(page).strip() + "\n"
 
 
 def _figures(content: Content) -> Mapping[str, Any]:
@@ -82,39 +72,3 @@ def _figures(content: Content) -> Mapping[str, Any]:
         "timelines": timelines(chain) if chain is not None else [],
         "process": process_figure(process) if process is not None and process.inducing else None,
     }
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("consilience.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        lstrip_blocks=True,
-        finalize=_visible,
-    )
-    environment.filters |= {"number": _number, "fixed": fixed, "counted": counted, "shortened": shortened}
-    return environment
-
-
-def _visible(value: Any) -> Any:
-    """Escape what is not for printing in everything that is filled in, since names may come from files of others."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _number(value: Any) -> str:
-    """Return a number as the report writes it, and any other value as its text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
-        return shortened(str(value), 200)
-    return number(value)
-
-
-@cache
-def _style() -> str:
-    """Return the style sheet as it stands in the page, since the page's policy holds the digest of exactly that."""
-    return _dense((Path(__file__).parent / "templates" / "report.css").read_text(encoding="utf-8"))
-
-
-def _dense(text: str) -> str:
-    """Return `text` without the empty lines that templates leave behind."""
-    return re.sub(r"\n\s*\n", "\n", text)

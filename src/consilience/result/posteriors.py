@@ -1,4 +1,4 @@
-"""What every fusion returns."""
+"""What fusing posteriors returns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from consilience.io.posterior_file import write_posterior
 from consilience.matching.result import Matching
 from consilience.methods.base import Status
 from consilience.methods.ensemble import NO_FILE
+from consilience.result.base import Fusion
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,8 @@ class FusionInput:
 
 
 @dataclass(frozen=True, eq=False)
-class Fusion:
-    """A fused model and how it came about.
+class PosteriorFusion(Fusion):
+    """A fused posterior and how it came about.
 
     Parameters
     ----------

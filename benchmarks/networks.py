@@ -1,0 +1,214 @@
+"""Speed, memory and scaling of network fusion: ``python benchmarks/networks.py [part ...]`` (some minutes for all).
+
+Writes ``networks.json`` beside this file; a part that is not named keeps its numbers. What is compared ran in one
+process on one thread, round by round. Networks are copies of one another with units renumbered and as much noise as weights, so
+that matching is neither trivial nor hopeless.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import direct_networks
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from threadpoolctl import threadpool_limits
+from timing import interleaved, medians, seconds, versions, yardstick
+from torch import nn
+
+import consilience as cs
+from consilience.networks.proof import prove
+from consilience.networks.tracing import trace
+
+RESULTS = Path(__file__).with_suffix(".json")
+SEEDS, REPEATS = range(3), 5
+NOISE = 1.0
+"""Standard deviation of the noise, as a share of that of the weights."""
+
+
+def mlp(widths: tuple[int, ...], bias: bool) -> nn.Sequential:
+    """Return a perceptron of linear layers and ReLU."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after, bias=bias), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def pair(widths: tuple[int, ...], bias: bool, seed: int, count: int = 2) -> tuple[list[nn.Sequential], cs.Symmetry]:
+    """Return noisy copies of a perceptron with units renumbered, and their symmetry."""
+    torch.manual_seed(seed)
+    base = mlp(widths, bias)
+    symmetry = cs.symmetry(base, torch.zeros(2, widths[0]))
+    rng = np.random.default_rng(seed)
+    models = []
+    for _ in range(count):
+        model = cs.permute(base, symmetry, {name: rng.permutation(size) for name, size in symmetry.groups.items()})
+        with torch.no_grad():
+            for values in model.parameters():
+                values += NOISE * values.std() * torch.randn_like(values)
+        models.append(model)
+    return models, symmetry
+
+
+def arrays_of(model: nn.Sequential) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return weights and biases of a perceptron."""
+    layers = [layer for layer in model if isinstance(layer, nn.Linear)]
+    biases = [np.zeros(len(one.weight)) if one.bias is None else one.bias.detach().numpy() for one in layers]
+    return [one.weight.detach().numpy() for one in layers], biases
+
+
+def run_transport() -> dict[str, Any]:
+    """Compare OT and WB fusion of an MLPNet pair, without tracing, with the direct implementation."""
+    results = []
+    for seed in SEEDS:
+        models, symmetry = pair((784, 400, 200, 100, 10), False, seed)
+        (one, _), (two, _) = (arrays_of(model) for model in models)
+        runs = {
+            "direct": lambda one=one, two=two: direct_networks.ot_fusion(one, two),
+            "ot": lambda m=models, s=symmetry: cs.fuse(m, "ot", symmetry=s, reference=0).model,
+            "wb": lambda m=models, s=symmetry: cs.fuse(m, "wb", symmetry=s, reference=0).model,
+        }
+        times = medians(interleaved(runs, REPEATS, {}))
+        same = [
+            float(np.abs(mine - theirs).max())
+            for mine, theirs in zip(arrays_of(runs["ot"]())[0], runs["direct"](), strict=True)
+        ]
+        iterations = cs.fuse(models, "wb", symmetry=symmetry, reference=0).details["groups"]
+        results.append({"seed": seed, "medians": times, "largest_difference": max(same), "wb": iterations})
+    return {"results": results}
+
+
+def run_matching() -> dict[str, Any]:
+    """Compare weight matching with the direct implementation, and a wide one with its bare products and assignments."""
+    results = []
+    for seed in SEEDS:
+        models, symmetry = pair((784, 512, 512, 512, 10), True, seed)
+        (one, first), (two, second) = (arrays_of(model) for model in models)
+        biases = (first, second)
+        runs = {
+            "direct": lambda one=one, two=two, b=biases, seed=seed: direct_networks.weight_matching(
+                one, two, b, np.random.default_rng(seed)
+            ),
+            "rebasin": lambda m=models, s=symmetry, seed=seed: cs.fuse(m, "rebasin", symmetry=s, reference=0, rng=seed),
+        }
+        times = medians(interleaved(runs, REPEATS, {}))
+        results.append(
+            {
+                "seed": seed,
+                "medians": times,
+                "direct": runs["direct"]()[1],
+                "rebasin": 4.0 * runs["rebasin"]().objective,  # E has a factor a (1 - a) for each pair
+            }
+        )
+    return {"results": results, "wide": _wide()}
+
+
+def _wide() -> dict[str, Any]:
+    """Return seconds of matching three layers of 2048, and of the products and assignments alone."""
+    models, symmetry = pair((784, 2048, 2048, 2048, 10), True, 0)
+    visits: list[np.ndarray] = []
+    import consilience.methods.slots as slots
+
+    assign = slots.assign_block
+
+    def counted(costs: np.ndarray) -> np.ndarray:
+        visits.append(costs)
+        return assign(costs)
+
+    slots.assign_block = counted
+    try:
+        whole, _ = seconds(lambda: cs.fuse(models, "rebasin", symmetry=symmetry, reference=0))
+    finally:
+        slots.assign_block = assign
+    solving = sum(seconds(lambda c=costs: linear_sum_assignment(c))[0] for costs in visits)
+    left, right = torch.randn(2048, 784 + 2048), torch.randn(784 + 2048, 2048)
+    hidden = torch.randn(2048, 2 * 2048), torch.randn(2 * 2048, 2048)
+    product = (seconds(lambda: left @ right)[0] + 2 * seconds(lambda: hidden[0] @ hidden[1])[0]) / 3
+    return {"visits": len(visits), "seconds": whole, "assignments": solving, "products": product * len(visits)}
+
+
+def run_models() -> dict[str, Any]:
+    """Return seconds of fusing more and more MLPNets into the width of one."""
+    found = {}
+    for count in (2, 4, 8, 16, 32):
+        models, symmetry = pair((784, 400, 200, 100, 10), False, 0, count)
+        runs = {
+            name: (lambda m=models, s=symmetry, n=name, o=told: cs.fuse(m, n, symmetry=s, **o))
+            for name, told in (("ot", {}), ("wb", {"max_iterations": 5}), ("rebasin", {"max_passes": 3}))
+        }
+        found[str(count)] = medians(interleaved(runs, 3, {}))
+    return {"results": found}
+
+
+def run_tracing() -> dict[str, Any]:
+    """Return seconds of tracing and proving ResNet18, in a process that has imported everything."""
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    from tests.network_zoo import ResNet
+
+    network, example = ResNet((64, 128, 256, 512), 2), torch.randn(2, 3, 32, 32)
+    trace(nn.Sequential(nn.Linear(2, 2)), torch.zeros(1, 2))
+    tracing, found = seconds(lambda: trace(network, example))
+    proving, _ = seconds(lambda: prove(network, found, example))
+    parameters = sum(values.numel() for values in network.parameters())
+    return {"parameters": parameters, "trace": tracing, "prove": proving, "groups": len(found.groups)}
+
+
+MEMORY = """
+import resource, sys, torch
+sys.path.append({root!r})
+from tests.network_zoo import ResNet
+import consilience as cs
+from consilience.networks.tracing import trace
+models = [ResNet((64, 128, 256, 512), 2) for _ in range({count})]
+symmetry = cs.Symmetry(**{{k: getattr(trace(models[0], torch.randn(2, 3, 32, 32)), k) for k in
+    ("layouts", "all_groups", "aliases", "notes")}})
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+import warnings; warnings.simplefilter("ignore")
+before = peak()
+cs.fuse(models, {method!r}, symmetry=symmetry, **{told!r})
+print(before, peak(), sum(v.numel() * v.element_size() for m in models for v in m.state_dict().values()))
+"""
+
+
+def run_memory() -> dict[str, Any]:
+    """Return how far the peak of memory rises in fusing two and four ResNet18s, as a multiple of the models."""
+    found = {}
+    root = str(Path(__file__).resolve().parents[1])
+    for count in (2, 4):
+        for method, told in (("ot", {}), ("wb", {}), ("rebasin", {"max_passes": 1}), ("average", {})):
+            script = MEMORY.format(root=root, count=count, method=method, told=told)
+            line = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout  # noqa: S603
+            before, after, size = map(int, line.split())
+            found[f"{method}, {count}"] = {"rise_over_models": (after - before) / size, "models": size}
+    return {"results": found, "peak_of_this_process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+
+
+PARTS = {
+    "transport": run_transport,
+    "matching": run_matching,
+    "models": run_models,
+    "tracing": run_tracing,
+    "memory": run_memory,
+}
+
+
+def main(parts: list[str]) -> None:
+    """Run the named parts, or all."""
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        for part in parts or PARTS:
+            found[part] = PARTS[part]()
+        found |= {"yardstick": yardstick(), "versions": versions() | {"torch": torch.__version__}}
+    RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

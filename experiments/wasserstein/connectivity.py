@@ -1,0 +1,166 @@
+"""Barriers before and after alignment, and planes of test error: ``python experiments/wasserstein/connectivity.py``.
+
+Two networks of each pair that ``training.py`` trained, test images, 25 points on the line (11 for convolutional ones);
+networks with batch norm have their running statistics measured anew at every point. Planes as in figures 1, 3, 8 and 9
+of the paper on WB fusion: base 1, base 2 and base 2 permuted by WB, with the fused networks marked; seed 0. Writes
+``connectivity.json`` beside this file, and the planes and the curves of seed 0 as pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import image_data
+import numpy as np
+import torch
+from image_data import ImageData
+from torch import nn
+from training import CACHE, load_trained, place_of
+
+import consilience as cs
+from consilience.landscape import Barrier, Classification, Plane, reestimate_batch_norm
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from kl_fusion.record import as_text, remembered, versions
+
+HERE = Path(__file__).parent
+KINDS = {"mlp_net": 25, "mlp_512": 25, "vgg11": 11, "resnet20": 11}
+METHODS = {"WB": "wb", "Re-Basin": "rebasin", "consensus": "consensus"}
+SEEDS, STATISTICS, EVALUATED, PLANE_POINTS = 5, 2000, 2000, 15
+
+
+def data_of(kind: str) -> ImageData:
+    """Return the data that a kind of network is for."""
+    return image_data.load_mnist() if kind.startswith("mlp") else image_data.load_cifar10()
+
+
+def evaluation(kind: str, data: ImageData) -> tuple[Classification, Any]:
+    """Return what evaluates networks on test images, and what measures their statistics anew."""
+    count = len(data.test) if kind.startswith("mlp") else EVALUATED
+    evaluate = Classification(data.test.x[:count], data.test.y[:count])
+    if kind != "resnet20":
+        return evaluate, None
+    inputs = data.train.x[:STATISTICS]
+
+    def refresh(module: nn.Module) -> None:
+        module.load_state_dict(reestimate_batch_norm(module, inputs).state_dict())
+
+    return evaluate, refresh
+
+
+def barriers(kind: str, seed: int) -> dict[str, dict[str, float]]:
+    """Return heights of the barrier between two networks, as they are and aligned in several ways."""
+    data = data_of(kind)
+    models = [load_trained(kind, seed, which) for which in range(2)]
+    evaluate, refresh = evaluation(kind, data)
+    found = {}
+    for name, method in {"as they are": None, **METHODS}.items():
+        pair = models if method is None else aligned(models, method, data)
+        barrier = cs.barrier(*pair, evaluate, points=KINDS[kind], refresh=refresh)
+        found[name] = summarised(barrier)
+        barrier.save(CACHE / "fused" / f"barrier-{kind}-{seed}-{name.replace(' ', '-')}.safetensors")
+    return found
+
+
+def aligned(models: list[nn.Module], method: str, data: ImageData) -> list[nn.Module]:
+    """Return the first network and the second one permuted to it."""
+    told = {"refit": False, "balance": False} if method == "consensus" else {}
+    fusion = cs.fuse(models, method, example=data.test.x[:2], reference=0, **told)
+    return [models[0], fusion.aligned_models[1]]
+
+
+def summarised(barrier: Barrier) -> dict[str, float]:
+    """Return the heights by the three definitions and the values in the middle."""
+    return {
+        f"{value}, {definition}": float(heights[value])
+        for definition, heights in (
+            ("over the line", barrier.height),
+            ("over the worse end", barrier.height_over_maximum),
+            ("over the mean", barrier.height_over_mean),
+        )
+        for value in ("loss", "error")
+    }
+
+
+def plane(kind: str) -> Plane:
+    """Return the plane through two networks and the second one permuted by WB, for seed 0."""
+    data = data_of(kind)
+    models = [load_trained(kind, 0, which) for which in range(2)]
+    evaluate, refresh = evaluation(kind, data)
+    _, permuted = aligned(models, "wb", data)
+    told = {"example": data.test.x[:2], "reference": 0}
+    return cs.plane(
+        models[0],
+        models[1],
+        permuted,
+        evaluate,
+        points=PLANE_POINTS,
+        refresh=refresh,
+        marked={"WB": cs.fuse(models, "wb", **told).model, "consensus": cs.fuse(models, **told).model},
+        names=("base 1", "base 2", "base 2, permuted"),
+    )
+
+
+def main() -> None:
+    """Measure what is trained, and write ``connectivity.json``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", default=list(KINDS), choices=[*KINDS, []])
+    parser.add_argument("--again", nargs="*", default=[], metavar="KIND")
+    told = parser.parse_args()
+    torch.set_num_threads(1)
+    path, stamp = HERE / "connectivity.json", versions()
+    result = json.loads(path.read_text()) if path.exists() else {"kinds": {}}
+    for kind in told.kinds:
+        seeds = [seed for seed in range(SEEDS) if all(place_of(kind, seed, which).exists() for which in range(2))]
+        again = {str(seed) for seed in seeds} if kind in told.again else set()
+
+        def work(name: str, kind: str = kind) -> dict[str, Any]:
+            return barriers(kind, int(name))
+
+        cache = CACHE / "fused" / f"connectivity-{kind}.json"
+        stored = remembered(cache, [str(seed) for seed in seeds], again, stamp["library_source"], work)
+        file = CACHE / "fused" / f"plane-{kind}.safetensors"
+        if seeds and (kind in told.again or not file.exists()):
+            plane(kind).save(file)
+        result["kinds"][kind] = {
+            "seeds": seeds,
+            "points": KINDS[kind],
+            "barriers": {
+                name: {
+                    value: [stored[str(seed)]["scores"][name][value] for seed in seeds]
+                    for value in stored[str(seeds[0])]["scores"][name]
+                }
+                for name in ("as they are", *METHODS)
+            },
+            "plane": _marks(Plane.load(file)),
+        }
+        path.write_text(as_text(result | {"versions": stamp, "settings": settings()}))
+
+
+def settings() -> dict[str, Any]:
+    """Return what was chosen."""
+    return {
+        "images": f"MNIST: all for test; CIFAR-10: the first {EVALUATED:,}; statistics on {STATISTICS:,} for training",
+        "alignment": "to base 1, without refit and in the scales that the networks have: permutations alone",
+        "loss": "mean cross-entropy in nats",
+        "error": "percent",
+    }
+
+
+def _marks(found: Plane) -> dict[str, Any]:
+    """Return where models lie on a plane, and the range of its error."""
+    return {
+        "error": [float(np.min(found.values["error"])), float(np.max(found.values["error"]))],
+        "models": {
+            one.name: {"place": [one.alpha, one.beta], "distance": one.distance, **dict(one.values)}
+            for one in found.markers
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

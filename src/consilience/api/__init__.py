@@ -1,0 +1,8 @@
+"""The public functions: what ``import consilience`` gives."""
+
+from consilience.api.files import load, save
+from consilience.api.fusing import check, fuse
+from consilience.api.landscape import barrier, plane, repair
+from consilience.api.networks import permute, symmetry
+
+__all__ = ["barrier", "check", "fuse", "load", "permute", "plane", "repair", "save", "symmetry"]

@@ -1,0 +1,76 @@
+"""The public functions ``save`` and ``load``: what a site writes, and reading it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from consilience.errors import InputError
+from consilience.families.posterior import Features, Posterior
+from consilience.io.network_file import file_kind, read_network, write_network
+from consilience.io.posterior_file import read_posterior, write_posterior
+from consilience.models import describe
+from consilience.models.torch_network import arrays_of_module, is_module
+from consilience.networks.network import Network
+from consilience.networks.symmetry import Symmetry
+
+
+def save(
+    model: Any,
+    path: str | Path,
+    *,
+    samples: float | None = None,
+    features: Features | None = None,
+    symmetry: Symmetry | None = None,
+) -> None:
+    """Write a model to a file that can be fused: a fitted model's posterior, or a network. Parameters only, no data.
+
+    Parameters
+    ----------
+    model
+        A fitted model, a Posterior, a torch module or a Network.
+    path
+        Where to; usually ``*.safetensors``. The file appears whole or not at all.
+    samples
+        Number of observations the model was fitted to, for models that do not record it
+        (GaussianMixture, GaussianHMM, CategoricalHMM).
+    features
+        What the columns mean; taken from the model where it knows.
+    symmetry
+        Of a torch module, so that its file alone can be fused: what ``consilience.symmetry`` found.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be described or the path cannot be written.
+    UnsupportedError
+        When no adapter knows the model's class.
+    """
+    if isinstance(model, Network):
+        write_network(Path(path), model.arrays, model.symmetry)
+        return
+    if is_module(model):
+        arrays = arrays_of_module(model)
+        if symmetry is not None:
+            arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
+        write_network(Path(path), arrays, symmetry)
+        return
+    write_posterior(Path(path), describe(model, samples=samples, features=features))
+
+
+def load(path: str | Path) -> Posterior | Network:
+    """Return the posterior or the network in a file.
+
+    Raises
+    ------
+    FileFormatError
+        When the file is not a posterior file of a version that this library reads.
+    InputError
+        When its values are not valid, naming the components at fault.
+    """
+    if file_kind(Path(path)) != "network":
+        return read_posterior(Path(path))[0]
+    file = read_network(Path(path))
+    if file.symmetry is None:
+        raise InputError(f"{path}: a checkpoint without symmetry; read it with safetensors, or save it with symmetry=")
+    return Network(file.arrays, file.symmetry, str(path))

@@ -1,0 +1,148 @@
+"""The public functions ``fuse`` and ``check``: which kind of models it is decides who does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from tqdm import tqdm
+
+from consilience.api.networks import ARGUMENTS, check_networks, fuse_networks
+from consilience.api.posteriors import check_posteriors, fuse_posteriors
+from consilience.errors import OptionError
+from consilience.methods import Method, NetworkMethod
+from consilience.methods.base import Progress, silent
+from consilience.models.network_given import are_networks
+from consilience.result import Fusion
+
+
+def fuse(
+    models: Sequence[Any],
+    method: str | Method | NetworkMethod | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    rng: int | np.random.Generator = 0,
+    engine: None = None,
+    progress: bool | Progress = False,
+    samples: Sequence[float] | None = None,
+    **options: Any,
+) -> Fusion:
+    """Fuse models that were trained apart into one.
+
+    Parameters
+    ----------
+    models
+        Fitted models, Posteriors, or paths of posterior files, mixed if they describe the same kind of thing. Topic
+        models that name their words may have different vocabularies: the fused one has all words. Or networks: torch
+        modules, Networks, or paths of their files.
+    method
+        A name (see ``consilience methods``) or a method object; None takes the recommended one.
+    weights
+        How much each model counts (J,); None counts all the same.
+    rng
+        Seed or Generator; the same seed gives the same bytes.
+    engine
+        Where the work runs. This version runs it here: None.
+    progress
+        True shows a bar on a terminal; a callable is told (steps done, steps in all).
+    samples
+        Number of observations behind each model (J,), for models that do not record it
+        (GaussianMixture, GaussianHMM, CategoricalHMM).
+    **options
+        The method's options; for networks also
+
+        - ``example``: an input that the modules take, to find and to prove which axes move together;
+        - ``symmetry``: these axes, from ``consilience.symmetry`` or its file, where files do not have them;
+        - ``module``: a module of the architecture, or a function that makes one, where the networks are files;
+        - ``target``: a module whose widths the fused network is to have, or ``target_widths``: units by group;
+        - ``inputs``: unlabeled inputs, for methods that ask the models;
+        - ``reference``: number of the model to start from, whose numbering of units the fused network keeps.
+
+    Returns
+    -------
+    Fusion
+        A PosteriorFusion or a NetworkFusion.
+
+    Raises
+    ------
+    InputError
+        Listing everything that is wrong with the models.
+    OptionError
+        For options that do not exist or do not fit the models.
+    UnsupportedError
+        For models that no adapter knows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.mixture import BayesianGaussianMixture
+    >>> X = np.random.default_rng(0).normal(size=(200, 2)) + np.repeat([[0.0, 0.0], [8.0, 8.0]], 100, axis=0)
+    >>> a, b = (BayesianGaussianMixture(n_components=2, random_state=0).fit(X[start::2]) for start in (0, 1))
+    >>> fusion = fuse([a, b], n_components=2)
+    >>> fusion.model.predict([[0.0, 0.0], [8.0, 8.0]]).shape
+    (2,)
+    """
+    if engine is not None:
+        raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
+    seed, generator = _seeded(rng)
+    with _progress(progress) as report:
+        if isinstance(method, NetworkMethod) or _are_networks(models, options):
+            return fuse_networks(models, method, weights, generator, seed, report, options)
+        return fuse_posteriors(models, method, weights, generator, seed, report, samples, options)
+
+
+def check(
+    models: Sequence[Any],
+    method: str | Method | NetworkMethod | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    samples: Sequence[float] | None = None,
+    **options: Any,
+) -> list[str]:
+    """Return everything that would go wrong in ``fuse`` with these arguments, a line each; empty when nothing would.
+
+    Files are read one after another and their parameters checked; posteriors are small beside the data they stand for.
+
+    Raises
+    ------
+    OptionError
+        When the method or an option does not exist.
+    """
+    if isinstance(method, NetworkMethod) or _are_networks(models, options):
+        return check_networks(models, method, weights, options)
+    return check_posteriors(models, method, weights, samples, options)
+
+
+def _are_networks(models: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether the models are networks; plain checkpoints only with an option that only networks take."""
+    return are_networks(models, any(key in options for key in ARGUMENTS))
+
+
+def _seeded(rng: object) -> tuple[int | None, np.random.Generator]:
+    """Return the seed, None when a Generator was given, and the Generator."""
+    if isinstance(rng, np.random.Generator):
+        return None, rng
+    if not isinstance(rng, Integral) or rng < 0:
+        raise OptionError(f"rng: expected a Generator or an integer that is not negative, found {rng!r}")
+    return int(rng), np.random.default_rng(int(rng))
+
+
+@contextmanager
+def _progress(wanted: bool | Progress) -> Iterator[Progress]:
+    """Yield what a method reports its progress to; a bar is shown on a terminal only and leaves no trace."""
+    if callable(wanted):
+        yield wanted
+    elif wanted:
+        with tqdm(total=1, disable=None, leave=False, desc="fusing", unit="start") as bar:
+
+            def report(done: int, total: int) -> None:
+                bar.total, bar.n = total, done
+                bar.refresh()
+
+            yield report
+    else:
+        yield silent

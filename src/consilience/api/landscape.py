@@ -1,0 +1,213 @@
+"""The public functions barrier, plane and repair: what lies between networks, and what averaging them did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.models.torch_network import arrays_of_module, is_module, like, module_with
+from consilience.networks.network import Network, is_floating
+from consilience.result.networks import NetworkFusion
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from consilience.landscape import Barrier, Plane
+
+_MADE_UP, _MADE_UP_IMAGES = 5000, 1000
+"""Inputs made up to fit layers on; of images fewer do, since each has many patches. More gained nothing."""
+
+_REPAIRS = ("repair", "statistics", "regmean", "refit")
+
+
+def barrier(net_a: nn.Module, net_b: nn.Module, evaluate: Any, points: int = 25, **options: Any) -> Barrier:
+    """Return how high the way is between two networks of the same shape: see `consilience.landscape.barrier`.
+
+    Parameters
+    ----------
+    net_a, net_b
+        torch modules; after alignment, say ``fusion.aligned_models``.
+    evaluate
+        A function of a module that returns numbers by name, such as ``{"loss": ..., "error": ...}``; with a
+        `consilience.landscape.Classification` many networks are evaluated at once.
+    points
+        Points on the line, ends included.
+    **options
+        ``refine``, ``refresh`` and ``include_frozen``.
+
+    Raises
+    ------
+    InputError
+        For networks that are not of the same shape.
+    """
+    from consilience.landscape import barrier as between
+
+    return between(net_a, net_b, evaluate, points, **options)
+
+
+def plane(net_a: nn.Module, net_b: nn.Module, net_c: nn.Module, evaluate: Any, **options: Any) -> Plane:
+    """Return what networks give on the plane through three of them: see `consilience.landscape.plane`.
+
+    Parameters
+    ----------
+    net_a, net_b, net_c
+        torch modules of the same shape.
+    evaluate
+        As for `barrier`.
+    **options
+        ``points``, ``margin``, ``refresh``, ``marked``, ``names`` and ``include_frozen``.
+
+    Raises
+    ------
+    InputError
+        For networks that are not of the same shape, or that lie on one line.
+    """
+    from consilience.landscape import plane as through
+
+    return through(net_a, net_b, net_c, evaluate, **options)
+
+
+def repair(
+    fusion: NetworkFusion,
+    batches: Any = None,
+    *,
+    models: Sequence[nn.Module] | None = None,
+    moments: Sequence[Any] | None = None,
+    kind: str = "repair",
+    **options: Any,
+) -> NetworkFusion:
+    """Return the fusion with a network whose statistics are what they should be.
+
+    Parameters
+    ----------
+    fusion
+        What ``fuse`` gave for networks.
+    batches
+        Unlabeled inputs: a tensor, or an iterable of batches.
+    models
+        The models that were fused, needed only if they were files without a module.
+    moments
+        What the sites sent instead of inputs, from `consilience.landscape.layer_moments`, in the order of the models.
+    kind
+        ``"repair"`` gives every channel the mean and deviation that it has in the models (REPAIR); ``"statistics"``
+        only measures those of batch normalisation anew; ``"refit"`` fits every layer to the models' answers on the
+        inputs; ``"regmean"`` does so from moments.
+    **options
+        Of the repair: see `consilience.landscape`.
+
+    Raises
+    ------
+    OptionError
+        For a kind that does not exist, or that lacks inputs or moments.
+    InputError
+        For models or moments that do not fit.
+    """
+    if kind not in _REPAIRS:
+        raise OptionError(f"kind: expected one of {', '.join(_REPAIRS)}, found {kind!r}")
+    if (batches is None) == (moments is None):
+        raise OptionError("batches, moments: give one of them")
+    if moments is None and kind == "regmean":
+        raise OptionError("kind 'regmean' needs moments; with inputs, kind 'refit' does the same layer by layer")
+    if moments is not None and kind == "refit":
+        raise OptionError("kind 'refit' needs inputs; with moments, kind 'regmean' does the same all at once")
+    fused, aligned = _modules(fusion, models)
+    weights = np.array([one.weight for one in fusion.inputs])
+    if moments is None:
+        module, done = _measured(fused, aligned, weights, batches, kind, options)
+    else:
+        if len(moments) != len(fusion.inputs):
+            raise InputError(f"moments: expected those of {len(fusion.inputs)} models, found {len(moments)}")
+        module, done = _from_moments(fusion, fused, aligned, weights, moments, kind, options)
+    return with_module(fusion, module, done)
+
+
+def with_module(fusion: NetworkFusion, module: nn.Module, done: str) -> NetworkFusion:
+    """Return the fusion with another network of the same shape, saying what was done to it."""
+    before = fusion.network.arrays
+    made = {key: values for key, values in arrays_of_module(module).items() if key in before}
+    # In the precision that the networks came in, whatever that of the module is.
+    arrays = {key: like(values, before[key]) for key, values in made.items()}
+    network = Network({**before, **arrays}, fusion.network.symmetry, fusion.network.name)
+    said = done if fusion.repaired is None else f"{fusion.repaired}; {done}"
+    result = {**fusion.provenance.get("result", {}), "repaired": said}
+    return replace(fusion, network=network, repaired=said, provenance={**fusion.provenance, "result": result})
+
+
+def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple[nn.Module, list[nn.Module]]:
+    """Return the fused module and the aligned ones."""
+    if models is None:
+        return fusion.model if is_module(fusion.model) else _no_module(), fusion.aligned_models
+    if len(models) != len(fusion.inputs) or not all(is_module(model) for model in models):
+        raise InputError(f"models: expected the {len(fusion.inputs)} modules that were fused")
+    symmetry = fusion.network.symmetry
+    made = [module_with(models[0], one.arrays, symmetry).eval() for one in (fusion.network, *fusion.aligned)]
+    return made[0], made[1:]
+
+
+def _no_module() -> nn.Module:
+    raise InputError("models: these are files without a module; give the modules that were fused")
+
+
+def _measured(
+    fused: nn.Module, aligned: Sequence[nn.Module], weights: Any, batches: Any, kind: str, options: Mapping[str, Any]
+) -> tuple[nn.Module, str]:
+    """Return the network repaired on inputs, and what was done."""
+    from consilience import landscape
+
+    if kind == "statistics":
+        return landscape.reestimate_batch_norm(fused, batches), "statistics measured on inputs"
+    if kind == "refit":
+        return landscape.refit(fused, aligned, weights, batches, **options).module, "layers fitted on inputs"
+    return landscape.repair(fused, aligned, weights, batches, **options).module, "channels repaired on inputs"
+
+
+def _from_moments(
+    fusion: NetworkFusion,
+    fused: nn.Module,
+    aligned: Sequence[nn.Module],
+    weights: Any,
+    moments: Sequence[Any],
+    kind: str,
+    options: Mapping[str, Any],
+) -> tuple[nn.Module, str]:
+    """Return the network repaired from moments that sites sent, and what was done."""
+    from consilience import landscape
+
+    moved = [
+        one.moved(given.network.symmetry, transports, given.network.units)
+        for one, given, transports in zip(moments, fusion.inputs, fusion.transports, strict=True)
+    ]
+    if kind == "regmean":
+        return landscape.regmean(fused, aligned, weights, moved, **options).module, "layers fitted to moments"
+    rescaled = kind == "repair"
+    found = landscape.repair_from_moments(fused, aligned, weights, moved, rescaled=rescaled, **options)
+    return found.module, "channels repaired from moments" if rescaled else "statistics predicted from moments"
+
+
+def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Generator) -> NetworkFusion:
+    """Return the fusion with every layer fitted to what the models answer, on inputs or on made-up ones.
+
+    Where the networks are no modules, take something else than one tensor of numbers, or start with a layer that no
+    inputs can be made up for, the average stays, and ``details["refit"]`` says why.
+    """
+    if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
+        return replace(fusion, details={**fusion.details, "refit": "not needed: no two units were merged"})
+    from consilience import landscape
+
+    fused, aligned = fusion.model, fusion.aligned_models
+    weights = np.array([one.weight for one in fusion.inputs])
+    one = example[0] if isinstance(example, tuple) and len(example) == 1 else example
+    try:
+        if not hasattr(one, "shape") or not is_floating(one):
+            raise UnsupportedError("the networks take something else than one tensor of numbers")
+        count = _MADE_UP if one.ndim == 2 else _MADE_UP_IMAGES
+        made = landscape.synthetic_inputs(aligned, weights, one, count, rng) if inputs is None else inputs
+        found = landscape.refit(fused, aligned, weights, made, rng=rng)
+    except (InputError, UnsupportedError) as error:
+        return replace(fusion, details={**fusion.details, "refit": f"not done: {error}"})
+    done = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"
+    return with_module(replace(fusion, details={**fusion.details, "refit": done}), found.module, done)

@@ -1,0 +1,307 @@
+"""The public functions for networks: what ``fuse`` does with them, symmetry, permute."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.api.landscape import refitted
+from consilience.checks import Array, as_weights, is_count
+from consilience.errors import InputError, OptionError
+from consilience.io.provenance import make_provenance
+from consilience.matching.result import Matching
+from consilience.methods.base import Method, Progress, Status
+from consilience.methods.network_average import NetworkEnsembleMethod
+from consilience.methods.network_method import NetworkEnsemble, NetworkMethod, check_widths
+from consilience.methods.network_methods import make_network_method
+from consilience.models.network_given import Gathered, GivenNetwork, gather_networks, with_symmetry
+from consilience.models.torch_network import arrays_of_module, is_module, module_with
+from consilience.networks.network import Network
+from consilience.networks.symmetry import Symmetry
+from consilience.networks.transport import Spread, Transport
+from consilience.result.networks import NetworkFusion, NetworkInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """What ``fuse`` takes for networks beside a method's options; see there."""
+
+    example: Any = None
+    inputs: Any = None
+    symmetry: Symmetry | str | Path | None = None
+    module: nn.Module | Callable[[], nn.Module] | None = None
+    target: nn.Module | None = None
+    target_widths: Mapping[str, int] | None = None
+    reference: int | None = None
+
+
+ARGUMENTS = tuple(one.name for one in fields(Arguments))
+"""Their names."""
+
+
+def _split(options: Mapping[str, Any]) -> tuple[Arguments, dict[str, Any]]:
+    """Return the arguments for networks, and the method's options."""
+    told = {key: value for key, value in options.items() if key in ARGUMENTS}
+    return Arguments(**told), {key: value for key, value in options.items() if key not in ARGUMENTS}
+
+
+def fuse_networks(
+    models: Sequence[Any],
+    method: str | NetworkMethod | Method | None,
+    weights: ArrayLike | None,
+    rng: np.random.Generator,
+    seed: int | None,
+    progress: Progress,
+    options: Mapping[str, Any],
+) -> NetworkFusion:
+    """Fuse networks; see ``fuse`` for what it takes.
+
+    The networks are put in an order by their contents first, so that the order in which they arrive changes nothing.
+    """
+    told, options = _split(options)
+    chosen = make_network_method(method, options)
+    given = gather_networks(models)
+    shares = as_weights(weights, len(given))
+    shares = shares / shares.sum()
+    if chosen.keeps_models:
+        return _side_by_side(given, chosen, shares, seed)
+    proving, fusing, fitting = rng.spawn(3)
+    gathered = with_symmetry(given, told.symmetry, told.example, told.module, proving)
+    if told.reference is not None and not _is_index(told.reference, len(given)):
+        raise OptionError(f"reference: expected the number of a model, 0 to {len(given) - 1}, found {told.reference!r}")
+    order = sorted(range(len(given)), key=lambda i: (given[i].content(), i))
+    base = order[0] if told.reference is None else told.reference
+    units = _target_units(gathered, chosen, told)
+    ensemble = NetworkEnsemble(
+        tuple(gathered.networks[i] for i in order),
+        shares[order],
+        units,
+        order.index(base),
+        _activations(gathered, order, told.inputs) if chosen.wants_activations and told.inputs is not None else None,
+    )
+    outcome = chosen.fuse(ensemble, fusing, progress)
+    found = outcome.alignment
+    back = [order.index(i) for i in range(len(given))]
+    transports = tuple(found.transports[i] for i in back)
+    gathered = replace(gathered, template=told.target if told.target is not None else gathered.template)
+    fusion = NetworkFusion(
+        network=outcome.network,
+        matching={name: _matching(name, transports) for name in gathered.symmetry.by_name},
+        transports=transports,
+        objective=found.objective,
+        history=found.history,
+        status=found.status,
+        details={**found.details, "proved": gathered.symmetry.proved, "notes": list(gathered.symmetry.notes)},
+        provenance={},
+        inputs=tuple(
+            NetworkInput(one.name, outcome.ensemble.networks[place], float(share), one.digest)
+            for one, place, share in zip(given, back, shares, strict=True)
+        ),
+        _rebuild=None if gathered.template is None else gathered.module,
+    )
+    if chosen.refits and gathered.template is not None:
+        fusion = refitted(fusion, told.example, told.inputs, fitting)
+    return replace(fusion, provenance=_provenance(fusion, chosen, seed))
+
+
+def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0) -> Symmetry:
+    """Return which axes of a module's arrays move together, traced from what it computes, and proved.
+
+    Parameters
+    ----------
+    module
+        Any torch module; it is left as it is.
+    example
+        What it is called with: a tensor, a tuple of arguments, or a dict of keyword arguments.
+    rng
+        Draws the changes of the proof.
+
+    Returns
+    -------
+    Symmetry
+        ``.groups`` has the number of units by group, ``.notes`` what could not be looked through.
+
+    Raises
+    ------
+    UnsupportedError
+        If the module cannot be exported.
+    InputError
+        If what was traced does not hold, naming the groups.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    >>> symmetry(net, torch.zeros(3, 4)).groups
+    {'0': 6}
+    """
+    from consilience.networks.proof import symmetry as traced_and_proved
+
+    if not is_module(module):
+        raise InputError(f"module: expected a torch module, found {type(module).__name__}")
+    return traced_and_proved(module, example, rng)
+
+
+def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -> Any:
+    """Return the same function with the units of some groups in another order.
+
+    Parameters
+    ----------
+    net
+        A torch module or a Network; it is left as it is.
+    symmetry
+        Its symmetry.
+    orders
+        By group, the old number of each new unit.
+
+    Raises
+    ------
+    OptionError
+        For groups that do not exist and orders that are not permutations.
+    InputError
+        If the symmetry is of another network.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    >>> x = torch.ones(1, 4)
+    >>> other = permute(net, symmetry(net, x), {"0": [2, 0, 1]})
+    >>> bool(torch.equal(other[0].weight, net[0].weight[[2, 0, 1]])), bool(torch.allclose(other(x), net(x)))
+    (True, True)
+    """
+    if isinstance(net, Network):
+        return net.permute(orders)
+    if not is_module(net):
+        raise InputError(f"net: expected a torch module or a Network, found {type(net).__name__}")
+    moved = Network(arrays_of_module(net), symmetry, type(net).__name__).permute(orders)
+    return module_with(net, moved.arrays, symmetry).train(net.training)
+
+
+def check_networks(
+    models: Sequence[Any],
+    method: str | NetworkMethod | Method | None,
+    weights: ArrayLike | None,
+    options: Mapping[str, Any],
+) -> list[str]:
+    """Return everything that would go wrong in fusing networks, a line each; see ``check``."""
+    told, options = _split(options)
+    chosen = make_network_method(method, options)
+    try:
+        given = gather_networks(models)
+        shares = as_weights(weights, len(given))
+        if chosen.keeps_models:
+            return []
+        gathered = with_symmetry(given, told.symmetry, told.example, told.module, np.random.default_rng(0))
+        base = told.reference or 0
+        units = _target_units(gathered, chosen, told)
+        activations = () if told.inputs is not None else None
+        return chosen.refuse(NetworkEnsemble(gathered.networks, shares / shares.sum(), units, base, activations))
+    except InputError as error:
+        return list(error.problems)
+    except OptionError as error:
+        return [str(error)]
+
+
+def _target_units(gathered: Gathered, method: NetworkMethod, told: Arguments) -> dict[str, int]:
+    """Return how wide the fused network is: as a module, as told, or as the method has it."""
+    if told.target is not None and told.target_widths is not None:
+        raise OptionError("target, target_widths: give one of them")
+    if told.target is not None:
+        if not is_module(told.target):
+            raise OptionError(f"target: expected a torch module, found {type(told.target).__name__}")
+        shapes = {key: tuple(values.shape) for key, values in arrays_of_module(told.target).items()}
+        return gathered.symmetry.units(shapes, "target")
+    return check_widths(gathered.symmetry, method.default_units(gathered.networks, told.reference), told.target_widths)
+
+
+def _activations(gathered: Gathered, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:
+    """Return what the units of every model give on the same inputs."""
+    from consilience.models.network_activations import activations, batches_of
+
+    batches = list(batches_of(inputs))
+    return tuple(
+        activations(gathered.given[i].module or gathered.module(gathered.networks[i]), gathered.symmetry, batches)
+        for i in order
+    )
+
+
+def _matching(group: str, transports: Sequence[Mapping[str, Transport]]) -> Matching:
+    """Return who is who in one group."""
+    own = [moves[group] for moves in transports]
+    labels = np.concatenate([one.labels for one in own])
+    owner = np.repeat(np.arange(len(own)), [len(one.labels) for one in own])
+    width = own[0].width
+    if not any(isinstance(one, Spread) for one in own):
+        return Matching(labels, owner, width)
+    parts = [one.coupling.T if isinstance(one, Spread) else np.eye(width)[one.slots] / len(one.slots) for one in own]
+    return Matching(labels, owner, width, np.concatenate(parts))
+
+
+def _provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) -> dict[str, Any]:
+    """Return the record that the fused file carries."""
+    inputs = []
+    for one in fusion.inputs:
+        record: dict[str, Any] = {"name": one.name, "units": dict(one.network.units), "weight": one.weight}
+        if one.sha256 is not None:
+            record["sha256"] = one.sha256
+        inputs.append(record)
+    inputs.sort(key=lambda record: (str(record.get("sha256", "")), str(record["name"])))
+    result = {
+        "units": fusion.groups,
+        "status": fusion.status.name.lower(),
+        "objective": fusion.objective if math.isfinite(fusion.objective) else None,
+        "history": [float(f"{value:.12g}") for value in fusion.history.tolist()],
+        "repaired": fusion.repaired,
+        **fusion.details,
+    }
+    return make_provenance(method.name, asdict(method), seed, inputs, result)
+
+
+def _side_by_side(
+    given: Sequence[GivenNetwork], method: NetworkMethod, weights: Array, seed: int | None
+) -> NetworkFusion:
+    """Return all modules side by side, which need not be of one architecture."""
+    if lacking := [one.name for one in given if one.module is None]:
+        raise InputError(f"{', '.join(lacking)}: an ensemble asks modules, and these are none; load them into modules")
+    if not isinstance(method, NetworkEnsembleMethod):
+        raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
+    kept = [one.network() for one in given]
+    fusion = NetworkFusion(
+        network=kept[0],
+        matching={},
+        transports=tuple({} for _ in given),
+        objective=math.nan,
+        history=np.zeros(0),
+        status=Status.CONVERGED,
+        details={},
+        provenance={},
+        inputs=tuple(
+            NetworkInput(one.name, network, float(weight), one.digest)
+            for one, network, weight in zip(given, kept, weights, strict=True)
+        ),
+        _rebuild=lambda _: _ensemble([one.module for one in given], weights, method.mean),
+        keeps_models=True,
+    )
+    return replace(fusion, provenance=_provenance(fusion, method, seed))
+
+
+def _ensemble(modules: Sequence[Any], weights: Array, mean: Literal["probabilities", "logits"]) -> Any:
+    from consilience.models.module_ensemble import ModuleEnsemble  # here, since it needs torch
+
+    return ModuleEnsemble(copy.deepcopy(list(modules)), weights, mean).eval()
+
+
+def _is_index(value: object, count: int) -> bool:
+    """Return whether a value is the number of one of `count` models."""
+    return value == 0 or (is_count(value) and int(str(value)) < count)

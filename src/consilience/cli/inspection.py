@@ -1,0 +1,171 @@
+"""The command ``inspect``: what is inside a file, from its header alone."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import click
+
+from consilience.errors import InputError
+from consilience.io.network_file import NetworkSummary, file_kind, read_network_summary, read_symmetry
+from consilience.io.posterior_file import FileSummary, read_summary
+from consilience.methods.slots import STATISTICS
+from consilience.networks.symmetry import Symmetry, symmetry_to_json
+from consilience.report.words import counted, printable
+
+_FEW = 8
+"""Groups, arrays and columns that are named; more are counted."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(file: Path, as_json: bool) -> None:
+    """Say what is inside FILE (a posterior, a network, a checkpoint, a symmetry), from its header alone."""
+    document, text = _found(file)
+    click.echo(json.dumps(document, indent=2, sort_keys=True) if as_json else text)
+
+
+def _found(file: Path) -> tuple[dict[str, Any], str]:
+    """Return what is said of a file, as JSON values and as text."""
+    if _is_json(file):
+        symmetry = read_symmetry(file)
+        rows = [("file", str(file)), ("format", "consilience-symmetry"), *_rows_of_symmetry(symmetry)]
+        return {"kind": "symmetry", **_json_of_symmetry(symmetry)}, _table(rows)
+    try:
+        kind = file_kind(file)
+    except InputError:  # said better by the reader of posteriors
+        kind = "posterior"
+    if kind == "posterior":
+        summary = read_summary(file)
+        shapes = {name: list(shape) for name, shape in summary.shapes.items()}
+        return {"header": summary.header.model_dump(), "shapes": shapes}, _inspection(file, summary)
+    network = read_network_summary(file)
+    return _json_of_network(network), _table(_rows_of_network(file, network))
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(1) == b"{"
+    except (OSError, ValueError):  # said by whoever reads it
+        return False
+
+
+def _json_of_symmetry(symmetry: Symmetry) -> dict[str, Any]:
+    return {"proved": symmetry.proved, "symmetry": symmetry_to_json(symmetry)}
+
+
+def _json_of_network(summary: NetworkSummary) -> dict[str, Any]:
+    said = {"symmetry": None, "proved": False} if summary.symmetry is None else _json_of_symmetry(summary.symmetry)
+    units = None if summary.symmetry is None else summary.symmetry.units(summary.shapes)
+    return {
+        "kind": summary.kind,
+        "arrays": {n: {"shape": list(s), "dtype": summary.dtypes[n]} for n, s in summary.shapes.items()},
+        "parameters": _parameters(summary),
+        "units": units,
+        "provenance": summary.provenance,
+        "library_version": summary.library_version,
+        **said,
+    }
+
+
+def _parameters(summary: NetworkSummary) -> int:
+    """Return the number of parameters: real numbers but for statistics, tied ones once."""
+    aliases = {} if summary.symmetry is None else summary.symmetry.aliases
+    return sum(
+        prod(shape)
+        for name, shape in summary.shapes.items()
+        if name not in aliases and "float" in summary.dtypes[name] and not name.endswith(STATISTICS)
+    )
+
+
+def _rows_of_network(file: Path, summary: NetworkSummary) -> list[tuple[str, str]]:
+    """Return what is said of a network file or checkpoint, line by line."""
+    version = "" if summary.library_version is None else f" (consilience {summary.library_version})"
+    what = "consilience-network" if summary.kind == "network" else "a plain checkpoint: says nothing of its units"
+    kinds = sorted(set(summary.dtypes.values()))
+    shown = [f"{name} {list(shape)}" for name, shape in list(summary.shapes.items())[:_FEW]]
+    rows = [
+        ("file", str(file)),
+        ("format", what + version),
+        ("parameters", f"{_parameters(summary):,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"),
+        ("arrays", _some(shown, len(summary.shapes))),
+    ]
+    if summary.symmetry is not None:
+        rows += _rows_of_symmetry(summary.symmetry, summary.symmetry.units(summary.shapes, str(file)))
+    if summary.provenance is not None:
+        rows += _rows_of_provenance(summary.provenance)
+    return rows
+
+
+def _rows_of_symmetry(symmetry: Symmetry, units: dict[str, int] | None = None) -> list[tuple[str, str]]:
+    sizes = symmetry.groups if units is None else units
+    rows = [
+        ("groups", f"{len(sizes)}: " + _some([f"{name} {size}" for name, size in sizes.items()]) if sizes else "none")
+    ]
+    rows.append(("proved", proof_of(symmetry)))
+    if symmetry.aliases:
+        rows.append(("tied", _some([f"{alias} is {name}" for alias, name in symmetry.aliases.items()])))
+    return rows + [("note", note) for note in symmetry.notes]
+
+
+def _rows_of_provenance(made: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return how a file came to be; provenance is any JSON object, so nothing of it is taken for granted."""
+    rows = [("fused by", f"{made.get('method')} {made.get('options')} seed {made.get('seed')}")]
+    result = made.get("result")
+    if isinstance(result, dict) and result.get("repaired"):
+        rows.append(("repaired", str(result["repaired"])))
+    inputs = made.get("inputs")
+    records = [one for one in inputs if isinstance(one, dict)] if isinstance(inputs, list) else []
+    return rows + [
+        ("from", f"{one.get('name')}: weight {one.get('weight')}, sha256 {one.get('sha256')}") for one in records
+    ]
+
+
+def proof_of(symmetry: Symmetry) -> str:
+    """Return whether a symmetry is proved, in words."""
+    if symmetry.proved and symmetry.proof is not None:
+        return (
+            f"yes: outputs differed by {symmetry.proof.deviation:.1e} at most, {symmetry.proof.trials} trials a group"
+        )
+    return (
+        "no; `consilience symmetry` proves it" if symmetry.proof is None else "no: it was changed since it was proved"
+    )
+
+
+def _some(texts: list[str], count: int | None = None) -> str:
+    total = len(texts) if count is None else count
+    return ", ".join(texts[:_FEW]) + (f", ... ({total})" if total > _FEW else "")
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(f"{name + ':':12} {printable(value)}" for name, value in rows)
+
+
+def _inspection(file: Path, summary: FileSummary) -> str:
+    header = summary.header
+    family = {key: value for key, value in header.family.items() if key != "name"}
+    rows = [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("family", f"{header.family.get('name')} {family}"),
+        ("components", str(next(iter(summary.shapes.get("natural", ())), 0))),
+        ("model", ", ".join(f"{key} {value}" for key, value in header.source.items()) or "a posterior"),
+    ]
+    if header.counts:
+        rows.append(("counts", f"smallest {min(header.counts):.4g}, largest {max(header.counts):.4g}"))
+    names = header.features.names
+    if names:
+        rows.append(("features", ", ".join(names[:8]) + (f", ... ({len(names)})" if len(names) > 8 else "")))
+    rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(summary.shapes.items()))))
+    if header.provenance:
+        made = header.provenance
+        rows.append(("fused by", f"{made.method} {made.options} seed {made.seed}"))
+        rows += [
+            ("from", f"{record.name}: {record.components} components, sha256 {record.sha256}") for record in made.inputs
+        ]
+    return _table(rows)

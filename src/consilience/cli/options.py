@@ -1,0 +1,254 @@
+"""Options that commands share, and what they say together: the plan of a fusion."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from consilience.errors import InputError, OptionError
+from consilience.io.network_file import file_kind
+from consilience.io.recipe import Recipe, parse_yaml, read_recipe
+from consilience.models.network_given import UnprovedSymmetryWarning
+
+Command = Callable[..., None]
+_RESERVED = {"models", "weights", "rng", "engine", "progress", "samples", "method", "module", "example", "symmetry"}
+_RESERVED |= {"target", "target_widths", "inputs", "reference"}
+
+_NETWORKS = {
+    "module": "--module",
+    "example": "--example",
+    "symmetry": "--symmetry",
+    "target": "--target",
+    "target_widths": "--target-width",
+    "inputs": "--inputs",
+    "reference": "--reference",
+}
+"""Keys of a recipe that are for networks, and how the command line has them."""
+
+
+def module_option(required: bool = False) -> Callable[[Command], Command]:
+    """Return the option ``--module``."""
+    return click.option(
+        "--module",
+        required=required,
+        metavar="PKG.MOD:CALLABLE",
+        help="A torch module of the architecture, its class, or a function that makes one. Importing it runs its code.",
+    )
+
+
+def example_option(required: bool = False) -> Callable[[Command], Command]:
+    """Return the option ``--example``."""
+    return click.option(
+        "--example",
+        multiple=True,
+        required=required,
+        metavar="SPEC",
+        help="An input that the module takes: a shape such as 1,784 or int64:1,20, or a .npy file. Once per argument.",
+    )
+
+
+def fusion_options(command: Command) -> Command:
+    """Add what ``fuse`` and ``check`` share; the command gets them as a `Plan`."""
+    decorators: list[Callable[[Command], Command]] = [
+        click.argument("models", nargs=-1, type=click.Path(path_type=str)),
+        click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]"),
+        click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method."),
+        click.option("--weights", help="How much each model counts, separated by commas.  [default: all the same]"),
+        click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these settings."),
+        module_option(),
+        example_option(),
+        click.option("--symmetry", type=click.Path(path_type=str), help="What `consilience symmetry` wrote."),
+        click.option("--target", metavar="PKG.MOD:CALLABLE", help="A module of the widths that the fused one gets."),
+        click.option("--target-width", "widths", multiple=True, metavar="GROUP=N", help="Units of a fused group."),
+        click.option("--inputs", type=click.Path(path_type=str), help="Unlabeled inputs: .npy or .npz."),
+        click.option("--reference", type=click.IntRange(0), help="Model whose order of units is kept, from 0."),
+        click.option("--allow-import", is_flag=True, help="Import the modules that the recipe names: runs their code."),
+    ]
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is to be fused and how."""
+
+    recipe: Recipe
+    networks: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what the library is told of networks, modules imported and files read."""
+        if not self.networks:
+            return {}
+        return _arguments(self.recipe)
+
+
+def plan_of(
+    models: Sequence[str],
+    method: str | None,
+    settings: Sequence[str],
+    weights: str | None,
+    recipe: Path | None,
+    allow_import: bool,
+    widths: Sequence[str],
+    **others: Any,
+) -> Plan:
+    """Return the recipe with what the command line adds to it or replaces in it.
+
+    Raises
+    ------
+    OptionError
+        For settings that are not of their form, and options that do not fit the models.
+    InputError
+        For recipes that cannot be read, and files whose kinds do not fit.
+    """
+    plan = Recipe() if recipe is None else read_recipe(recipe)
+    for name in ("module", "target"):
+        named = getattr(plan, name)
+        if named is not None and others[name] is None and not allow_import:
+            raise OptionError(
+                f"{recipe}: names the {name} {named}, whose import would run code; repeat --{name} {named}, "
+                "or give --allow-import"
+            )
+    options = {**plan.options, **_settings(settings)}
+    if reserved := sorted(_RESERVED & set(options)):
+        raise OptionError(f"{', '.join(reserved)}: not an option of a method")
+    update: dict[str, Any] = {"options": options}
+    given = {**others, "method": method, "models": list(models), "example": list(others["example"])}
+    update |= {name: value for name, value in given.items() if value not in (None, [])}
+    if widths:
+        update["target_widths"] = {**(plan.target_widths or {}), **_widths(widths)}
+    if weights is not None:
+        try:
+            update["weights"] = [float(part) for part in weights.split(",")]
+        except ValueError as error:
+            raise OptionError(f"--weights {weights}: expected numbers separated by commas") from error
+    merged = plan.model_copy(update=update)
+    if not merged.models:
+        raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
+    return Plan(merged, _are_networks(merged))
+
+
+def _settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Return options of a method by name."""
+    options: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise OptionError(f"--set {setting}: expected OPTION=VALUE, such as --set regularization=0.3")
+        try:
+            options[name.replace("-", "_")] = parse_yaml(value)
+        except ValueError as error:
+            raise OptionError(f"--set {setting}: the value is not valid YAML") from error
+    return options
+
+
+def _widths(texts: Sequence[str]) -> dict[str, int]:
+    """Return numbers of units by group."""
+    widths = {}
+    for text in texts:
+        group, _, number = text.rpartition("=")
+        if not group or not number.lstrip("-").isdecimal():
+            raise OptionError(f"--target-width {text}: expected GROUP=N, such as --target-width fc1=400")
+        widths[group] = int(number)
+    return widths
+
+
+def _are_networks(plan: Recipe) -> bool:
+    """Return whether the models are networks, and refuse files and options that do not go together."""
+    told = [option for name, option in _NETWORKS.items() if getattr(plan, name) is not None]
+    kinds: dict[str, str] = {}
+    unreadable: list[str] = []
+    for model in plan.models:
+        try:
+            kinds[model] = file_kind(Path(model))
+        except InputError as error:  # for posteriors, their reader says it better
+            unreadable += error.problems
+    if "network" in kinds.values():
+        return True
+    plain = [model for model, kind in kinds.items() if kind == "checkpoint"]
+    if "posterior" in kinds.values():
+        if told and not plain:
+            raise OptionError(f"{', '.join(told)}: for networks only, and {plan.models[0]} is a posterior file")
+        return bool(told)
+    if not plain:
+        if told:
+            raise InputError(unreadable)
+        return False
+    if plan.module is None and plan.symmetry is None:
+        raise InputError([*unreadable, *(f"{model}: {_PLAIN}" for model in plain)])
+    return True
+
+
+_PLAIN = (
+    "is a plain checkpoint, which says nothing of which axes move together; give --symmetry FILE, or "
+    "--module PKG.MOD:CALLABLE with --example SHAPE (or write it with consilience.save)"
+)
+
+
+def _arguments(plan: Recipe) -> dict[str, Any]:
+    """Return arguments of ``fuse`` for networks."""
+    from consilience.cli.modules import import_module, make_example  # here, since networks only need them
+    from consilience.models.network_inputs import read_inputs
+
+    found: dict[str, Any] = {"reference": plan.reference, "target_widths": plan.target_widths}
+    found["symmetry"] = None if plan.symmetry is None else Path(plan.symmetry)
+    if plan.target is not None and plan.target_widths is not None:
+        raise OptionError("--target, --target-width: give one of them")
+    module = None if plan.module is None else import_module(plan.module, "--module")
+    for name in ("example", "inputs"):
+        if module is None and getattr(plan, name) is not None:
+            raise OptionError(f"--{name}: is for a module to take; give --module PKG.MOD:CALLABLE too")
+    if module is not None:
+        found["module"] = module
+        if plan.example is not None:
+            found["example"] = make_example(plan.example, module)
+        elif plan.symmetry is None and not _symmetries(plan.models):
+            raise OptionError(f"--module {plan.module}: needs --example SHAPE to find which axes move together")
+        if plan.inputs is not None:
+            found["inputs"] = read_inputs(Path(plan.inputs), module)
+    if plan.target is not None:
+        found["target"] = import_module(plan.target, "--target")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _symmetries(models: Sequence[str]) -> bool:
+    """Return whether any of the files says which axes move together."""
+    from consilience.io.network_file import read_network_summary
+
+    for model in models:
+        try:
+            if read_network_summary(Path(model)).symmetry is not None:
+                return True
+        except InputError:  # said by whoever reads it whole
+            continue
+    return False
+
+
+@contextmanager
+def warned_in_a_line() -> Iterator[None]:
+    """Say on stderr, in one line, that a symmetry is unproved."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UnprovedSymmetryWarning)
+        before = warnings.showwarning
+
+        def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
+            if issubclass(category, UnprovedSymmetryWarning):
+                click.echo(f"consilience: warning: {_UNPROVED}", err=True)
+            else:
+                before(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+_UNPROVED = (
+    "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
+    "--module with --example proves it"
+)

@@ -1,0 +1,108 @@
+"""How close a coupling of units is to a permutation.
+
+A coupling Pi (k, k_i) has non-negative entries that say how much of each unit of a model (columns) goes to each unit of
+the target (rows). Fusion by optimal transport claims couplings that are almost permutations; these numbers say how
+much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import entr
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError
+from consilience.matching.assignment import assign_block
+
+
+@dataclass(frozen=True, eq=False)
+class CouplingDiagnostics:
+    """What one coupling is like.
+
+    Parameters
+    ----------
+    entropy
+        Of each row (k,), in nats, the row scaled to sum one; NaN for rows without mass.
+    largest
+        Fraction of each row's mass that is on its largest entry (k,); NaN for rows without mass.
+    permutation
+        Column that the nearest permutation gives each row (k,); None unless the coupling is square.
+    distance
+        Frobenius norm of k Pi minus that permutation; NaN unless the coupling is square.
+    off_permutation
+        Fraction of all mass that is not on the nearest permutation; NaN unless the coupling is square.
+    row_error, column_error
+        Greatest deviation of a row sum from 1/k, and of a column sum from 1/k_i, relative to those.
+    """
+
+    entropy: Array
+    largest: Array
+    permutation: Labels | None
+    distance: float
+    off_permutation: float
+    row_error: float
+    column_error: float
+
+    @property
+    def mean_entropy(self) -> float:
+        """Mean entropy of the rows that have mass, in nats: 0 for a permutation, log k_i for an even spread."""
+        return float(np.nanmean(self.entropy))
+
+    @property
+    def effective_partners(self) -> float:
+        """Exponential of the mean entropy: how many units, in effect, each target unit is made of."""
+        return float(np.exp(self.mean_entropy))
+
+    @property
+    def mean_largest(self) -> float:
+        """Mean over rows of the fraction on the largest entry: 1 for a permutation."""
+        return float(np.nanmean(self.largest))
+
+
+def coupling_diagnostics(coupling: ArrayLike) -> CouplingDiagnostics:
+    """Return how close a coupling is to a permutation.
+
+    Parameters
+    ----------
+    coupling
+        Pi (k, k_i), not negative, of total mass near one, its marginals meant to be uniform.
+
+    Raises
+    ------
+    InputError
+        When it is no matrix, or has entries that are negative or not finite, or no mass at all.
+
+    Examples
+    --------
+    >>> found = coupling_diagnostics([[0.5, 0.0], [0.25, 0.25]])
+    >>> found.permutation, round(found.effective_partners, 3), found.mean_largest, found.off_permutation
+    (array([0, 1]), 1.414, 0.75, 0.25)
+    """
+    matrix = np.asarray(coupling, dtype=np.float64)
+    if matrix.ndim != 2 or not np.all(np.isfinite(matrix)) or np.any(matrix < 0) or not np.any(matrix > 0):
+        raise InputError(
+            f"coupling: expected a matrix of finite numbers, not negative and not all zero, found shape {matrix.shape}"
+        )
+    rows, columns = matrix.sum(axis=1), matrix.sum(axis=0)
+    scaled = matrix / np.where(rows > 0, rows, np.nan)[:, None]
+    permutation, distance, off_permutation = None, float("nan"), float("nan")
+    if matrix.shape[0] == matrix.shape[1]:
+        # |k Pi - P|^2 = |k Pi|^2 + k - 2 k <Pi, P>: the permutation of greatest overlap is the nearest one.
+        permutation = assign_block(-matrix)
+        units = np.arange(len(matrix))
+        rest = len(matrix) * matrix
+        rest[units, permutation] -= 1.0
+        distance = float(np.linalg.norm(rest))
+        off_permutation = float(max(0.0, 1.0 - matrix[units, permutation].sum() / matrix.sum()))
+    return CouplingDiagnostics(
+        entropy=entr(scaled).sum(axis=1),
+        largest=scaled.max(axis=1),
+        permutation=permutation,
+        distance=distance,
+        off_permutation=off_permutation,
+        row_error=float(np.abs(rows * len(rows) - 1.0).max()),
+        column_error=float(np.abs(columns * len(columns) - 1.0).max()),
+    )

@@ -1,0 +1,286 @@
+"""The floating-point state of a network as one vector, and affine combinations of several networks.
+
+What can be interpolated is every floating-point parameter and every floating-point buffer that is saved with the
+network (running statistics); tied tensors count once. Integer buffers and whatever else is no floating-point number are
+not interpolated: they stay as the first network has them. Vectors are float64, so that a combination is rounded once,
+when it is written back in the dtype of each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from consilience.checks import Array
+from consilience.errors import InputError, OptionError, UnsupportedError
+
+State = Mapping[str, Any]
+Model = nn.Module | State
+_REMEDY = "only networks of one architecture and width combine, so fuse or permute into one target first"
+_SUM = 1e-9  # how far the weights of an affine combination may be from a sum of one
+
+
+def named_tensors(model: Model) -> dict[str, Tensor]:
+    """Return the parameters and saved buffers of a module, or the tensors of a mapping, tied ones under every name."""
+    if isinstance(model, nn.Module):
+        saved = model.state_dict().keys()
+        buffers = {name: tensor for name, tensor in model.named_buffers(remove_duplicate=False) if name in saved}
+        return {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
+    if isinstance(model, Mapping):
+        arrays = {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in model.items()}
+        return {name: value for name, value in arrays.items() if isinstance(value, Tensor)}
+    raise UnsupportedError(f"expected a torch module or a mapping of names to tensors, found {type(model).__name__}")
+
+
+def _same_memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Return a key that two tensors share exactly when they are the same numbers in the same memory."""
+    address = tensor.data_ptr()
+    return (tensor.device, tuple(tensor.shape), tensor.stride(), address) if address else (id(tensor),)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every floating-point tensor of a network lies in one vector of `size` numbers.
+
+    Parameters
+    ----------
+    names, shapes, dtypes
+        Of each tensor, in the order in which they follow each other.
+    tied
+        Other name -> the name under which a tied tensor is in `names`.
+    frozen
+        Parameters that were left out because they are not trained.
+
+    Examples
+    --------
+    >>> layout = Layout.of(nn.Linear(3, 2))
+    >>> layout.names, layout.size
+    (('weight', 'bias'), 8)
+    >>> {name: tuple(value.shape) for name, value in layout.unflatten(torch.zeros(5, 8)).items()}
+    {'weight': (5, 2, 3), 'bias': (5, 2)}
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    dtypes: tuple[torch.dtype, ...]
+    tied: Mapping[str, str]
+    frozen: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, include_frozen: bool = True) -> Layout:
+        """Return the layout of a network.
+
+        Parameters
+        ----------
+        model
+            A module, or a mapping of names to tensors.
+        include_frozen
+            Whether parameters with ``requires_grad=False`` are part of the vector; only modules tell which those are.
+
+        Raises
+        ------
+        InputError
+            When nothing is left to interpolate.
+        UnsupportedError
+            For complex tensors.
+        """
+        kept: dict[str, Tensor] = {}
+        first: dict[tuple[Any, ...], str] = {}
+        tied: dict[str, str] = {}
+        frozen = []
+        for name, tensor in named_tensors(model).items():
+            if tensor.is_complex():
+                raise UnsupportedError(f"tensor {name!r} is complex; only real networks can be interpolated")
+            if not tensor.is_floating_point():
+                continue
+            if not include_frozen and isinstance(tensor, nn.Parameter) and not tensor.requires_grad:
+                frozen.append(name)
+                continue
+            owner = first.setdefault(_same_memory(tensor), name)
+            if owner == name:
+                kept[name] = tensor
+            else:
+                tied[name] = owner
+        if not kept:
+            raise InputError("the network has no floating-point tensors to interpolate")
+        shapes, dtypes = [value.shape for value in kept.values()], [value.dtype for value in kept.values()]
+        return cls(tuple(kept), tuple(shapes), tuple(dtypes), tied, tuple(frozen))
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where each tensor starts in the vector, and at last where the vector ends."""
+        return [0, *np.cumsum([shape.numel() for shape in self.shapes]).tolist()]
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.bounds[-1]
+
+    def flatten(self, model: Model, what: str = "model") -> Tensor:
+        """Return the numbers of `model` as one float64 vector (size,), on the device of its first tensor.
+
+        Raises
+        ------
+        InputError
+            Naming every tensor that is missing, of another shape, not finite or not tied as expected.
+        """
+        found = named_tensors(model)
+        chosen = {name: self._under_any_name(name, found) for name in self.names}
+        problems = [*self._unexpected(found)]
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            tensor = chosen[name]
+            if tensor is None:
+                problems.append(f"has no tensor {name!r} of shape {tuple(shape)}; {_REMEDY}")
+            elif tensor.shape != shape:
+                problems.append(f"tensor {name!r} has shape {tuple(tensor.shape)}, expected {tuple(shape)}; {_REMEDY}")
+            elif not bool(torch.isfinite(tensor).all()):
+                problems.append(f"tensor {name!r} has NaN or infinite values")
+        for other, name in self.tied.items():
+            tensor, alias = chosen[name], found.get(other)
+            if tensor is not None and alias is not None and not torch.equal(tensor, alias):
+                problems.append(f"tensors {name!r} and {other!r} differ, but are tied in the first network")
+        if problems:
+            raise InputError(f"{what}: {problem}" for problem in problems)
+        parts = [tensor for tensor in chosen.values() if tensor is not None]
+        device = parts[0].device
+        return torch.cat([part.detach().reshape(-1).to(device, torch.float64) for part in parts])
+
+    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the tensors by name, each in its dtype; of a stack (..., size) of vectors, stacks (..., *shape)."""
+        if vector.ndim == 0 or vector.shape[-1] != self.size:
+            raise InputError(f"vector: expected {self.size} numbers on the last axis, found {tuple(vector.shape)}")
+        parts = zip(self.names, self.shapes, self.dtypes, pairwise(self.bounds), strict=True)
+        lead = vector.shape[:-1]
+        return {name: vector[..., a:b].reshape(*lead, *shape).to(dtype) for name, shape, dtype, (a, b) in parts}
+
+    def _under_any_name(self, name: str, found: Mapping[str, Tensor]) -> Tensor | None:
+        """Return the tensor, also when a checkpoint has saved a tied one under its other name only."""
+        names = [name, *(other for other, owner in self.tied.items() if owner == name)]
+        return next((found[one] for one in names if one in found), None)
+
+    def _unexpected(self, found: Mapping[str, Tensor]) -> list[str]:
+        known = {*self.names, *self.tied, *self.frozen}
+        extra = [name for name, tensor in found.items() if tensor.is_floating_point() and name not in known]
+        return [f"has a tensor {name!r} that the first network lacks; {_REMEDY}" for name in extra]
+
+
+def write(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy tensors into a module in place, each in the dtype and on the device that it has there."""
+    own = named_tensors(module)
+    with torch.no_grad():
+        for name, values in state.items():
+            own[name].copy_(values)
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Networks of one architecture, and everything that affine combinations of them reach.
+
+    Parameters
+    ----------
+    module
+        The first network, which everything that is not interpolated is taken from. It is never changed.
+    layout
+        Where its tensors lie in a vector.
+    vectors
+        The networks as vectors (m, size), float64, on the device of the first.
+    """
+
+    module: nn.Module
+    layout: Layout
+    vectors: Tensor
+
+    @classmethod
+    def of(cls, models: Mapping[str, Model], include_frozen: bool = True) -> Span:
+        """Return the span of networks, given by the names that errors call them; the first must be a module.
+
+        Raises
+        ------
+        InputError
+            When they differ in a name or shape, or in a frozen tensor that is left out.
+        UnsupportedError
+            When the first is no module, or another neither a module nor a mapping.
+        """
+        (first, module), *others = models.items()
+        if not isinstance(module, nn.Module):
+            raise UnsupportedError(f"{first}: expected a torch module to evaluate, found {type(module).__name__}")
+        layout = Layout.of(module, include_frozen)
+        vectors = [layout.flatten(module, first)]
+        own = named_tensors(module)
+        for name, model in others:
+            vectors.append(layout.flatten(model, name).to(vectors[0].device))
+            theirs = named_tensors(model)
+            for held in layout.frozen:
+                if held in theirs and not torch.equal(own[held].detach().cpu(), theirs[held].detach().cpu()):
+                    raise InputError(f"{name}: frozen tensor {held!r} is not that of {first}; set include_frozen=True")
+        return cls(module, layout, torch.stack(vectors))
+
+    def states(self, weights: Array) -> dict[str, Tensor]:
+        """Return the tensors (n, *shape) of the combinations whose weights are the rows of `weights` (n, m).
+
+        Each is written as the network of largest weight plus weighted differences to it: equal networks combine to
+        themselves without rounding, and a weight of one gives that network exactly.
+        """
+        rows = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float64)).to(self.vectors.device)
+        base = rows.abs().argmax(dim=1)
+        states = {}
+        for name, shape, dtype, (start, stop) in zip(
+            self.layout.names, self.layout.shapes, self.layout.dtypes, pairwise(self.layout.bounds), strict=True
+        ):
+            block = self.vectors[:, start:stop]
+            combined = block[base]
+            for index in set(base.tolist()):
+                chosen = base == index
+                combined[chosen] += rows[chosen] @ (block - block[index])
+            states[name] = combined.to(dtype).reshape(-1, *shape)
+        return states
+
+    def model(self, weights: Array) -> nn.Module:
+        """Return a new module, the combination with `weights` (m,)."""
+        module = deepcopy(self.module)
+        write(module, {name: values[0] for name, values in self.states(weights[None]).items()})
+        return module
+
+
+def interpolate(module: nn.Module, states: Sequence[Model], weights: ArrayLike) -> nn.Module:
+    """Return a new module whose floating-point tensors are an affine combination of those of several networks.
+
+    theta = sum_i w_i theta_i with sum_i w_i = 1; weights may be negative or above one.
+
+    Parameters
+    ----------
+    module
+        The architecture, and the source of whatever is not interpolated. It is not changed.
+    states
+        The m networks to combine: modules or mappings of names to tensors.
+    weights
+        One for each of them (m,), of sum one.
+
+    Raises
+    ------
+    InputError
+        When a network lacks a tensor, has another shape, or values that are not finite.
+    OptionError
+        When the weights are not as many, not finite, or do not sum to one.
+
+    Examples
+    --------
+    >>> one, two = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> middle = interpolate(one, [one, two], [0.5, 0.5])
+    >>> bool(torch.isclose(middle.weight, (one.weight + two.weight) / 2))
+    True
+    """
+    row = np.asarray(weights, dtype=np.float64)
+    if row.shape != (len(states),) or not np.all(np.isfinite(row)) or abs(row.sum() - 1.0) > _SUM:
+        raise OptionError(f"weights: expected {len(states)} finite numbers of sum one, found {weights!r}")
+    layout = Layout.of(module)
+    vectors = [layout.flatten(state, f"states[{i}]") for i, state in enumerate(states)]
+    return Span(module, layout, torch.stack([vector.to(vectors[0].device) for vector in vectors])).model(row)

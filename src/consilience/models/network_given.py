@@ -1,0 +1,253 @@
+"""What was handed in to be fused, when it is networks: modules, networks and files, with the symmetry they share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.io.network_file import file_kind, read_network, read_symmetry
+from consilience.io.provenance import file_digest
+from consilience.models.torch_network import arrays_of_module, is_module, module_with
+from consilience.networks.network import Network, is_floating, to_bytes
+from consilience.networks.symmetry import Layout, Proof, Symmetry, fixed_axes
+from consilience.networks.transport import AnyArray
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class UnprovedSymmetryWarning(UserWarning):
+    """A symmetry is used that nobody proved: if it is wrong, so is the fused network."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenNetwork:
+    """One network handed in.
+
+    Parameters
+    ----------
+    name
+        What to call it in messages.
+    arrays
+        Its arrays.
+    symmetry
+        The symmetry that it came with, if any.
+    module
+        The module, if it is one.
+    digest
+        Of its file, if it is one.
+    """
+
+    name: str
+    arrays: Mapping[str, AnyArray]
+    symmetry: Symmetry | None
+    module: nn.Module | None
+    digest: str | None
+
+    def network(self) -> Network:
+        """Return it without any symmetry: nothing moves."""
+        layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in self.arrays.items()}
+        return Network(self.arrays, Symmetry(layouts, ()), self.name)
+
+    def content(self) -> tuple[int, ...]:
+        """Return what tells this network from others, whatever it is called and wherever it stands; for sorting."""
+        return tuple(crc32(to_bytes(self.arrays[key])) for key in sorted(self.arrays))
+
+
+def are_networks(models: Any, told: bool) -> bool:
+    """Return whether models are networks: modules, networks, or files of them; plain checkpoints only if `told` so."""
+    if isinstance(models, str | Path) or not isinstance(models, Sequence):
+        return False
+    kinds = set()
+    for model in models:
+        if isinstance(model, Network) or is_module(model):
+            return True
+        if isinstance(model, str | Path):
+            try:
+                kinds.add(file_kind(Path(model)))
+            except InputError:  # said better by whoever reads it
+                continue
+    return "network" in kinds or (told and "checkpoint" in kinds)
+
+
+def gather_networks(models: Sequence[Any]) -> list[GivenNetwork]:
+    """Return what could be read of `models`.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is no network, and files given twice.
+    """
+    given: list[GivenNetwork] = []
+    problems: list[str] = []
+    for number, model in enumerate(models):
+        name = f"model {number}"
+        try:
+            if isinstance(model, Network):
+                given.append(GivenNetwork(name, model.arrays, model.symmetry, None, None))
+            elif is_module(model):
+                given.append(GivenNetwork(name, arrays_of_module(model), None, model, None))
+            elif isinstance(model, str | Path):
+                file = read_network(Path(model))
+                given.append(GivenNetwork(str(model), file.arrays, file.symmetry, None, file_digest(Path(model))))
+            else:
+                problems.append(f"{name}: a {type(model).__name__} is no network; expected a module, Network or path")
+        except InputError as error:
+            problems += error.problems
+    digests: dict[str, str] = {}
+    for one in given:
+        if one.digest is not None and one.digest in digests:
+            problems.append(f"{one.name}: is the same file as {digests[one.digest]}; leave one out")
+        elif one.digest is not None:
+            digests[one.digest] = one.name
+    if len(models) < 2:
+        problems.append(f"fusing takes at least two models, found {len(models)}")
+    if problems:
+        raise InputError(problems)
+    return given
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Networks that can be fused: all of one symmetry."""
+
+    given: tuple[GivenNetwork, ...]
+    networks: tuple[Network, ...]
+    symmetry: Symmetry
+    template: nn.Module | None
+
+    def module(self, network: Network) -> nn.Module:
+        """Return a module in evaluation mode with the arrays of a network."""
+        if self.template is None:
+            raise UnsupportedError("these networks came without a module; give module=, a function that makes one")
+        return module_with(self.template, network.arrays, self.symmetry).eval()
+
+
+def with_symmetry(
+    given: Sequence[GivenNetwork],
+    symmetry: Symmetry | str | Path | None,
+    example: Any,
+    module: nn.Module | Callable[[], nn.Module] | None,
+    rng: np.random.Generator,
+) -> Gathered:
+    """Return the networks with the symmetry that they share, proved where there are modules and an example.
+
+    Parameters
+    ----------
+    given
+        The networks.
+    symmetry
+        A symmetry or its file; None takes the files' own, or traces the first module.
+    example
+        What the modules are called with; needed to trace and to prove.
+    module
+        A module of the architecture, or a function that makes one, for files.
+    rng
+        Draws the changes of the proof.
+
+    Raises
+    ------
+    InputError
+        For networks that differ in more than widths, or a symmetry that is wrong.
+    OptionError
+        If there is no symmetry, nor what it takes to trace one.
+    """
+    template = _template(given, module)
+    own = [one.symmetry for one in given if one.symmetry is not None]
+    if isinstance(symmetry, str | Path):
+        symmetry = read_symmetry(Path(symmetry))
+    if symmetry is None and len({one.digest for one in own}) > 1:
+        names = ", ".join(one.name for one in given if one.symmetry is not None)
+        raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
+    found = symmetry if symmetry is not None else (own[0] if own else None)
+    if found is None:
+        found = _traced(given, template, example)
+    found = _proved(found, given, template, example, rng)
+    problems: list[str] = []
+    networks: list[Network] = []
+    for one in given:
+        try:
+            networks.append(Network(one.arrays, found, one.name))
+        except InputError as error:
+            problems += error.problems
+    problems += [problem for one in networks[1:] for problem in _other_kinds(one, networks[0])]
+    if problems:
+        raise InputError(problems)
+    return Gathered(tuple(given), tuple(networks), found, template)
+
+
+def _other_kinds(one: Network, first: Network) -> list[str]:
+    """Return which arrays of a network are real numbers where those of another are not."""
+    return [
+        f"{one.name}: array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}; convert one"
+        for key, values in one.arrays.items()
+        if is_floating(values) != is_floating(first.arrays[key])
+    ]
+
+
+def _template(given: Sequence[GivenNetwork], module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
+    """Return a module of the architecture, if there is one."""
+    own = next((one.module for one in given if one.module is not None), None)
+    if own is not None or module is None:
+        return own
+    made: Any = module if is_module(module) else module()
+    if not is_module(made):
+        raise OptionError(f"module: expected a torch module or a function that makes one, found {type(made).__name__}")
+    template: nn.Module = made
+    return template
+
+
+def _traced(given: Sequence[GivenNetwork], template: nn.Module | None, example: Any) -> Symmetry:
+    if template is None:
+        raise OptionError(
+            f"{given[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
+            "found, or its file), or module= and example="
+        )
+    if example is None:
+        raise OptionError("example: needed to find which axes move together; give an input that the networks take")
+    from consilience.networks.tracing import trace
+
+    return trace(template, example)
+
+
+def _proved(
+    symmetry: Symmetry,
+    given: Sequence[GivenNetwork],
+    template: nn.Module | None,
+    example: Any,
+    rng: np.random.Generator,
+) -> Symmetry:
+    """Return the symmetry with a proof, made for networks of each shape where it has none; without, warn."""
+    if symmetry.proved:
+        return symmetry
+    if template is None or example is None:
+        warnings.warn(
+            "the symmetry of these networks is unproved: if it is wrong, so is the fused network; prove it with "
+            "consilience.symmetry(module, example)",
+            UnprovedSymmetryWarning,
+            stacklevel=4,
+        )
+        return symmetry
+    from consilience.networks.proof import prove
+
+    modules = {_shapes(arrays_of_module(one.module)): one.module for one in reversed(given) if one.module is not None}
+    proved = [prove(one, symmetry, example, rng) for one in list(modules.values()) or [template]]
+    acting = [[group.actions for group in one.all_groups] for one in proved]
+    groups = tuple(
+        replace(group, actions=tuple(action for action in group.actions if all(action in other for other in others)))
+        for group, others in zip(proved[0].all_groups, zip(*acting, strict=True), strict=True)
+    )
+    found = replace(symmetry, all_groups=groups)
+    worst = max(one.proof.deviation for one in proved if one.proof is not None)
+    return replace(found, proof=Proof(found.digest, worst, max(p.proof.trials for p in proved if p.proof is not None)))
+
+
+def _shapes(arrays: Mapping[str, AnyArray]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((key, tuple(values.shape)) for key, values in arrays.items())

@@ -1,0 +1,294 @@
+"""What the tests of network fusion share: networks, renumbered copies, and the methods' formulas by explicit loops.
+
+Nothing here uses the library's methods: plans come from scipy, costs from the tensor of all four indices, and
+averages from loops over units.
+"""
+
+import itertools
+from functools import cache
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment, linprog
+from torch import nn
+
+import consilience as cs
+from tests.network_zoo import ZOO
+
+# -- Networks.
+
+
+@cache
+def proved(name):
+    """Return a network of the zoo, its example and its proved symmetry; made once for all tests, never changed."""
+    module, inputs = ZOO[name].module(), ZOO[name].inputs()
+    return module, inputs, cs.symmetry(module, inputs)
+
+
+def siblings(name, number=3):
+    """Return networks of one architecture with nothing in common."""
+    return [ZOO[name].module(seed) for seed in range(number)]
+
+
+def random_orders(symmetry, rng, units=None):
+    """Return a random order of the units of every group, those inside others following them."""
+    units = units or symmetry.groups
+    orders = {}
+    for group in sorted(symmetry.all_groups, key=lambda one: one.parent is not None):
+        if group.parent is None:
+            orders[group.name] = rng.permutation(units[group.name])
+        else:
+            outer = orders[group.parent]
+            size = units[group.name] // len(outer)
+            orders[group.name] = np.concatenate([unit * size + rng.permutation(size) for unit in outer])
+    return orders
+
+
+def shuffled(module, symmetry, seed, units=None):
+    """Return the same function with all units in a random order."""
+    return cs.permute(module, symmetry, random_orders(symmetry, np.random.default_rng(seed), units))
+
+
+def outputs(module, inputs):
+    """Return all outputs of a module in one row."""
+
+    def flat(one):
+        if isinstance(one, torch.Tensor):
+            return [one]
+        return [part for item in (one.values() if isinstance(one, dict) else one) for part in flat(item)]
+
+    with torch.no_grad():
+        given = module(**inputs) if isinstance(inputs, dict) else module(inputs)
+    return np.concatenate([one.double().numpy().ravel() for one in flat(given)])
+
+
+def deviation(one, other, inputs):
+    """Return the largest difference of two modules' outputs, relative to the largest output."""
+    expected = outputs(other, inputs)
+    return np.abs(outputs(one, inputs) - expected).max() / np.abs(expected).max()
+
+
+def raw(arrays):
+    """Return the bytes of arrays by name."""
+    return {key: value.contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else value.item()
+            for key, value in arrays.items()}  # fmt: skip
+
+
+def dense_net(layers, activation=nn.ReLU):
+    """Return a module in double precision from pairs (W, b); b may be None."""
+    parts = []
+    for number, (weight, bias) in enumerate(layers):
+        made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=torch.float64)
+        with torch.no_grad():
+            made.weight.copy_(torch.tensor(weight))
+            if bias is not None:
+                made.bias.copy_(torch.tensor(bias))
+        parts += [made, activation()] if number < len(layers) - 1 else [made]
+    return nn.Sequential(*parts).eval()
+
+
+def random_layers(widths, rng, bias=True):
+    """Return pairs (W, b) of a network with these widths, inputs first."""
+    return [
+        (rng.normal(size=(out, into)), rng.normal(size=out) if bias else None)
+        for into, out in itertools.pairwise(widths)
+    ]
+
+
+def layers_of(module):
+    """Return the pairs (W, b) of a module made by `dense_net`."""
+    linear = [one for one in module if isinstance(one, nn.Linear)]
+    return [
+        (one.weight.detach().numpy().copy(), None if one.bias is None else one.bias.detach().numpy().copy())
+        for one in linear
+    ]
+
+
+def deep_names(layers):
+    """Return the groups of a module made by `dense_net`."""
+    return [str(2 * number) for number in range(len(layers) - 1)]
+
+
+# -- Optimal transport.
+
+
+def plan(costs):
+    """Return the cheapest coupling of uniform marginals."""
+    n, m = costs.shape
+    if n == m:
+        found = np.zeros((n, m))
+        found[linear_sum_assignment(costs)] = 1 / n
+        return found
+    return linear_programme(costs, np.full(n, 1 / n), np.full(m, 1 / m))
+
+
+def linear_programme(costs, rows, columns):
+    """Return the cheapest coupling of any marginals."""
+    n, m = costs.shape
+    sums = np.vstack([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
+    found = linprog(costs.ravel(), A_eq=sums, b_eq=np.concatenate([rows, columns]), method="highs")
+    return found.x.reshape(n, m)
+
+
+def sinkhorn(costs, epsilon, rows, columns, iterations=50_000):
+    """Return the entropic coupling, costs taken relative to the largest: plain iterations of the kernel."""
+    kernel = np.exp(-costs / costs.max() / epsilon)
+    left, right = np.ones(len(rows)), np.ones(len(columns))
+    for _ in range(iterations):
+        before = left
+        left = rows / (kernel @ right)
+        right = columns / (kernel.T @ left)
+        if np.abs(left / before - 1).max() < 1e-14:
+            break
+    return left[:, None] * kernel * right[None, :]
+
+
+# -- Layer by layer: OT fusion, and Wasserstein barycenters by the tensor of all four indices.
+
+
+def couplings_to_reference(models, reference):
+    """Return the couplings (k_reference, k_j) of every model and hidden layer: OT fusion, steps 1 to 6."""
+    target = models[reference]
+    found = []
+    for layers in models:
+        before = np.eye(layers[0][0].shape[1])
+        own = []
+        for number in range(len(layers) - 1):
+            weight, bias = layers[number]
+            moved = weight @ before if number == 0 else weight @ (before * weight.shape[1]).T
+            costs = np.array([[((w - v) ** 2).sum() for v in moved] for w in target[number][0]])
+            if bias is not None:
+                costs += (target[number][1][:, None] - bias[None, :]) ** 2
+            before = plan(costs)
+            own.append(before)
+        found.append(own)
+    return found
+
+
+def spread_average(models, couplings, shares, paper=False):
+    """Return the layers that the couplings give: what units receive averages, what they send splits, by loops."""
+    fused = []
+    depth = len(models[0])
+    for number in range(depth):
+        total_w, total_b = 0.0, 0.0
+        for layers, own, share in zip(models, couplings, shares, strict=True):
+            weight, bias = layers[number]
+            out = own[number] if number < depth - 1 else np.eye(len(weight)) / len(weight)
+            into = own[number - 1] if number else np.eye(weight.shape[1]) / weight.shape[1]
+            new, old = len(into), into.shape[1]
+            split = new if paper else old
+            moved = np.zeros((len(out), new))
+            for j, q in np.ndindex(*moved.shape):
+                for g, s in np.ndindex(*weight.shape):
+                    moved[j, q] += len(out) * out[j, g] * weight[g, s] * split * into[q, s]
+            total_w = total_w + share * moved
+            if bias is not None:
+                total_b = total_b + share * len(out) * out @ bias
+        fused.append((total_w, None if models[0][number][1] is None else total_b))
+    return fused
+
+
+def four_way_costs(target, layer, before, paper=False):
+    """Return the costs (7) (k_new, k_old) by the tensor (j, q, g, s), times the number of inputs.
+
+    Weights are compared as densities over inputs, k w, so that layers of different widths can be the same function;
+    the paper compares the weights themselves.
+    """
+    (new, new_bias), (old, old_bias) = target, layer
+    width, width_old = new.shape[1], old.shape[1]
+    if paper:
+        tensor = width * (new[:, :, None, None] - old[None, None, :, :]) ** 2
+    else:
+        tensor = (width * new[:, :, None, None] - width_old * old[None, None, :, :]) ** 2 / width
+    costs = np.einsum("jqgs,qs->jg", tensor, before)
+    if new_bias is not None:
+        costs = costs + (new_bias[:, None] - old_bias[None, :]) ** 2
+    return costs
+
+
+def barycenter(models, shares, reference, paper=False, iterations=200):
+    """Return layers, couplings by model, and the objective of every hidden layer by iteration: algorithm 1."""
+    depth = len(models[0])
+    couplings = [[] for _ in models]
+    histories = []
+    for number in range(depth - 1):
+        target = models[reference][number]
+        befores = [
+            own[-1] if own else np.eye(layers[0][0].shape[1]) / layers[0][0].shape[1]
+            for layers, own in zip(models, couplings, strict=True)
+        ]
+        history, last = [], None
+        for _ in range(iterations):
+            costs = [
+                four_way_costs(target, layers[number], before, paper)
+                for layers, before in zip(models, befores, strict=True)
+            ]
+            plans = [plan(one) for one in costs]
+            history.append(sum(a * (c * p).sum() for a, c, p in zip(shares, costs, plans, strict=True)))
+            if last is not None and all(np.allclose(p, q, atol=1e-12) for p, q in zip(plans, last, strict=True)):
+                break
+            last = plans
+            target = barycentric_rows([one[number] for one in models], plans, befores, shares, paper)
+        for own, one in zip(couplings, plans, strict=True):
+            own.append(one)
+        histories.append(history)
+    return spread_average(models, couplings, shares, paper), couplings, histories
+
+
+def barycentric_rows(layers, plans, befores, shares, paper=False):
+    """Return the pair (W, b) of formula (9)."""
+    weight, bias = 0.0, 0.0
+    for (old, old_bias), out, into, share in zip(layers, plans, befores, shares, strict=True):
+        split = len(into) if paper else into.shape[1]
+        weight = weight + share * len(out) * split * out @ old @ into.T
+        if old_bias is not None:
+            bias = bias + share * len(out) * out @ old_bias
+    return weight, None if layers[0][1] is None else bias
+
+
+# -- Permutations.
+
+
+def permuted_layers(layers, orders):
+    """Return the layers with hidden unit `orders[l][u]` at place u."""
+    found = []
+    for number, (weight, bias) in enumerate(layers):
+        out = orders[number] if number < len(orders) else np.arange(len(weight))
+        into = orders[number - 1] if number else np.arange(weight.shape[1])
+        found.append((weight[np.ix_(out, into)], None if bias is None else bias[list(out)]))
+    return found
+
+
+def squared_distance(one, other):
+    """Return the squared distance of all weights and biases of two networks."""
+    return sum(
+        ((w - v) ** 2).sum() + (0.0 if b is None else ((b - c) ** 2).sum())
+        for (w, b), (v, c) in zip(one, other, strict=True)
+    )
+
+
+def every_order(widths):
+    """Return all orders of all hidden layers of these widths."""
+    return itertools.product(*[list(itertools.permutations(range(width))) for width in widths])
+
+
+def concatenated(models, shares):
+    """Return the network that has all hidden units of all models side by side, and their mean logits."""
+    depth = len(models[0])
+    found = []
+    for number in range(depth):
+        weights, biases = [one[number][0] for one in models], [one[number][1] for one in models]
+        if number == 0 < depth - 1:
+            weight = np.vstack(weights)
+        elif number < depth - 1:
+            weight = np.zeros((sum(map(len, weights)), sum(one.shape[1] for one in weights)))
+            row = column = 0
+            for one in weights:
+                weight[row : row + len(one), column : column + one.shape[1]] = one
+                row, column = row + len(one), column + one.shape[1]
+        else:
+            weight = np.hstack([share * one for share, one in zip(shares, weights, strict=True)])
+        last = number == depth - 1
+        bias = sum(s * b for s, b in zip(shares, biases, strict=True)) if last else np.concatenate(biases)
+        found.append((weight, bias))
+    return found
