@@ -1,113 +1,13 @@
-"""What the tests of network fusion share: networks, renumbered copies, and the methods' formulas by explicit loops.
+"""The formulas of network fusion by explicit loops: they share no code with the library, and know no modules.
 
-Nothing here uses the library's methods: plans come from scipy, costs from the tensor of all four indices, and
-averages from loops over units.
+Plans come from scipy, costs from the tensor of all four indices, and averages from loops over units. A network is a
+list of pairs (W, b), inputs first.
 """
 
 import itertools
-from functools import cache
 
 import numpy as np
-import torch
 from scipy.optimize import linear_sum_assignment, linprog
-from torch import nn
-
-import consilience as cs
-from tests.network_zoo import ZOO
-
-# -- Networks.
-
-
-@cache
-def proved(name):
-    """Return a network of the zoo, its example and its proved symmetry; made once for all tests, never changed."""
-    module, inputs = ZOO[name].module(), ZOO[name].inputs()
-    return module, inputs, cs.symmetry(module, inputs)
-
-
-def siblings(name, number=3):
-    """Return networks of one architecture with nothing in common."""
-    return [ZOO[name].module(seed) for seed in range(number)]
-
-
-def random_orders(symmetry, rng, units=None):
-    """Return a random order of the units of every group, those inside others following them."""
-    units = units or symmetry.groups
-    orders = {}
-    for group in sorted(symmetry.all_groups, key=lambda one: one.parent is not None):
-        if group.parent is None:
-            orders[group.name] = rng.permutation(units[group.name])
-        else:
-            outer = orders[group.parent]
-            size = units[group.name] // len(outer)
-            orders[group.name] = np.concatenate([unit * size + rng.permutation(size) for unit in outer])
-    return orders
-
-
-def shuffled(module, symmetry, seed, units=None):
-    """Return the same function with all units in a random order."""
-    return cs.permute(module, symmetry, random_orders(symmetry, np.random.default_rng(seed), units))
-
-
-def outputs(module, inputs):
-    """Return all outputs of a module in one row."""
-
-    def flat(one):
-        if isinstance(one, torch.Tensor):
-            return [one]
-        return [part for item in (one.values() if isinstance(one, dict) else one) for part in flat(item)]
-
-    with torch.no_grad():
-        given = module(**inputs) if isinstance(inputs, dict) else module(inputs)
-    return np.concatenate([one.double().numpy().ravel() for one in flat(given)])
-
-
-def deviation(one, other, inputs):
-    """Return the largest difference of two modules' outputs, relative to the largest output."""
-    expected = outputs(other, inputs)
-    return np.abs(outputs(one, inputs) - expected).max() / np.abs(expected).max()
-
-
-def raw(arrays):
-    """Return the bytes of arrays by name."""
-    return {key: value.contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else value.item()
-            for key, value in arrays.items()}  # fmt: skip
-
-
-def dense_net(layers, activation=nn.ReLU):
-    """Return a module in double precision from pairs (W, b); b may be None."""
-    parts = []
-    for number, (weight, bias) in enumerate(layers):
-        made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=torch.float64)
-        with torch.no_grad():
-            made.weight.copy_(torch.tensor(weight))
-            if bias is not None:
-                made.bias.copy_(torch.tensor(bias))
-        parts += [made, activation()] if number < len(layers) - 1 else [made]
-    return nn.Sequential(*parts).eval()
-
-
-def random_layers(widths, rng, bias=True):
-    """Return pairs (W, b) of a network with these widths, inputs first."""
-    return [
-        (rng.normal(size=(out, into)), rng.normal(size=out) if bias else None)
-        for into, out in itertools.pairwise(widths)
-    ]
-
-
-def layers_of(module):
-    """Return the pairs (W, b) of a module made by `dense_net`."""
-    linear = [one for one in module if isinstance(one, nn.Linear)]
-    return [
-        (one.weight.detach().numpy().copy(), None if one.bias is None else one.bias.detach().numpy().copy())
-        for one in linear
-    ]
-
-
-def deep_names(layers):
-    """Return the groups of a module made by `dense_net`."""
-    return [str(2 * number) for number in range(len(layers) - 1)]
-
 
 # -- Optimal transport.
 
@@ -131,8 +31,8 @@ def linear_programme(costs, rows, columns):
 
 
 def sinkhorn(costs, epsilon, rows, columns, iterations=50_000):
-    """Return the entropic coupling, costs taken relative to the largest: plain iterations of the kernel."""
-    kernel = np.exp(-costs / costs.max() / epsilon)
+    """Return the entropic coupling: plain iterations of the kernel."""
+    kernel = np.exp(-costs / epsilon)
     left, right = np.ones(len(rows)), np.ones(len(columns))
     for _ in range(iterations):
         before = left

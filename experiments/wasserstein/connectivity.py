@@ -76,8 +76,8 @@ def aligned(models: list[nn.Module], method: str, data: ImageData) -> list[nn.Mo
 def summarised(barrier: Barrier) -> dict[str, float]:
     """Return the heights by the three definitions and the values in the middle."""
     return {
-        f"{value}, {definition}": float(heights[value])
-        for definition, heights in (
+        f"{value}, {definition}": float(height(value))
+        for definition, height in (
             ("over the line", barrier.height),
             ("over the worse end", barrier.height_over_maximum),
             ("over the mean", barrier.height_over_mean),
@@ -108,13 +108,13 @@ def plane(kind: str) -> Plane:
 def main() -> None:
     """Measure what is trained, and write ``connectivity.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", default=list(KINDS), choices=[*KINDS, []])
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []])
     parser.add_argument("--again", nargs="*", default=[], metavar="KIND")
     told = parser.parse_args()
     torch.set_num_threads(1)
     path, stamp = HERE / "connectivity.json", versions()
     result = json.loads(path.read_text()) if path.exists() else {"kinds": {}}
-    for kind in told.kinds:
+    for kind in told.kinds or KINDS:
         seeds = [seed for seed in range(SEEDS) if all(place_of(kind, seed, which).exists() for which in range(2))]
         again = {str(seed) for seed in seeds} if kind in told.again else set()
 

@@ -205,7 +205,7 @@ def _own(part: str, name: str, found: Mapping[str, Any]) -> list[dict[str, float
 def main() -> None:
     """Score what was asked for, as far as it is trained, and write ``fusing.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(SEEDS)))
     parser.add_argument("--again", nargs="*", default=[], metavar="METHOD")
     told = parser.parse_args()
@@ -213,7 +213,7 @@ def main() -> None:
     path = HERE / "fusing.json"
     result = json.loads(path.read_text()) if path.exists() else {"parts": {}}
     stamp = versions()
-    for part in told.parts:
+    for part in told.parts or PARTS:
         kind = PARTS[part][0]
         trained = [seed for seed in told.seeds if all(place_of(kind, seed, m).exists() for m in range(2))]
         by_seed = {seed: scored(part, seed, set(told.again), stamp["library_source"]) for seed in trained}

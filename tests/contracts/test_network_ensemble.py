@@ -6,18 +6,8 @@ import torch
 from torch import nn
 
 import consilience as cs
-from tests.network_oracles import (
-    concatenated,
-    dense_net,
-    deviation,
-    layers_of,
-    outputs,
-    proved,
-    random_layers,
-    raw,
-    shuffled,
-    siblings,
-)
+from tests.fusable_nets import dense_net, deviation, layers_of, outputs, proved, random_layers, raw, shuffled, siblings
+from tests.network_oracles import concatenated
 from tests.network_zoo import ZOO
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
 

@@ -17,6 +17,11 @@ def costs_of(n, m, seed=0):
     return np.random.default_rng(seed).gamma(2.0, size=(n, m))
 
 
+def relative(costs):
+    """Return costs in the unit that `epsilon` is said to be relative to: their largest."""
+    return costs / costs.max()
+
+
 def marginals(n, m, seed=0):
     rng = np.random.default_rng(seed)
     return rng.dirichlet(np.ones(n)), rng.dirichlet(np.ones(m))
@@ -84,11 +89,10 @@ def test_marginals_need_not_sum_to_one():
 @pytest.mark.parametrize("epsilon", [1.0, 0.2, 0.05])
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_entropic_plans_are_those_of_plain_iterations(n, m, epsilon):
-    """With costs divided by their largest, as `epsilon` is said to be relative to."""
     for told in (False, True):
         rows, columns = marginals(n, m) if told else (np.full(n, 1 / n), np.full(m, 1 / m))
         costs = costs_of(n, m, 3)
-        expected = sinkhorn(costs, epsilon, rows, columns)
+        expected = sinkhorn(relative(costs), epsilon, rows, columns)
         found = entropic_plan(costs, epsilon, rows if told else None, columns if told else None)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
 
@@ -98,7 +102,7 @@ def test_entropic_plans_minimise_cost_plus_entropy(epsilon):
     costs = costs_of(4, 5)
 
     def value(plan):
-        return (plan * costs).sum() / costs.max() + epsilon * (plan * np.log(plan)).sum()
+        return (plan * relative(costs)).sum() + epsilon * (plan * np.log(plan)).sum()
 
     plan = entropic_plan(costs, epsilon)
     rng = np.random.default_rng(0)
@@ -174,8 +178,6 @@ def test_nested_assignments_are_the_best_of_all(seed):
 
 def test_assignments_without_anything_inside_may_leave_columns_free():
     costs = costs_of(3, 5)
-    best = min(
-        sum(costs[i, j] for i, j in enumerate(columns)) for columns in itertools.permutations(range(5), 3)
-    )
+    best = min(sum(costs[i, j] for i, j in enumerate(columns)) for columns in itertools.permutations(range(5), 3))
     found = assign_nested(costs, {})
     assert costs[np.arange(3), found.outer].sum() == pytest.approx(best, rel=ROUNDING)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _MADE_UP, _MADE_UP_IMAGES = 5000, 1000
 """Inputs made up to fit layers on; of images fewer do, since each has many patches. More gained nothing."""
 
+_AGREED = 1e-9
+"""Models whose units differ by no more than this share of their squares are the same but for rounding."""
+
 _REPAIRS = ("repair", "statistics", "regmean", "refit")
 
 
@@ -196,6 +199,8 @@ def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Ge
     """
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
         return replace(fusion, details={**fusion.details, "refit": "not needed: no two units were merged"})
+    if all(found.distance <= _AGREED for found in fusion.quality.values()):
+        return replace(fusion, details={**fusion.details, "refit": "not needed: the models are the same"})
     from consilience import landscape
 
     fused, aligned = fusion.model, fusion.aligned_models

@@ -88,6 +88,7 @@ def fuse_networks(
         units,
         order.index(base),
         _activations(gathered, order, told.inputs) if chosen.wants_activations and told.inputs is not None else None,
+        tuple(order),
     )
     outcome = chosen.fuse(ensemble, fusing, progress)
     found = outcome.alignment

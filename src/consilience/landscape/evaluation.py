@@ -42,7 +42,7 @@ class BatchedEvaluation(Protocol):
         """Return the values of one network."""
 
     def many(self, module: nn.Module, states: Mapping[str, Tensor]) -> Mapping[str, Array]:
-        """Return arrays (n,) of values; `states` has a stack (n, *shape) for each floating-point tensor."""
+        """Return arrays (n,) of values; `states` has a stack ``(n, *shape)`` for each floating-point tensor."""
 
 
 @contextmanager
@@ -131,7 +131,7 @@ class Classification:
         module
             The architecture, and the source of every tensor that `states` does not have.
         states
-            Name -> stack (n, *shape) of a parameter or buffer.
+            Name -> stack ``(n, *shape)`` of a parameter or buffer.
         """
         count, step = len(next(iter(states.values()))), self.at_once(module)
         if step == 1:

@@ -154,7 +154,7 @@ class Layout:
         return torch.cat([part.detach().reshape(-1).to(device, torch.float64) for part in parts])
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the tensors by name, each in its dtype; of a stack (..., size) of vectors, stacks (..., *shape)."""
+        """Return the tensors by name, each in its dtype; of a stack (..., size), stacks ``(..., *shape)``."""
         if vector.ndim == 0 or vector.shape[-1] != self.size:
             raise InputError(f"vector: expected {self.size} numbers on the last axis, found {tuple(vector.shape)}")
         parts = zip(self.names, self.shapes, self.dtypes, pairwise(self.bounds), strict=True)
@@ -224,7 +224,7 @@ class Span:
         return cls(module, layout, torch.stack(vectors))
 
     def states(self, weights: Array) -> dict[str, Tensor]:
-        """Return the tensors (n, *shape) of the combinations whose weights are the rows of `weights` (n, m).
+        """Return the tensors ``(n, *shape)`` of the combinations whose weights are the rows of `weights` (n, m).
 
         Each is written as the network of largest weight plus weighted differences to it: equal networks combine to
         themselves without rounding, and a weight of one gives that network exactly.

@@ -112,6 +112,8 @@ def _others(slots: Slots, models: Sequence[Placed], weights: Array, i: int) -> O
 
 def _improve(slots: Slots, one: Placed, others: Others) -> bool:
     """Visit the groups of one model, from the input on, until no visit helps; return whether any did."""
+    if not others.models:
+        return False
     near = _neighbours(slots.symmetry, one.arrays)
     waiting = dict.fromkeys(near)  # from the input on, where what units receive already tells them apart
     moved = False

@@ -57,7 +57,8 @@ class FedMA(LayerwiseMethod):
     References
     ----------
     Yurochkin et al. (2019), PFNM, ICML; Wang et al. (2020), FedMA, ICLR. The logarithm of the prior counts twice beside
-    squared terms, as the joint law has it; the published code has it once.
+    squared terms, as the joint law has it; the published code has it once. Orders of new neurons are not counted, as in
+    SPAHM without `factorial`. An input that a model lacks counts as 0 in the rows of matched neurons.
     """
 
     name: ClassVar[str] = "fedma"
@@ -168,7 +169,7 @@ class FedMA(LayerwiseMethod):
         self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], arrays: Mapping[str, AnyArray]
     ) -> dict[str, AnyArray]:
         """Return the arrays of the output layer, every class averaged by who saw how much of it."""
-        counts = np.asarray(self.class_counts, dtype=np.float64)
+        counts = np.asarray(self.class_counts, dtype=np.float64)[list(ensemble.given) or slice(None)]
         shares = counts / counts.sum(axis=0)
         moved = [
             {key: move(network.working[key], ensemble.symmetry.layouts[key], moves, network.units) for key in arrays}

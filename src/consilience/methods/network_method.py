@@ -44,6 +44,8 @@ class NetworkEnsemble:
         The model whose numbering of units the fused network keeps where it can.
     activations
         For every model, what its units give on the same inputs, by group (k, m); for methods that match by these.
+    given
+        For every model, its number in the list that was handed in, to which options that speak of models refer.
     """
 
     networks: tuple[Network, ...]
@@ -51,6 +53,7 @@ class NetworkEnsemble:
     target_units: Mapping[str, int]
     reference: int = 0
     activations: tuple[Mapping[str, Array], ...] | None = None
+    given: tuple[int, ...] = ()
 
     @property
     def symmetry(self) -> Symmetry:

@@ -172,6 +172,8 @@ class Slots:
 
     def others(self, models: Sequence[tuple[float, Placed]]) -> Others:
         """Return models that stay, ready to be held against one that moves."""
+        if not models:
+            return Others(models, Products(self.symmetry, self.width, {}))
         arrays = {
             key: models[0][1].arrays[key]
             if len(models) == 1 and models[0][0] == 1.0

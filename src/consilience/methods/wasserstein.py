@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, is_count
+from consilience.checks import Array, Labels, is_count
 from consilience.methods.base import Progress
 from consilience.methods.layerwise import Layer, Rows
 from consilience.methods.network_method import Alignment, NetworkEnsemble
 from consilience.methods.optimal_transport import TransportMethod, receiving, squared_costs
 from consilience.methods.support import first_support
-from consilience.networks.transport import AnyArray, Injection, Transport
+from consilience.networks.transport import AnyArray, Injection, Spread, Transport, permutation
 
 _SETTLED = 1e-6
 """A fall of B below this share ends the iteration over a layer."""
@@ -68,7 +68,8 @@ class WassersteinFusion(TransportMethod):
             method = self if number < models else _random_start(self)
             found.append(method.pass_through(ensemble, reference, child, lambda _d, _t: None))
             progress(number + 1, self.restarts)
-        return min(found, key=lambda one: one.objective)
+        best = min(found, key=lambda one: one.objective)
+        return replace(best, transports=numbered_as(ensemble.reference, best.transports))
 
     def match(self, bundle: Mapping[str, Rows], weights: Array, reference: int, rng: np.random.Generator) -> Layer:
         """Return the plans of a barycenter."""
@@ -93,6 +94,23 @@ class WassersteinFusion(TransportMethod):
                 break
             support = {name: _barycenter(name, rows, weights, transports) for name, rows in bundle.items()}
         return Layer(tuple(transports), history, {"iterations": len(history)})
+
+
+def numbered_as(reference: int, transports: Sequence[Mapping[str, Transport]]) -> tuple[dict[str, Transport], ...]:
+    """Return the same fused network with its units in the reference's order, where its units are only renumbered."""
+    orders = {
+        name: one.slots
+        for name, one in transports[reference].items()
+        if isinstance(one, Injection) and len(one.slots) == one.width
+    }
+    return tuple({name: _reordered(one, orders.get(name)) for name, one in own.items()} for own in transports)
+
+
+def _reordered(one: Transport, order: Labels | None) -> Transport:
+    """Return a transport with new unit ``order[u]`` as number u."""
+    if order is None:
+        return one
+    return one.then(permutation(order)) if isinstance(one, Injection) else Spread(one.coupling[order], one.scale)
 
 
 def _random_start(method: WassersteinFusion) -> WassersteinFusion:

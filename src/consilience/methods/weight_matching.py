@@ -77,7 +77,9 @@ def first_slots(slots: Slots, ensemble: NetworkEnsemble, start: str, rng: np.ran
         placed[i] = slots.place(network, own)
         if start == "receiving" and len(placed) > 1:
             others = [(float(ensemble.weights[j]), model) for j, model in placed.items() if j != i]
-            _by_receiving(slots, placed[i], slots.others(others))
+            others = [(weight, model) for weight, model in others if weight]
+            if others:
+                _by_receiving(slots, placed[i], slots.others(others))
         for name, injection in placed[i].slots.items():
             taken[name] += injection.owned
     return [placed[i] for i in range(len(ensemble.networks))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 
 class UnprovedSymmetryWarning(UserWarning):
     """A symmetry is used that nobody proved: if it is wrong, so is the fused network."""
+
+
+def _in_order(arrays: Mapping[str, AnyArray]) -> list[AnyArray]:
+    return [arrays[key] for key in sorted(arrays)]
+
+
+def _sums(data: bytes, values: AnyArray) -> tuple[int, int]:
+    """Return sums of the numbers' bits and of their squares, modulo 2^64: whole numbers, so in any order the same."""
+    size = len(data) // max(1, math.prod(values.shape))
+    kind = f"u{size}" if size in (1, 2, 4, 8) else "u1"
+    bits = np.frombuffer(data, kind).astype(np.uint64)
+    return int(bits.sum(dtype=np.uint64)), int((bits * bits).sum(dtype=np.uint64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +70,13 @@ class GivenNetwork:
         return Network(self.arrays, Symmetry(layouts, ()), self.name)
 
     def content(self) -> tuple[int, ...]:
-        """Return what tells this network from others, whatever it is called and wherever it stands; for sorting."""
-        return tuple(crc32(to_bytes(self.arrays[key])) for key in sorted(self.arrays))
+        """Return what tells this network from others, whatever it is called and wherever it stands; for sorting.
+
+        First what another numbering of units does not change, then the arrays as they are.
+        """
+        data = [to_bytes(self.arrays[key]) for key in sorted(self.arrays)]
+        unordered = [_sums(one, values) for one, values in zip(data, _in_order(self.arrays), strict=True)]
+        return (*[number for pair in unordered for number in pair], *[crc32(one) for one in data])
 
 
 def are_networks(models: Any, told: bool) -> bool:
@@ -197,11 +215,20 @@ def _template(given: Sequence[GivenNetwork], module: nn.Module | Callable[[], nn
     own = next((one.module for one in given if one.module is not None), None)
     if own is not None or module is None:
         return own
-    made: Any = module if is_module(module) else module()
+    made: Any = module if is_module(module) else _made(module)
     if not is_module(made):
         raise OptionError(f"module: expected a torch module or a function that makes one, found {type(made).__name__}")
     template: nn.Module = made
     return template
+
+
+def _made(function: Callable[[], Any]) -> Any:
+    """Return what a function makes, random numbers from a fixed seed: its start weights enter the proof's record."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return function()
 
 
 def _traced(given: Sequence[GivenNetwork], template: nn.Module | None, example: Any) -> Symmetry:
