@@ -1,8 +1,8 @@
 """Speed, memory and scaling of network fusion: ``python benchmarks/networks.py [part ...]`` (some minutes for all).
 
 Writes ``networks.json`` beside this file; a part that is not named keeps its numbers. What is compared ran in one
-process on one thread, round by round. Networks are copies of one another with units renumbered and as much noise as weights, so
-that matching is neither trivial nor hopeless.
+process on one thread, round by round. Networks are copies of one another with units renumbered and as much noise as
+weights, so that matching is neither trivial nor hopeless.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def test_a_wrong_symmetry_is_found_out_where_it_can_be_proved(folder, nets, comm
 
 
 def cs_segment(length):
-    from consilience.networks.symmetry import Segment
+    from consilience.networks.axes import Segment
 
     return Segment(None, inner=length)
 

@@ -26,8 +26,9 @@ from consilience.io.network_file import (
     write_network,
     write_symmetry,
 )
+from consilience.networks.axes import Axis, Group, Layout, Proof, Segment, fixed_axes
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Axis, Group, Layout, Proof, Segment, Symmetry, fixed_axes, symmetry_to_json
+from consilience.networks.symmetry import Symmetry, symmetry_to_json
 from consilience.networks.tracing import trace
 from tests.cli.bad_files import BAD, GOOD, NOT_SAFETENSORS, raw
 from tests.network_zoo import ZOO

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from consilience.errors import InputError, UnsupportedError
+from consilience.networks.axes import Axis, Segment
 from consilience.networks.proof import prove, symmetry
-from consilience.networks.symmetry import Axis, Segment
 from consilience.networks.tracing import trace
 from tests.network_zoo import ZOO, images, traced
 from tests.tolerances import ROUNDING

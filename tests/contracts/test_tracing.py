@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from consilience.errors import InputError, UnsupportedError
-from consilience.networks.symmetry import Segment
+from consilience.networks.axes import Segment
 from consilience.networks.tracing import trace
 from tests.network_zoo import RESNET20, ZOO, ResNet, images, resnet18_groups, traced
 

@@ -3,6 +3,6 @@
 from consilience.api.files import load, save
 from consilience.api.fusing import check, fuse
 from consilience.api.landscape import barrier, plane, repair
-from consilience.api.networks import permute, symmetry
+from consilience.api.symmetries import permute, symmetry
 
 __all__ = ["barrier", "check", "fuse", "load", "permute", "plane", "repair", "save", "symmetry"]

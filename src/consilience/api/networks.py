@@ -1,4 +1,4 @@
-"""The public functions for networks: what ``fuse`` does with them, symmetry, permute."""
+"""Fusing networks: what ``fuse`` and ``check`` do with them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from consilience.methods.network_average import NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.methods.network_methods import make_network_method
 from consilience.models.network_given import Gathered, GivenNetwork, gather_networks, with_symmetry
-from consilience.models.torch_network import arrays_of_module, is_module, module_with
-from consilience.networks.network import Network
+from consilience.models.torch_network import arrays_of_module, is_module
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Spread, Transport
 from consilience.result.networks import NetworkFusion, NetworkInput
@@ -113,80 +112,6 @@ def fuse_networks(
     if chosen.refits and gathered.template is not None:
         fusion = refitted(fusion, told.example, told.inputs, fitting)
     return replace(fusion, provenance=_provenance(fusion, chosen, seed))
-
-
-def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0) -> Symmetry:
-    """Return which axes of a module's arrays move together, traced from what it computes, and proved.
-
-    Parameters
-    ----------
-    module
-        Any torch module; it is left as it is.
-    example
-        What it is called with: a tensor, a tuple of arguments, or a dict of keyword arguments.
-    rng
-        Draws the changes of the proof.
-
-    Returns
-    -------
-    Symmetry
-        ``.groups`` has the number of units by group, ``.notes`` what could not be looked through.
-
-    Raises
-    ------
-    UnsupportedError
-        If the module cannot be exported.
-    InputError
-        If what was traced does not hold, naming the groups.
-
-    Examples
-    --------
-    >>> import torch
-    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
-    >>> symmetry(net, torch.zeros(3, 4)).groups
-    {'0': 6}
-    """
-    from consilience.networks.proof import symmetry as traced_and_proved
-
-    if not is_module(module):
-        raise InputError(f"module: expected a torch module, found {type(module).__name__}")
-    return traced_and_proved(module, example, rng)
-
-
-def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -> Any:
-    """Return the same function with the units of some groups in another order.
-
-    Parameters
-    ----------
-    net
-        A torch module or a Network; it is left as it is.
-    symmetry
-        Its symmetry.
-    orders
-        By group, the old number of each new unit.
-
-    Raises
-    ------
-    OptionError
-        For groups that do not exist and orders that are not permutations.
-    InputError
-        If the symmetry is of another network.
-
-    Examples
-    --------
-    >>> import torch
-    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
-    >>> x = torch.ones(1, 4)
-    >>> other = permute(net, symmetry(net, x), {"0": [2, 0, 1]})
-    >>> bool(torch.equal(other[0].weight, net[0].weight[[2, 0, 1]])), bool(torch.allclose(other(x), net(x)))
-    (True, True)
-    """
-    if isinstance(net, Network):
-        return net.permute(orders)
-    if not is_module(net):
-        raise InputError(f"net: expected a torch module or a Network, found {type(net).__name__}")
-    moved = Network(arrays_of_module(net), symmetry, type(net).__name__).permute(orders)
-    return module_with(net, moved.arrays, symmetry).train(net.training)
 
 
 def check_networks(

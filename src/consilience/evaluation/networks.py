@@ -20,8 +20,9 @@ from consilience.io.numpy_file import read_array
 from consilience.io.tensor_file import read_tensors
 from consilience.models.network_inputs import as_tensor, refuse_unfit
 from consilience.models.torch_network import is_module, module_with
+from consilience.networks.axes import Layout, fixed_axes
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Layout, Symmetry, fixed_axes
+from consilience.networks.symmetry import Symmetry
 from consilience.result import NetworkFusion
 
 if TYPE_CHECKING:

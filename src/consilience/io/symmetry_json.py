@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.errors import FileFormatError
 from consilience.io.safetensors_file import validated
-from consilience.networks.symmetry import Action, Axis, Group, Layout, Proof, Segment, Side, Symmetry
+from consilience.networks.axes import Action, Axis, Group, Layout, Proof, Segment, Side
+from consilience.networks.symmetry import Symmetry
 
 REMEDY = "trace it again with consilience.symmetry and write it with consilience.save"
 _LARGEST = 2**40  # no axis is longer, and sums and products of such numbers can still be printed

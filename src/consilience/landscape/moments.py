@@ -24,7 +24,8 @@ from consilience.errors import InputError
 from consilience.landscape.files import Arrays, Names, read_arrays, write_arrays
 from consilience.landscape.passes import Layer, as_batches, call, evaluated, is_grouped, structure
 from consilience.landscape.patches import chunks
-from consilience.networks.symmetry import Axis, Segment, Symmetry
+from consilience.networks.axes import Axis, Segment
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Transport, move_axis
 
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.methods.slots import Others, Placed, Slots
+from consilience.networks.axes import Place
 from consilience.networks.network import square_sum
-from consilience.networks.symmetry import Place, Symmetry
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray
 
 TOLERANCE = 1e-7

@@ -20,8 +20,9 @@ from consilience.checks import Array
 from consilience.methods.base import Progress
 from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.methods.slots import STATISTICS
+from consilience.networks.axes import Layout, Place
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Layout, Place, Symmetry
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Injection, Spread, Transport, dense, move_axis, unit_rows
 
 Writers = Literal["all", "first"]

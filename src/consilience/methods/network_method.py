@@ -23,8 +23,9 @@ from array_api_compat import array_namespace
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.methods.base import Progress, Status, silent
+from consilience.networks.axes import Axis
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Axis, Symmetry
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Transport, dense, move_axis, undense
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import Labels
-from consilience.networks.symmetry import Axis, Place, Symmetry
+from consilience.networks.axes import Axis, Place
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Injection, unit_rows
 
 _MOST_MOVED = 0.6

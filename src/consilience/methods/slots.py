@@ -24,8 +24,9 @@ from consilience.checks import Array
 from consilience.matching.assignment import assign_block
 from consilience.matching.nested import assign_nested
 from consilience.methods.products import Products
+from consilience.networks.axes import Axis, Place
 from consilience.networks.network import Network, square_sum, to_numpy
-from consilience.networks.symmetry import Axis, Place, Symmetry
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Injection, dense, move_axis, unit_rows
 
 STATISTICS = ("running_mean", "running_var")

@@ -13,7 +13,8 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.networks.symmetry import Place, Symmetry
+from consilience.networks.axes import Place
+from consilience.networks.symmetry import Symmetry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

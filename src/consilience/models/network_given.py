@@ -16,8 +16,9 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.io.network_file import file_kind, read_network, read_symmetry
 from consilience.io.provenance import file_digest
 from consilience.models.torch_network import arrays_of_module, is_module, module_with
+from consilience.networks.axes import Layout, Proof, fixed_axes
 from consilience.networks.network import Network, is_floating, to_bytes
-from consilience.networks.symmetry import Layout, Proof, Symmetry, fixed_axes
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray
 
 if TYPE_CHECKING:

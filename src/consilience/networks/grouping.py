@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from consilience.networks.atoms import Atom, AxisTerms, Term, atoms, factor_size, find, movable, outer_of, resolve
+from consilience.networks.axes import Axis, Group, Layout, Segment
 from consilience.networks.rules_common import Record
-from consilience.networks.symmetry import Axis, Group, Layout, Segment
 
 _KIND = re.compile(r"^(in_proj_|[qkv]_proj_)?(weight|bias|in_proj)(_ih|_hh|_hr|_g|_v)?_?")
 

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
+from consilience.networks.axes import Action, Axis, Group, Proof
 from consilience.networks.bench import Bench, arrays_of, make_bench
 from consilience.networks.export import as_example
 from consilience.networks.network import complete_orders
-from consilience.networks.symmetry import Action, Axis, Group, Proof, Symmetry
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.tracing import trace
 from consilience.networks.transport import Transport, dense, move, permutation, undense
 

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from consilience.networks.atoms import AxisTerms, axis_size, free, movable, resolve, still
+from consilience.networks.axes import Side
 from consilience.networks.joins import Atoms
-from consilience.networks.symmetry import Side
 
 Origin: TypeAlias = frozenset[tuple[str, int]]
 """Axes of arrays that an axis of a tensor comes from, as long as nothing was computed with data: (array, axis)."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from array_api_compat import array_namespace
 
+from consilience.networks.axes import Place
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Place
 from consilience.networks.transport import AnyArray, dense, undense, unit_rows
 
 _SWEEPS = 10

@@ -19,7 +19,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import Array, Labels
-from consilience.networks.symmetry import Axis, Layout, Place, Side
+from consilience.networks.axes import Axis, Layout, Place, Side
 
 AnyArray = Any
 """An array of any library that follows the array API: NumPy, torch on a CPU, torch on a GPU."""
