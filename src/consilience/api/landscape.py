@@ -207,6 +207,8 @@ def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Ge
     weights = np.array([one.weight for one in fusion.inputs])
     one = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     try:
+        if one is None:
+            raise UnsupportedError("example= is missing, an input that the networks take")
         if not hasattr(one, "shape") or not is_floating(one):
             raise UnsupportedError("the networks take something else than one tensor of numbers")
         count = _MADE_UP if one.ndim == 2 else _MADE_UP_IMAGES

@@ -47,20 +47,16 @@ def matched(
         A pass over more than two models that lowers E by no more than this share is the last.
     """
     slots = Slots(ensemble.symmetry, ensemble.target_units, ensemble.same_units)
-    best: Descent | None = None
-    finals = []
+    descents: list[Descent] = []
     for number, (start, child) in enumerate(zip(starts, rng.spawn(len(starts)), strict=True)):
         models = first_slots(slots, ensemble, start, child)
-        found = descend(slots, models, ensemble.weights, ensemble.reference, child, max_passes, tolerance)
-        finals.append(float(found.history[-1]))
-        if best is None or finals[-1] < best.history[-1]:
-            best = found
+        descents.append(descend(slots, models, ensemble.weights, ensemble.reference, child, max_passes, tolerance))
         progress(number + 1, len(starts))
-    if best is None:
-        raise AssertionError("no starts")  # unreachable: options ask for at least one
+    best = min(descents, key=lambda one: float(one.history[-1]))
     transports = in_order_of(ensemble.reference, [model.slots for model in best.models], ensemble.symmetry)
     status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-    return Alignment(transports, finals[int(np.argmin(finals))], best.history, status, {"starts": finals})
+    ends = [float(one.history[-1]) for one in descents]
+    return Alignment(transports, float(best.history[-1]), best.history, status, {"starts": ends})
 
 
 def first_slots(slots: Slots, ensemble: NetworkEnsemble, start: str, rng: np.random.Generator) -> list[Placed]:

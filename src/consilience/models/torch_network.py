@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from consilience.errors import InputError, UnsupportedError
-from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray
 
@@ -39,11 +38,6 @@ def like(values: Any, other: AnyArray) -> AnyArray:
         return values.to(other.dtype)
     wide = values.detach().cpu()
     return (wide.float() if wide.is_floating_point() and wide.element_size() < 4 else wide).numpy().astype(other.dtype)
-
-
-def network_of(module: nn.Module, symmetry: Symmetry, name: str) -> Network:
-    """Return a module's state as a network."""
-    return Network(arrays_of_module(module), symmetry, name)
 
 
 def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: Symmetry) -> nn.Module:

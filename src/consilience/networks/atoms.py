@@ -162,13 +162,6 @@ def outer_of(atom: Atom) -> Atom | None:
     return find(atom.inside[0]) if atom.inside else None
 
 
-def inside_of(outer: Atom, inner: int, named: bool) -> Atom:
-    """Return a new atom inside another."""
-    atom = Atom(inner, named)
-    put_inside(atom, outer)
-    return atom
-
-
 def put_inside(atom: Atom, outer: Atom) -> None:
     """Let an atom's units lie inside those of another."""
     atom.inside.append(outer)
