@@ -21,7 +21,7 @@ from consilience.methods.base import Method, Progress, Status
 from consilience.methods.network_average import NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.methods.network_methods import make_network_method
-from consilience.models.network_given import Gathered, GivenNetwork, gather_networks, with_symmetry
+from consilience.models.network_given import Gathered, GivenNetwork, canonical_order, gather_networks, with_symmetry
 from consilience.models.torch_network import arrays_of_module, is_module
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Spread, Transport
@@ -78,7 +78,7 @@ def fuse_networks(
     gathered = with_symmetry(given, told.symmetry, told.example, told.module, proving)
     if told.reference is not None and not _is_index(told.reference, len(given)):
         raise OptionError(f"reference: expected the number of a model, 0 to {len(given) - 1}, found {told.reference!r}")
-    order = sorted(range(len(given)), key=lambda i: (given[i].content(), i))
+    order = canonical_order(given)
     base = order[0] if told.reference is None else told.reference
     units = _target_units(gathered, chosen, told)
     ensemble = NetworkEnsemble(

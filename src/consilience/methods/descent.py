@@ -68,9 +68,7 @@ def descend(
     history = [objective(slots, models, weights)]
     converged = len(models) < 2
     for _ in range(0 if converged else max_passes):
-        moved = [
-            _improve(slots, models[int(i)], _others(slots, models, weights, int(i))) for i in rng.permutation(movable)
-        ]
+        moved = _pass(slots, models, weights, rng.permutation(movable).tolist())
         history.append(objective(slots, models, weights))
         fall = history[-2] - history[-1]
         if len(models) == 2 or not any(moved) or fall <= tolerance * history[-2]:  # one beside one settles in one pass
@@ -106,9 +104,27 @@ def _weighted(models: Sequence[Placed], weights: Array, key: str) -> AnyArray:
     return total
 
 
-def _others(slots: Slots, models: Sequence[Placed], weights: Array, i: int) -> Others:
-    """Return what model i is held against."""
-    return slots.others([(weights[j].item(), model) for j, model in enumerate(models) if j != i and weights[j]])
+def _pass(slots: Slots, models: Sequence[Placed], weights: Array, order: Sequence[int]) -> list[bool]:
+    """Improve one model after another; return which moved.
+
+    Where all slots are full, a model is held against the sum of the others, which is kept up to date.
+    """
+    share = weights.tolist()
+    if not slots.full or len(models) == 2:
+        found = []
+        for i in order:
+            others = [(share[j], model) for j, model in enumerate(models) if j != i and share[j]]
+            found.append(_improve(slots, models[i], slots.others(others)))
+        return found
+    total = {key: _weighted(models, weights, key) for key in models[0].arrays}
+    moved = []
+    for i in order:
+        rest = {key: values - share[i] * models[i].arrays[key] for key, values in total.items()}
+        others = [] if share[i] == 1.0 else [(1.0, Placed(rest, models[i].slots))]
+        moved.append(_improve(slots, models[i], slots.others(others)))
+        if moved[-1]:
+            total = {key: values + share[i] * models[i].arrays[key] for key, values in rest.items()}
+    return moved
 
 
 def _improve(slots: Slots, one: Placed, others: Others) -> bool:

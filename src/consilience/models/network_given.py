@@ -29,18 +29,6 @@ class UnprovedSymmetryWarning(UserWarning):
     """A symmetry is used that nobody proved: if it is wrong, so is the fused network."""
 
 
-def _in_order(arrays: Mapping[str, AnyArray]) -> list[AnyArray]:
-    return [arrays[key] for key in sorted(arrays)]
-
-
-def _sums(data: bytes, values: AnyArray) -> tuple[int, int]:
-    """Return sums of the numbers' bits and of their squares, modulo 2^64: whole numbers, so in any order the same."""
-    size = len(data) // max(1, math.prod(values.shape))
-    kind = f"u{size}" if size in (1, 2, 4, 8) else "u1"
-    bits = np.frombuffer(data, kind).astype(np.uint64)
-    return int(bits.sum(dtype=np.uint64)), int((bits * bits).sum(dtype=np.uint64))
-
-
 @dataclass(frozen=True, eq=False)
 class GivenNetwork:
     """One network handed in.
@@ -70,14 +58,31 @@ class GivenNetwork:
         layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in self.arrays.items()}
         return Network(self.arrays, Symmetry(layouts, ()), self.name)
 
-    def content(self) -> tuple[int, ...]:
-        """Return what tells this network from others, whatever it is called and wherever it stands; for sorting.
+    def numbers(self) -> tuple[int, ...]:
+        """Return what tells this network from others and no renumbering of units changes; for sorting.
 
-        First what another numbering of units does not change, then the arrays as they are.
+        By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order.
         """
-        data = [to_bytes(self.arrays[key]) for key in sorted(self.arrays)]
-        unordered = [_sums(one, values) for one, values in zip(data, _in_order(self.arrays), strict=True)]
-        return (*[number for pair in unordered for number in pair], *[crc32(one) for one in data])
+        return tuple(_bits(self.arrays[key]) for key in sorted(self.arrays))
+
+    def content(self) -> tuple[int, ...]:
+        """Return what tells this network from others that differ in the order of units only; for sorting."""
+        return tuple(crc32(to_bytes(self.arrays[key])) for key in sorted(self.arrays))
+
+
+def canonical_order(given: Sequence[GivenNetwork]) -> list[int]:
+    """Return the numbers of networks in an order that depends on what they are, not on how they arrive."""
+    keys: list[tuple[tuple[int, ...], ...]] = [(one.numbers(),) for one in given]
+    if len(set(keys)) < len(keys):
+        keys = [(*key, one.content()) for key, one in zip(keys, given, strict=True)]
+    return sorted(range(len(given)), key=lambda i: (keys[i], i))
+
+
+def _bits(values: AnyArray) -> int:
+    data = to_bytes(values)
+    size = len(data) // max(1, math.prod(values.shape))
+    kind = f"u{size}" if size in (1, 2, 4, 8) else "u1"
+    return int(np.frombuffer(data, kind).sum(dtype=np.uint64))
 
 
 def are_networks(models: Any, told: bool) -> bool:
