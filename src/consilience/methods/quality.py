@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from consilience.checks import Array
 from consilience.methods.slots import STATISTICS
-from consilience.networks.network import Network, identity
+from consilience.networks.network import Network, identity, square_sum
 from consilience.networks.transport import AnyArray, Transport
 
 
@@ -73,12 +72,13 @@ def _distances(moved: Sequence[Mapping[str, AnyArray]], weights: Array) -> dict[
     found = {}
     for key in moved[0]:
         values = [one[key] for one in moved]
-        xp = array_namespace(values[0])
-        squares = sum(
-            float(weight) * float(xp.sum(one**2, dtype=xp.float64)) for weight, one in zip(weights, values, strict=True)
+        parts = [weight * one for weight, one in zip(weights.tolist(), values, strict=True)]
+        mean = sum(parts[1:], start=parts[0])
+        apart, squares = (
+            sum(weight * square_sum(one) for weight, one in zip(weights.tolist(), ones, strict=True))
+            for ones in ([one - mean for one in values], values)
         )
-        mean = sum(float(weight) * one for weight, one in zip(weights, values, strict=True))
-        found[key] = (max(squares - float(xp.sum(mean**2, dtype=xp.float64)), 0.0), squares)
+        found[key] = (apart, squares)
     return found
 
 
