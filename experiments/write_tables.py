@@ -188,7 +188,7 @@ def networks_speed_table() -> str:
         f"| ResNet18 ({tracing['parameters'] / 1e6:.1f} million): tracing, proof |"
         f" {tracing['trace']:.1f} s, {tracing['prove']:.1f} s | 3 s |",
         *(
-            f"| {name}, 32 models over 2 | {models['32'][name] / models['2'][name]:.1f} | 16 (linear) |"
+            f"| {name}, 32 models over 8 | {models['32'][name] / models['8'][name]:.1f} | 4 (linear) |"
             for name in ("ot", "wb", "rebasin")
         ),
         *(
