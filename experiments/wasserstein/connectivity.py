@@ -30,7 +30,8 @@ from kl_fusion.record import as_text, remembered, versions
 HERE = Path(__file__).parent
 KINDS = {"mlp_net": 25, "mlp_512": 25, "vgg11": 11, "resnet20": 11}
 METHODS = {"WB": "wb", "Re-Basin": "rebasin", "consensus": "consensus"}
-SEEDS, STATISTICS, EVALUATED, PLANE_POINTS = 5, 2000, 2000, 15
+SEEDS, STATISTICS, EVALUATED = 5, 1000, 1000
+PLANE_POINTS = {"mlp_net": 15, "mlp_512": 15, "vgg11": 9, "resnet20": 9}
 
 
 def data_of(kind: str) -> ImageData:
@@ -98,7 +99,7 @@ def plane(kind: str) -> Plane:
         models[1],
         permuted,
         evaluate,
-        points=PLANE_POINTS,
+        points=PLANE_POINTS[kind],
         refresh=refresh,
         marked={"WB": cs.fuse(models, "wb", **told).model, "consensus": cs.fuse(models, **told).model},
         names=("base 1", "base 2", "base 2, permuted"),
@@ -129,6 +130,7 @@ def main() -> None:
         result["kinds"][kind] = {
             "seeds": seeds,
             "points": KINDS[kind],
+            "plane_points": PLANE_POINTS[kind],
             "barriers": {
                 name: {
                     value: [stored[str(seed)]["scores"][name][value] for seed in seeds]

@@ -10,7 +10,8 @@ from consilience.families.posterior import Features, Posterior
 from consilience.io.network_file import file_kind, read_network, write_network
 from consilience.io.posterior_file import read_posterior, write_posterior
 from consilience.models import describe
-from consilience.models.torch_network import arrays_of_module, is_module
+from consilience.models.network_given import is_network
+from consilience.models.torch_network import arrays_of_module
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
 
@@ -49,7 +50,7 @@ def save(
     if isinstance(model, Network):
         write_network(Path(path), model.arrays, model.symmetry)
         return
-    if is_module(model):
+    if is_network(model):
         arrays = arrays_of_module(model)
         if symmetry is not None:
             arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)

@@ -18,6 +18,7 @@ from consilience.io.csv_file import read_csv
 from consilience.io.network_file import file_kind, read_network
 from consilience.io.numpy_file import read_array
 from consilience.io.tensor_file import read_tensors
+from consilience.models.network_given import is_network
 from consilience.models.network_inputs import as_tensor, refuse_unfit
 from consilience.models.torch_network import is_module, module_with
 from consilience.networks.axes import Layout, fixed_axes
@@ -58,7 +59,7 @@ def _kind(model: object) -> str:
             return file_kind(Path(model))
         except InputError:  # said better by whoever reads it
             return ""
-    return "network" if isinstance(model, Network | NetworkFusion) or is_module(model) else ""
+    return "network" if isinstance(model, NetworkFusion) or is_network(model) else ""
 
 
 def evaluate_networks(fused: Any, own: Any, data: Any, labels: Any, module: Any) -> NetworkEvaluation:

@@ -15,6 +15,7 @@ import numpy as np
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.io.network_file import file_kind, read_network, read_symmetry
 from consilience.io.provenance import file_digest
+from consilience.models import ADAPTERS
 from consilience.models.torch_network import arrays_of_module, is_module, module_with
 from consilience.networks.axes import Layout, Proof, fixed_axes
 from consilience.networks.network import Network, is_floating, to_bytes
@@ -85,13 +86,19 @@ def _bits(values: AnyArray) -> int:
     return int(np.frombuffer(data, kind).sum(dtype=np.uint64))
 
 
+def is_network(model: object) -> bool:
+    """Return whether a model is a network: one of ours, or a module that is not of a kind that has posteriors."""
+    known = isinstance(model, Network)
+    return known or (is_module(model) and not any(adapter.accepts(model) for adapter in ADAPTERS))
+
+
 def are_networks(models: Any, told: bool) -> bool:
     """Return whether models are networks: modules, networks, or files of them; plain checkpoints only if `told` so."""
     if isinstance(models, str | Path) or not isinstance(models, Sequence):
         return False
     kinds = set()
     for model in models:
-        if isinstance(model, Network) or is_module(model):
+        if is_network(model):
             return True
         if isinstance(model, str | Path):
             try:
