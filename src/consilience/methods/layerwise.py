@@ -22,7 +22,6 @@ from consilience.methods.network_method import Alignment, NetworkEnsemble, Netwo
 from consilience.methods.slots import STATISTICS
 from consilience.networks.axes import Layout, Place
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Injection, Spread, Transport, dense, move_axis, unit_rows
 
 Writers = Literal["all", "first"]
@@ -159,18 +158,12 @@ class LayerwiseMethod(NetworkMethod):
             if place.side != "input"
             and place.array in ensemble.networks[0].working
             and place.array.rpartition(".")[2] not in STATISTICS
-            and _others_of(symmetry, place) <= known
+            and symmetry.beside(place) <= known
         ]
         if self.writers == "first" and places:
             layer = places[0].array.rpartition(".")[0]
             places = [place for place in places if place.array.rpartition(".")[0] == layer]
         return places
-
-
-def _others_of(symmetry: Symmetry, place: Place) -> set[str]:
-    """Return the groups on the other axes of a place's array."""
-    axes = symmetry.layouts[place.array].axes
-    return {s.group for n, axis in enumerate(axes) if n != place.axis for s in axis.segments if s.group is not None}
 
 
 def _received(

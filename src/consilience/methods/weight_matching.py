@@ -113,18 +113,13 @@ def _by_receiving(slots: Slots, one: Placed, others: Others) -> None:
             name: [
                 place
                 for place in slots.places(name, one.arrays)
-                if place.side != "input" and _others_of(symmetry, place.array, place.axis) <= known
+                if place.side != "input" and symmetry.beside(place) <= known
             ]
             for name in names
         }
         if any(places.values()):
             visit(slots, one, others, top, places)
         known.update(names)
-
-
-def _others_of(symmetry: Symmetry, array: str, axis: int) -> set[str]:
-    axes = symmetry.layouts[array].axes
-    return {s.group for n, other in enumerate(axes) if n != axis for s in other.segments if s.group is not None}
 
 
 def in_order_of(

@@ -93,6 +93,11 @@ class Symmetry:
         """Return every place of a group, in the order of the arrays."""
         return self._places[group]
 
+    def beside(self, place: Place) -> set[str]:
+        """Return the groups on the other axes of a place's array."""
+        axes = self.layouts[place.array].axes
+        return {s.group for n, axis in enumerate(axes) if n != place.axis for s in axis.segments if s.group is not None}
+
     def children(self, group: str) -> list[Group]:
         """Return the groups whose units lie inside the units of this one."""
         return [one for one in self.all_groups if one.parent == group]
