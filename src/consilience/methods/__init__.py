@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
-from consilience.errors import OptionError
 from consilience.methods.amps import AMPS
 from consilience.methods.average import Average
 from consilience.methods.base import Assignment, Method, Outcome, Progress, Status
@@ -21,6 +19,7 @@ from consilience.methods.network_average import NetworkAverage, NetworkEnsembleM
 from consilience.methods.network_method import NetworkMethod
 from consilience.methods.network_methods import NETWORK_METHODS, make_network_method
 from consilience.methods.optimal_transport import OTFusion
+from consilience.methods.options import named, refuse_options
 from consilience.methods.rebasin import ReBasin
 from consilience.methods.spahm import SPAHM
 from consilience.methods.wasserstein import WassersteinFusion
@@ -52,18 +51,9 @@ def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
     2
     """
     if isinstance(method, Method):
-        if options:
-            raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
+        refuse_options(method, options)
         return method
-    kinds = {kind.name: kind for kind in METHODS}
-    if not any(method == name for name in kinds):
-        raise OptionError(f"method {method!r} does not exist; there are {', '.join(kinds)}")
-    kind = kinds[method]
-    known = [option.name for option in fields(kind)]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise OptionError(f"method {method!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return kind(**options)
+    return named(METHODS, method, options)
 
 
 __all__ = [

@@ -16,13 +16,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError
 from consilience.families import Direction, FixedSide
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Posterior
 from consilience.matching.assignment import assign_block
 from consilience.matching.result import Matching
 from consilience.methods.combine import Combine, combine, kl_average
+from consilience.methods.options import Options
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -96,7 +97,7 @@ def silent(_done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(Options, ABC):
     """A way to fuse posteriors; its fields are its options.
 
     Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
@@ -104,7 +105,6 @@ class Method(ABC):
     components is without meaning for it), and ``keeps_models`` (whether the fused model is all models side by side).
     """
 
-    name: ClassVar[str]
     summary: ClassVar[str]
     needs: ClassVar[str]
     gives: ClassVar[str]
@@ -125,11 +125,6 @@ class Method(ABC):
     def average(self, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
         """Return what the components of each group are together (G, P): their Kullback-Leibler barycenters."""
         return kl_average(ensemble, labels, n_groups, self.average_direction)
-
-    def require(self, option: str, valid: bool, expected: str) -> None:
-        """Raise OptionError naming `option` unless `valid`."""
-        if not valid:
-            raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
 
     @abstractmethod
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

@@ -23,6 +23,7 @@ from array_api_compat import array_namespace
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.methods.base import Progress, Status, silent
+from consilience.methods.options import Options
 from consilience.networks.axes import Axis
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
@@ -105,7 +106,7 @@ class NetworkOutcome:
 
 
 @dataclass(frozen=True)
-class NetworkMethod(ABC):
+class NetworkMethod(Options, ABC):
     """A way to fuse networks; its fields are its options.
 
     Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
@@ -114,18 +115,12 @@ class NetworkMethod(ABC):
     side).
     """
 
-    name: ClassVar[str]
     summary: ClassVar[str]
     needs: ClassVar[str]
     gives: ClassVar[str]
     paper: ClassVar[str]
     widths: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
-
-    def require(self, option: str, valid: bool, expected: str) -> None:
-        """Raise OptionError naming `option` unless `valid`."""
-        if not valid:
-            raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
 
     @property
     def wants_activations(self) -> bool:

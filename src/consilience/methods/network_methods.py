@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from consilience.errors import OptionError
@@ -13,6 +12,7 @@ from consilience.methods.fedma import FedMA
 from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkMethod
 from consilience.methods.optimal_transport import OTFusion
+from consilience.methods.options import named, refuse_options
 from consilience.methods.rebasin import ReBasin
 from consilience.methods.wasserstein import WassersteinFusion
 
@@ -41,20 +41,11 @@ def make_network_method(method: str | NetworkMethod | Method | None, options: Ma
     >>> make_network_method("wb", {"restarts": 2}).restarts
     2
     """
-    kinds = {kind.name: kind for kind in NETWORK_METHODS}
     if isinstance(method, NetworkMethod):
-        if options:
-            raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
+        refuse_options(method, options)
         return method
     if isinstance(method, Method):
-        name = method.name
-        instead = f"method={name!r}" if name in kinds else "a method for networks"
+        known = any(kind.name == method.name for kind in NETWORK_METHODS)
+        instead = f"method={method.name!r}" if known else "a method for networks"
         raise OptionError(f"{type(method).__name__} fuses posteriors, not networks; give {instead}")
-    name = NETWORK_METHODS[0].name if method is None else method
-    if not any(name == known for known in kinds):
-        raise OptionError(f"method {method!r} does not exist for networks; there are {', '.join(kinds)}")
-    kind = kinds[name]
-    known = [option.name for option in fields(kind)]
-    if unknown := sorted(set(options) - set(known)):
-        raise OptionError(f"method {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return kind(**options)
+    return named(NETWORK_METHODS, NETWORK_METHODS[0].name if method is None else method, options, " for networks")

@@ -1,0 +1,47 @@
+"""Options of methods: frozen fields that are checked, and methods made by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar
+
+from consilience.errors import OptionError
+
+
+class Options:
+    """What has a name and fields that are its options."""
+
+    name: ClassVar[str]
+
+    def require(self, option: str, valid: bool, expected: str) -> None:
+        """Raise OptionError naming `option` unless `valid`."""
+        if not valid:
+            raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+
+
+_Kind = TypeVar("_Kind", bound=Options)
+
+
+def refuse_options(method: Options, options: Mapping[str, Any]) -> None:
+    """Raise if there are options beside a method that has its own."""
+    if options:
+        raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
+
+
+def named(kinds: Sequence[type[_Kind]], name: object, options: Mapping[str, Any], where: str = "") -> _Kind:
+    """Return the method of a name with these options.
+
+    Raises
+    ------
+    OptionError
+        For a name, an option or a value that does not exist, saying which do.
+    """
+    by_name = {kind.name: kind for kind in kinds}
+    if not any(name == known for known in by_name):
+        raise OptionError(f"method {name!r} does not exist{where}; there are {', '.join(by_name)}")
+    kind: Any = by_name[str(name)]
+    known = [option.name for option in fields(kind)]
+    if unknown := sorted(set(options) - set(known)):
+        raise OptionError(f"method {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    return kind(**options)
