@@ -6,6 +6,8 @@ Pickles are never loaded.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,11 +37,17 @@ def read_array(path: Path) -> Any:
     archive = path.suffix.lower() == ".npz"
     if not start.startswith(b"PK" if archive else b"\x93NUMPY"):
         raise FileFormatError(f"{path}: is not a {path.suffix.lower()} file; write it with numpy.save{'z' * archive}")
+    with reading(path, "an array of numbers"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
+        with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way
+            return _from_archive(path, stream) if archive else np.load(stream, allow_pickle=False)
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Say what is wrong with a file, whatever NumPy raises on it; `what` it should be made of."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
-            with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way
-                return _from_archive(path, stream) if archive else np.load(stream, allow_pickle=False)
+        yield
     except FileFormatError:
         raise
     except MemoryError as error:
@@ -47,8 +55,8 @@ def read_array(path: Path) -> Any:
     except Exception as error:  # zip, zlib and NumPy's headers each raise errors of their own for a damaged file
         reason = " ".join(str(error).split())
         if "pickle" in reason:
-            reason = "it holds Python objects, which are never loaded; save an array of numbers"
-        raise FileFormatError(f"{path}: is damaged or not an array of numbers: {reason:.200}") from error
+            reason = f"it holds Python objects, which are never loaded; save {what}"
+        raise FileFormatError(f"{path}: is damaged or not {what}: {reason:.200}") from error
 
 
 def _from_archive(path: Path, stream: BinaryIO) -> Any:

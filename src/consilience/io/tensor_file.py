@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import FileFormatError
-from consilience.io.numpy_file import read_array
+from consilience.io.numpy_file import read_array, reading
 
 INPUTS = ("x", "X", "inputs")
 LABELS = ("y", "labels")
@@ -47,24 +47,14 @@ def read_tensors(path: Path) -> Tensors:
 
 def _from_archive(path: Path) -> Tensors | None:
     """Return what an archive of several arrays holds; None for one that `read_array` reads."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            names = archive.files
-            if len(names) < 2 or {"format", "shape", "data"} <= set(names):
-                return None
-            inputs, labels = ([name for name in known if name in names] for known in (INPUTS, LABELS))
-            if len(inputs) != 1 or len(labels) > 1:
-                raise FileFormatError(
-                    f"{path}: has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
-                    f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}"
-                )
-            return Tensors(archive[inputs[0]], archive[labels[0]] if labels else None)
-    except FileFormatError:
-        raise
-    except MemoryError as error:
-        raise FileFormatError(f"{path}: says it holds more than fits in memory") from error
-    except Exception as error:  # zip, zlib and NumPy's headers each raise errors of their own for a damaged file
-        reason = " ".join(str(error).split())
-        if "pickle" in reason:
-            reason = "it holds Python objects, which are never loaded; save arrays of numbers"
-        raise FileFormatError(f"{path}: is damaged or not made of arrays of numbers: {reason:.200}") from error
+    with reading(path, "arrays of numbers"), path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        names = archive.files
+        if len(names) < 2 or {"format", "shape", "data"} <= set(names):
+            return None
+        inputs, labels = ([name for name in known if name in names] for known in (INPUTS, LABELS))
+        if len(inputs) != 1 or len(labels) > 1:
+            raise FileFormatError(
+                f"{path}: has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
+                f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}"
+            )
+        return Tensors(archive[inputs[0]], archive[labels[0]] if labels else None)
