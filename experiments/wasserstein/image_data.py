@@ -51,6 +51,18 @@ class Images:
         """Return the images on a device."""
         return Images(self.x.to(device), self.y.to(device))
 
+    def shuffled(self, batch: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+        """Return the rows of batches, in random order."""
+        return torch.randperm(len(self), generator=generator).split(batch)
+
+    def in_order(self, batch: int) -> tuple[torch.Tensor, ...]:
+        """Return the rows of batches, in the order of the images."""
+        return torch.arange(len(self)).split(batch)
+
+    def inputs(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what networks read of a batch."""
+        return self.x[rows.to(self.x.device)]
+
 
 @dataclass(frozen=True, eq=False)
 class ImageData:

@@ -21,6 +21,7 @@ import architectures
 import image_data
 import torch
 from image_data import ImageData
+from recurrent import recurrent_networks, sequence_data
 from torch import nn
 from torch.nn import functional
 
@@ -74,6 +75,26 @@ def cifar10(_seed: int, _which: int) -> ImageData:
     return image_data.load_cifar10()
 
 
+def mnist_rows(_seed: int, _which: int) -> ImageData:
+    """Return MNIST as sequences of rows."""
+    return sequence_data.load_mnist_rows()
+
+
+def sst2(_seed: int, _which: int) -> sequence_data.TextData:
+    """Return SST-2."""
+    return sequence_data.load_texts("sst2")
+
+
+def ag_news(_seed: int, _which: int) -> sequence_data.TextData:
+    """Return AG News."""
+    return sequence_data.load_texts("ag_news")
+
+
+def dbpedia(_seed: int, _which: int) -> sequence_data.TextData:
+    """Return DBpedia-14."""
+    return sequence_data.load_texts("dbpedia14")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A network, its data, and how it is trained.
@@ -83,7 +104,7 @@ class Recipe:
     factory
         Builds the network; a function of ``architectures``.
     data
-        Gives the images for a seed and the number of a model.
+        Gives the samples for a seed and the number of a model.
     optimiser
         Gives an optimiser for parameters and ``lr``.
     rate, batch, epochs
@@ -97,7 +118,7 @@ class Recipe:
     """
 
     factory: Callable[..., nn.Module]
-    data: Callable[[int, int], ImageData]
+    data: Callable[[int, int], Any]
     optimiser: Callable[..., torch.optim.Optimizer]
     rate: float
     batch: int
@@ -130,6 +151,21 @@ RECIPES = {
     "vgg11": Recipe(architectures.vgg11, cifar10, SGD_CIFAR, 0.05, 64, 14, **CIFAR, arguments={"width": 0.25}),
     "resnet20": Recipe(architectures.resnet20, cifar10, SGD_CIFAR, 0.1, 64, 8, **CIFAR, arguments={"width": 0.5}),
 }
+ADAM = partial(torch.optim.Adam, weight_decay=1e-4)
+for _cell, _epochs in (("rnn", (8, 4, 6, 6)), ("lstm", (5, 3, 3, 3)), ("gru", (4, 3, 3, 3))):
+    RECIPES[f"mnist_{_cell}"] = Recipe(
+        recurrent_networks.RowReader, mnist_rows, ADAM, 1e-3, 64, _epochs[0], arguments={"cell": _cell}
+    )
+    for _texts, _classes, _passes in ((sst2, 2, _epochs[1]), (ag_news, 4, _epochs[2]), (dbpedia, 14, _epochs[3])):
+        RECIPES[f"{_texts.__name__}_{_cell}"] = Recipe(
+            recurrent_networks.TextReader,
+            _texts,
+            ADAM,
+            3e-4 if _cell == "rnn" else 1e-3,
+            64,
+            _passes,
+            arguments={"cell": _cell, "classes": _classes},
+        )
 
 
 def altered(kind: str, told: dict[str, Any]) -> tuple[str, Recipe]:

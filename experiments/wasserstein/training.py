@@ -56,20 +56,33 @@ def load_trained(kind: str, seed: int, which: int, **told: Any) -> nn.Module:
     """Return a trained network, ready for use. `told` are settings that were changed, as ``width=1, epochs=300``."""
     name, recipe = altered(kind, told)
     network = recipe.build()
-    network.load_state_dict(load_file(place_of(name, seed, which)))
+    network.load_state_dict(load_file(place_of(name, seed, which)), strict=not frozen(network))
     return network.eval()
+
+
+def frozen(network: nn.Module) -> set[str]:
+    """Return the parameters that are not trained, which the recipe knows: they are not kept."""
+    return {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
+
+
+def trained(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the arrays of a network without its frozen parameters."""
+    without = frozen(network)
+    return {name: values for name, values in network.state_dict().items() if name not in without}
 
 
 @torch.no_grad()
 def scores(network: nn.Module, images: Images) -> dict[str, Any]:
     """Return accuracy and mean cross-entropy in nats, and accuracy by class."""
     network.eval()
-    logits = torch.cat([network(x) for x in images.x.split(SCORED_AT_ONCE)]).double()
+    batches = images.in_order(SCORED_AT_ONCE)
+    logits = torch.cat([network(images.inputs(rows)) for rows in batches]).double()
+    logits = logits[torch.cat(batches).argsort().to(logits.device)]
     right = (logits.argmax(dim=1) == images.y).double()
     return {
         "accuracy": right.mean().item(),
         "loss": functional.cross_entropy(logits, images.y).item(),
-        "accuracy_by_class": [right[images.y == label].mean().item() for label in range(10)],
+        "accuracy_by_class": [right[images.y == label].mean().item() for label in range(logits.shape[1])],
     }
 
 
@@ -83,13 +96,13 @@ def train_epoch(
 ) -> float:
     """Go through the training images once in random order, and return the mean loss."""
     network.train()
-    batches = torch.randperm(len(train), generator=generator).split(recipe.batch)
+    batches = train.shuffled(recipe.batch, generator)
     total = 0.0
     for number, rows in enumerate(batches):
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate * recipe.schedule((epoch + number / len(batches)) / recipe.epochs)
-        chosen = rows.to(train.y.device)
-        loss = functional.cross_entropy(network(recipe.augment(train.x[chosen], generator)), train.y[chosen])
+        logits = network(recipe.augment(train.inputs(rows), generator))
+        loss = functional.cross_entropy(logits, train.y[rows.to(train.y.device)])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -110,14 +123,14 @@ def train(name: str, recipe: Recipe, seed: int, which: int, device: torch.device
     for_start, for_order = (int(state) for state in np.random.SeedSequence([seed, which]).generate_state(2))
     torch.manual_seed(for_start)
     network = recipe.build().to(device, memory_format=torch.channels_last)
-    optimiser = recipe.optimiser(network.parameters(), lr=recipe.rate)
+    optimiser = recipe.optimiser([one for one in network.parameters() if one.requires_grad], lr=recipe.rate)
     generator, progress = torch.Generator().manual_seed(for_order), Progress()
     checkpoint = place.with_suffix(".checkpoint")
     if checkpoint.exists():
         kept = torch.load(checkpoint, map_location="cpu", weights_only=True)
         if kept["settings"] != settings:
             sys.exit(f"{checkpoint} was trained with other settings: remove it to train anew")
-        network.load_state_dict(kept["network"])
+        network.load_state_dict(kept["network"], strict=not frozen(network))
         optimiser.load_state_dict(kept["optimiser"])
         generator.set_state(kept["generator"])
         progress = Progress(**kept["progress"])
@@ -128,12 +141,11 @@ def train(name: str, recipe: Recipe, seed: int, which: int, device: torch.device
         loss = train_epoch(recipe, network, optimiser, own, generator, epoch)
         seconds = time.process_time() - start
         progress = Progress(epoch + 1, [*progress.losses, loss], progress.seconds + seconds)
-        parts = {"network": network, "optimiser": optimiser}
-        states = {key: part.state_dict() for key, part in parts.items()}
+        states = {"network": trained(network), "optimiser": optimiser.state_dict()}
         states |= {"settings": settings, "generator": generator.get_state(), "progress": asdict(progress)}
         whole(checkpoint, lambda path, states=states: torch.save(states, path))
         say(f"{name}, seed {seed}, model {which}: epoch {epoch + 1}, loss {loss:.4f}, {seconds:.1f} s")
-    weights = {key: value.cpu().contiguous() for key, value in network.state_dict().items()}
+    weights = {key: value.cpu().contiguous() for key, value in trained(network).items()}
     whole(place, lambda path: save_file(weights, path))
     found = {
         "kind": name,

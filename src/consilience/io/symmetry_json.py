@@ -29,11 +29,12 @@ SegmentEntry = Annotated[tuple[str | None, Count, Number], Field(strict=False)]
 
 
 class AxisEntry(BaseModel):
-    """One axis of an array: its segments as (group, outer, inner)."""
+    """One axis of an array: its segments as (group, outer, inner), and for each the odd copies, where not all are."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     side: Side
     segments: list[SegmentEntry]
+    odd: list[list[Number] | None] | None = None
 
 
 class LayoutEntry(BaseModel):
@@ -106,7 +107,7 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
     symmetry = Symmetry(
         {
             name: Layout(
-                tuple(Axis(tuple(Segment(*segment) for segment in axis.segments), axis.side) for axis in layout.axes),
+                tuple(Axis(_segments(axis), axis.side) for axis in layout.axes),
                 layout.blocks,
             )
             for name, layout in entry.arrays.items()
@@ -119,6 +120,14 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
     if problems := [problem for name in entry.arrays for problem in _wrong_blocks(symmetry, name)]:
         raise _refused(problems, where)
     return symmetry
+
+
+def _segments(axis: AxisEntry) -> tuple[Segment, ...]:
+    odd = axis.odd or [None] * len(axis.segments)
+    return tuple(
+        Segment(*entry, odd=None if copies is None else tuple(copies))
+        for entry, copies in zip(axis.segments, odd, strict=True)
+    )
 
 
 def _refused(problems: list[str], where: str) -> FileFormatError:
@@ -147,6 +156,8 @@ def _wrong_names(entry: SymmetryEntry) -> Iterator[str]:
         if layout.blocks > 1 and len(layout.axes) < 2:
             yield f"array {name!r} has {layout.blocks} blocks but {len(layout.axes)} axes, expected at least 2"
         for number, axis in enumerate(layout.axes):
+            if axis.odd is not None and not _are_copies(axis):
+                yield f"array {name!r} axis {number} has odd copies {axis.odd}, expected some of each segment's"
             for group_name, _, inner in axis.segments:
                 if group_name is None:
                     continue
@@ -165,6 +176,14 @@ def _wrong_names(entry: SymmetryEntry) -> Iterator[str]:
             yield f"array {alias!r} is said to be {name!r}, which does not exist"
         if alias in entry.arrays:
             yield f"array {alias!r} is said to be {name!r}, but has axes of its own"
+
+
+def _are_copies(axis: AxisEntry) -> bool:
+    odd = axis.odd or []
+    return len(odd) == len(axis.segments) and all(
+        copies is None or (copies == sorted(set(copies)) and all(copy < outer for copy in copies))
+        for copies, (_, outer, _) in zip(odd, axis.segments, strict=True)
+    )
 
 
 def _wrong_blocks(symmetry: Symmetry, name: str) -> Iterator[str]:

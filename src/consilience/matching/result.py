@@ -25,6 +25,8 @@ class Matching:
         Optional soft plan (L, G).
     confidence
         How sure each match is (L,), from 0 to 1; None where the method does not say, NaN where it cannot.
+    signs
+        1 or -1 for each local component (L,): whether it changed sign to be matched; None where none can.
     """
 
     labels: Labels
@@ -32,6 +34,7 @@ class Matching:
     n_components: int
     coupling: Array | None = None
     confidence: Array | None = None
+    signs: Array | None = None
 
     @property
     def members(self) -> Labels:

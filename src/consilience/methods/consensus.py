@@ -35,6 +35,9 @@ class Consensus(NetworkMethod):
         Passes over all models at most.
     balance
         Whether units that may be scaled receive and send weights of the same size before they are compared.
+    signs
+        Whether units may change sign where that changes no output: tanh units, and the units of LSTMs and GRUs with
+        their proposing gate.
     refit
         Whether every layer is then fitted anew so that its units give on average what the models' units give, on
         random inputs made from the models' first layers; it needs the modules, so files alone go without.
@@ -54,12 +57,14 @@ class Consensus(NetworkMethod):
     restarts: int = 3
     max_passes: int = 100
     balance: bool = True
+    signs: bool = True
     refit: bool = True
 
     def __post_init__(self) -> None:
         self.require("restarts", is_count(self.restarts), "a positive integer")
         self.require("max_passes", is_count(self.max_passes), "a positive integer")
         self.require("balance", isinstance(self.balance, bool), "true or false")
+        self.require("signs", isinstance(self.signs, bool), "true or false")
         self.require("refit", isinstance(self.refit, bool), "true or false")
 
     @property
@@ -86,4 +91,4 @@ class Consensus(NetworkMethod):
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return slots."""
         starts = ["receiving", "identity", *["random"] * self.restarts][: self.restarts]
-        return matched(ensemble, starts, self.max_passes, rng, progress, _TOLERANCE)
+        return matched(ensemble, starts, self.max_passes, rng, progress, _TOLERANCE, self.signs)

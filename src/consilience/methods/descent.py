@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import Array
+from consilience.methods.among import loops
+from consilience.methods.looped import looped
 from consilience.methods.slots import Others, Placed, Slots
 from consilience.networks.axes import Place
 from consilience.networks.network import square_sum
 from consilience.networks.symmetry import Symmetry
-from consilience.networks.transport import AnyArray
+from consilience.networks.transport import AnyArray, Injection
 
 TOLERANCE = 1e-7
 """Gains below this share of what is at stake are rounding: they move nothing, so that the descent ends."""
@@ -189,15 +191,11 @@ def visit(
     symmetry = slots.symmetry
     names = [group, *(child.name for child in symmetry.children(group))]
     counted = {name: slots.places(name, one.arrays) if places is None else places[name] for name in names}
-    worth = {name: slots.worth(one, others, name, counted[name]) for name in names}
-    moves = slots.assign(worth[group], one, group, {name: worth[name] for name in names[1:]})
-    gain, stake = 0.0, 0.0
-    for name, move in moves.items():
-        held = one.slots[name].slots
-        there, here = worth[name][held, move.slots[held]], worth[name][held, held]
-        gain += float((there - here).sum())
-        stake += float(np.abs(there).sum() + np.abs(here).sum())
-    if gain <= TOLERANCE * stake:
+    if places is None and slots.full and len(names) == 1 and loops(symmetry, group):
+        moves = looped(slots, one, others, group, counted[group])
+    else:
+        moves = _assigned(slots, one, others, group, counted)
+    if not moves:
         return False
     trial = Placed(dict(one.arrays), dict(one.slots))
     for name, move in moves.items():
@@ -208,6 +206,21 @@ def visit(
         others.products.moved(name, move, one.arrays, trial.arrays)
     one.arrays, one.slots = trial.arrays, trial.slots
     return True
+
+
+def _assigned(
+    slots: Slots, one: Placed, others: Others, group: str, counted: Mapping[str, Sequence[Place]]
+) -> dict[str, Injection]:
+    """Return the moves that are worth most, of a group and the groups inside it; none where they gain nothing."""
+    worth = {name: slots.worth(one, others, name, places) for name, places in counted.items()}
+    moves = slots.assign(worth[group], one, group, {name: worth[name] for name in counted if name != group})
+    gain, stake = 0.0, 0.0
+    for name, move in moves.items():
+        held = one.slots[name].slots
+        there, here = worth[name].best[held, move.slots[held]], worth[name].now[held, held]
+        gain += float((there - here).sum())
+        stake += float(np.abs(there).sum() + np.abs(here).sum())
+    return moves if gain > TOLERANCE * stake else {}
 
 
 def _twice(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArray]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import Array, Labels, is_count, is_number
+from consilience.checks import Labels, is_count, is_number
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
 from consilience.matching.nested import assign_nested
 from consilience.matching.openings import Openings
@@ -113,7 +113,9 @@ class FedMA(LayerwiseMethod):
                 )
         return problems
 
-    def match(self, bundle: Mapping[str, Rows], weights: Array, reference: int, rng: np.random.Generator) -> Layer:
+    def match(
+        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> Layer:
         """Return which global neuron each local one is a copy of."""
         group, *inside = bundle
         if inside:

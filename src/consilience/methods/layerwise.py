@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.methods.base import Progress
@@ -22,7 +23,16 @@ from consilience.methods.network_method import Alignment, NetworkEnsemble, Netwo
 from consilience.methods.slots import STATISTICS
 from consilience.networks.axes import Layout, Place
 from consilience.networks.network import Network
-from consilience.networks.transport import AnyArray, Injection, Spread, Transport, dense, move_axis, unit_rows
+from consilience.networks.transport import (
+    AnyArray,
+    Injection,
+    Spread,
+    Transport,
+    dense,
+    move_axis,
+    odd_columns,
+    unit_rows,
+)
 
 Writers = Literal["all", "first"]
 """Which layers tell the units of a residual stream apart: all that write to it and are known, or the first alone."""
@@ -42,11 +52,14 @@ class Rows:
     squares
         For every model, the squared length of every row (k_j,), with the variance inside couplings: the mean square of
         what is averaged, not the square of the mean.
+    odd
+        Which entries of a row change sign with the unit (F,).
     """
 
     width: int
     points: tuple[AnyArray, ...]
     squares: tuple[AnyArray, ...]
+    odd: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,20 +99,27 @@ class LayerwiseMethod(NetworkMethod):
         self.require("writers", self.writers in ("all", "first"), "'all' or 'first'")
 
     @abstractmethod
-    def match(self, bundle: Mapping[str, Rows], weights: Array, reference: int, rng: np.random.Generator) -> Layer:
+    def match(
+        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> Layer:
         """Return how the units of one group are matched.
 
         Parameters
         ----------
         bundle
             Rows of the group (first) and of the groups inside it.
-        weights
-            Of the models (J,), summing to 1.
+        ensemble
+            The models.
         reference
             The model to start from.
         rng
             For random choices.
         """
+
+    @property
+    def counts_sent(self) -> bool:
+        """Whether what units send counts too, where its readers are known by then."""
+        return False
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Match one group after another."""
@@ -120,7 +140,7 @@ class LayerwiseMethod(NetworkMethod):
             if not any(rows.points[0].shape[1] for rows in bundle.values()):
                 found = _unmoved(ensemble, names)
             else:
-                found = self.match(bundle, ensemble.weights, reference, rng)
+                found = self.match(bundle, ensemble, reference, rng)
             for own, more in zip(transports, found.transports, strict=True):
                 own.update(more)
             if found.history:
@@ -144,18 +164,20 @@ class LayerwiseMethod(NetworkMethod):
             )
             return Rows(ensemble.target_units[group], points, tuple((p**2).sum(axis=1) for p in points))
         places = self._places(ensemble, group, set(transports[0]), solving)
-        pairs = [
-            _received(network, own, group, places) for network, own in zip(ensemble.networks, transports, strict=True)
+        width = ensemble.target_units[group]
+        found = [
+            _told_apart(network, own, group, places, width)
+            for network, own in zip(ensemble.networks, transports, strict=True)
         ]
-        return Rows(ensemble.target_units[group], tuple(p for p, _ in pairs), tuple(s for _, s in pairs))
+        return Rows(width, tuple(p for p, _, _ in found), tuple(s for _, s, _ in found), found[0][2])
 
     def _places(self, ensemble: NetworkEnsemble, group: str, known: set[str], solving: set[str]) -> list[Place]:
-        """Return the places that make the units of a group and whose other axes are known by now."""
+        """Return the places that count for the units of a group and whose other axes are known by now."""
         symmetry = ensemble.symmetry
         places = [
             place
             for place in symmetry.places(group)
-            if place.side != "input"
+            if (self.counts_sent or place.side != "input")
             and place.array in ensemble.networks[0].working
             and place.array.rpartition(".")[2] not in STATISTICS
             and symmetry.beside(place) <= known
@@ -166,28 +188,36 @@ class LayerwiseMethod(NetworkMethod):
         return places
 
 
-def _received(
-    network: Network, transports: Mapping[str, Transport], group: str, places: Sequence[Place]
-) -> tuple[AnyArray, AnyArray]:
-    """Return rows of units (k, F) with their inputs moved, and their mean squares (k,)."""
+def _told_apart(
+    network: Network, transports: Mapping[str, Transport], group: str, places: Sequence[Place], width: int
+) -> tuple[AnyArray, AnyArray, NDArray[np.bool_]]:
+    """Return rows of units (k, F) with their inputs moved, their mean squares (k,), and which entries are odd (F,).
+
+    What is sent is split in another width, so that it is compared as shares of what all units send.
+    """
     if not places:
-        return np.zeros((network.units[group], 0)), np.zeros(network.units[group])
-    expected = {name: one.squared if isinstance(one, Spread) else one for name, one in transports.items()}
+        return np.zeros((network.units[group], 0)), np.zeros(network.units[group]), np.zeros(0, dtype=bool)
+    expected = {name: one.squared for name, one in transports.items()}
     spread = any(isinstance(one, Spread) for one in transports.values())
-    parts, totals = [], []
+    parts, totals, odd = [], [], []
     for place in places:
         layout = network.symmetry.layouts[place.array]
         values = dense(network.working[place.array], layout)
+        if place.side == "input" and width != network.units[group]:
+            values = values * (network.units[group] / width)
         xp = array_namespace(values)
-        rows = unit_rows(_moved(values, place, layout, transports, network), layout, place, network.units)
+        moved = _moved(values, place, layout, transports, network)
+        rows = unit_rows(moved, layout, place, network.units)
         parts.append(rows)
+        odd.append(odd_columns(tuple(moved.shape), layout, place))
         if spread:
             squares = unit_rows(_moved(values**2, place, layout, expected, network), layout, place, network.units)
             totals.append(xp.sum(squares, axis=1))
         else:
             totals.append(xp.sum(rows * rows, axis=-1))
     xp = array_namespace(parts[0])
-    return (parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)), sum(totals[1:], start=totals[0])
+    points = parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)
+    return points, sum(totals[1:], start=totals[0]), np.concatenate(odd)
 
 
 def _moved(

@@ -48,6 +48,8 @@ class NetworkEnsemble:
         For every model, what its units give on the same inputs, by group (k, m); for methods that match by these.
     given
         For every model, its number in the list that was handed in, to which options that speak of models refer.
+    placed
+        For every model, where a matching of all groups together puts its units; for methods that start from there.
     """
 
     networks: tuple[Network, ...]
@@ -56,6 +58,7 @@ class NetworkEnsemble:
     reference: int = 0
     activations: tuple[Mapping[str, Array], ...] | None = None
     given: tuple[int, ...] = ()
+    placed: tuple[Mapping[str, Transport], ...] | None = None
 
     @property
     def symmetry(self) -> Symmetry:
@@ -230,9 +233,7 @@ def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mappin
     """Return 1 for entries of an axis whose unit the model has, 0 for the others."""
     return np.concatenate(
         [
-            np.ones(segment.length(units))
-            if segment.group is None
-            else np.tile(np.repeat(transports[segment.group].owned, segment.inner), segment.outer)
+            np.ones(segment.length(units)) if segment.group is None else segment.along(transports[segment.group].owned)
             for segment in axis.segments
         ]
     )

@@ -9,6 +9,7 @@ from consilience.errors import OptionError
 from consilience.methods.base import Method
 from consilience.methods.consensus import Consensus
 from consilience.methods.fedma import FedMA
+from consilience.methods.gromov_wasserstein import GromovFusion
 from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkMethod
 from consilience.methods.optimal_transport import OTFusion
@@ -19,6 +20,7 @@ from consilience.methods.wasserstein import WassersteinFusion
 NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
     Consensus,
     WassersteinFusion,
+    GromovFusion,
     OTFusion,
     ReBasin,
     FedMA,

@@ -13,11 +13,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from consilience.checks import Array, is_number
 from consilience.matching.nested import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.methods.layerwise import Layer, LayerwiseMethod, Rows
+from consilience.methods.network_method import NetworkEnsemble
 from consilience.methods.support import Start, first_support
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.transport import AnyArray, Injection, Spread, Transport
@@ -95,9 +97,13 @@ def squared_costs(support: AnyArray, rows: Rows, model: int) -> Array:
     return np.maximum(costs, 0.0, out=costs)
 
 
-def receiving(transport: Transport, points: AnyArray) -> AnyArray:
-    """Return rows of units (k, F) moved to the fused network (K, F)."""
-    return transport.move(points, 0, "output")
+def receiving(transport: Transport, points: AnyArray, odd: NDArray[np.bool_]) -> AnyArray:
+    """Return rows of units (k, F) moved to the fused network (K, F); only odd entries change sign."""
+    moved = transport.unsigned.move(points, 0, "output")
+    if transport.signs is None or not odd.any():
+        return moved
+    xp = array_namespace(moved)
+    return xp.where(xp.asarray(odd, device=moved.device), transport.move(points, 0, "output"), moved)
 
 
 @dataclass(frozen=True)
@@ -131,12 +137,14 @@ class OTFusion(TransportMethod):
         self.require("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'")
         self.require("normalize", isinstance(self.normalize, bool), "true or false")
 
-    def match(self, bundle: Mapping[str, Rows], weights: Array, reference: int, rng: np.random.Generator) -> Layer:
+    def match(
+        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> Layer:
         """Return plans from every model to the reference."""
         compared = {name: _normalized(rows) if self.normalize else rows for name, rows in bundle.items()}
         support, kept = first_support(self.start, compared, reference, rng)
         transports: list[dict[str, Transport]] = []
-        for model in range(len(weights)):
+        for model in range(len(ensemble.networks)):
             if model == reference and kept:
                 transports.append({n: Injection(np.arange(r.width), r.width) for n, r in bundle.items()})
                 continue

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from array_api_compat import array_namespace
 from consilience.checks import Array
 from consilience.matching.assignment import assign_block
 from consilience.matching.nested import assign_nested
-from consilience.methods.products import Products
+from consilience.methods.products import Products, Worth
 from consilience.networks.axes import Axis, Place
 from consilience.networks.network import Network, square_sum, to_numpy
 from consilience.networks.symmetry import Symmetry
@@ -86,11 +87,24 @@ class Slots:
         Number of slots of every group.
     full
         Whether every model fills every slot.
+    signs
+        Whether units may change sign, where that changes no output.
     """
 
     symmetry: Symmetry
     width: Mapping[str, int]
     full: bool
+    signs: bool = False
+
+    @cached_property
+    def turning(self) -> frozenset[str]:
+        """The groups whose units may change sign: none that has others inside, or lies inside another."""
+        nested = {group.parent for group in self.symmetry.all_groups}
+        return frozenset(
+            group.name
+            for group in self.symmetry.all_groups
+            if self.signs and "sign" in group.actions and group.parent is None and group.name not in nested
+        )
 
     def place(self, network: Network, slots: Mapping[str, Injection]) -> Placed:
         """Return a network in the slots."""
@@ -110,7 +124,7 @@ class Slots:
         known = set(arrays)
         return [place for place in self.symmetry.places(group) if place.array in known]
 
-    def worth(self, one: Placed, others: Others, group: str, places: Sequence[Place]) -> Array:
+    def worth(self, one: Placed, others: Others, group: str, places: Sequence[Place]) -> Worth:
         """Return what it is worth (K, K) to move what `one` has in a slot (rows) into another slot (columns).
 
         Half of what E falls by, divided by a_i, over the given places, all other groups held.
@@ -126,14 +140,15 @@ class Slots:
         places
             The places that count.
         """
-        total: Any = None
+        total: Worth | None = None
         for place in places:
             products = others.products.at(place, one.arrays)
-            total = products if total is None else total + products
+            total = products if total is None else total.plus(products)
         count = self.width[group]
         if total is None:  # units that stand nowhere themselves, only those inside them
-            return np.zeros((count, count))
-        worth = to_numpy(total)
+            nothing = np.zeros((count, count))
+            return Worth(nothing, nothing if group in self.turning else None)
+        worth = Worth(to_numpy(total.even), None if total.odd is None else to_numpy(total.odd))
         if self.full:
             return worth
         held = np.stack([other.slots[group].owned for _, other in others.models])
@@ -146,7 +161,9 @@ class Slots:
                 squares = to_numpy(unit_rows(other.arrays[place.array] ** 2, layout, place, self.width))
                 own[number] += weight * (mine @ alone)
                 theirs += weight * (squares @ alone) * held[number]
-        return (worth - 0.5 * (own.T @ held + theirs)) * one.slots[group].owned[:, None]
+        own_slots = one.slots[group].owned[:, None]
+        even = (worth.even - 0.5 * (own.T @ held + theirs)) * own_slots
+        return Worth(even, None if worth.odd is None else worth.odd * own_slots)
 
     def _alone(self, one: Placed, other: Placed, place: Place) -> Array:
         """Return 1 for entries of a unit's row (F,) that touch no merged unit but those of the place, 0 for others."""
@@ -168,20 +185,20 @@ class Slots:
                 parts.append(np.zeros(segment.length(self.width)))
             else:
                 both = one.slots[segment.group].owned * other.slots[segment.group].owned
-                parts.append(np.tile(np.repeat(both, segment.inner), segment.outer))
+                parts.append(segment.along(both))
         return np.concatenate(parts)
 
     def others(self, models: Sequence[tuple[float, Placed]]) -> Others:
         """Return models that stay, ready to be held against one that moves."""
         if not models:
-            return Others(models, Products(self.symmetry, self.width, {}))
+            return Others(models, Products(self.symmetry, self.width, {}, self.turning))
         arrays = {
             key: models[0][1].arrays[key]
             if len(models) == 1 and models[0][0] == 1.0
             else sum((weight * model.arrays[key] for weight, model in models[1:]), start=models[0][0] * first)
             for key, first in models[0][1].arrays.items()
         }
-        return Others(models, Products(self.symmetry, self.width, arrays))
+        return Others(models, Products(self.symmetry, self.width, arrays, self.turning))
 
     def distance(self, one: Placed, other: Placed, keys: Iterable[str] | None = None) -> float:
         """Return the squared distance of two models over what touches merged units."""
@@ -203,7 +220,7 @@ class Slots:
             total += square_sum(difference * (1.0 - apart))
         return total
 
-    def assign(self, worth: Array, one: Placed, group: str, inside: Mapping[str, Array]) -> dict[str, Injection]:
+    def assign(self, worth: Worth, one: Placed, group: str, inside: Mapping[str, Worth]) -> dict[str, Injection]:
         """Return the best slots for what `one` has, as moves from slot to slot, of a group and the groups inside it.
 
         Parameters
@@ -218,14 +235,16 @@ class Slots:
             Worth of the groups inside it (K_inside, K_inside).
         """
         if inside:
-            found = assign_nested(-worth, {name: -values for name, values in inside.items()})
+            found = assign_nested(-worth.even, {name: -values.even for name, values in inside.items()})
             moves = {name: Injection(slots, self.width[name]) for name, slots in found.inner.items()}
             return {group: Injection(found.outer, self.width[group]), **moves}
-        if self.full:
-            return {group: Injection(assign_block(-worth), self.width[group])}
-        held = np.sort(one.slots[group].slots)
-        columns = assign_block(-worth[held])
+        held = np.arange(self.width[group]) if self.full else np.sort(one.slots[group].slots)
+        columns = assign_block(-worth.best[held])
         target = np.full(self.width[group], -1, dtype=np.int64)
         target[held] = columns
         target[target < 0] = np.setdiff1d(np.arange(self.width[group]), columns)
-        return {group: Injection(target, self.width[group])}
+        signs = None
+        if worth.odd is not None and np.any(worth.odd[held, columns] < 0):
+            signs = np.ones(self.width[group])
+            signs[held] = np.where(worth.odd[held, columns] < 0, -1.0, 1.0)
+        return {group: Injection(target, self.width[group], signs)}

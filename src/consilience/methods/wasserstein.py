@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Labels, is_count
+from consilience.checks import Array, is_count
 from consilience.methods.base import Progress
 from consilience.methods.layerwise import Layer, Rows
 from consilience.methods.network_method import Alignment, NetworkEnsemble
 from consilience.methods.optimal_transport import TransportMethod, receiving, squared_costs
 from consilience.methods.support import first_support
-from consilience.networks.transport import AnyArray, Injection, Spread, Transport, permutation
+from consilience.networks.transport import AnyArray, Injection, Transport
 
 _SETTLED = 1e-6
 """A fall of B below this share ends the iteration over a layer."""
@@ -71,8 +71,11 @@ class WassersteinFusion(TransportMethod):
         best = min(found, key=lambda one: one.objective)
         return replace(best, transports=numbered_as(ensemble.reference, best.transports))
 
-    def match(self, bundle: Mapping[str, Rows], weights: Array, reference: int, rng: np.random.Generator) -> Layer:
+    def match(
+        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> Layer:
         """Return the plans of a barycenter."""
+        weights = ensemble.weights
         support, _ = first_support(self.start, bundle, reference, rng)
         history: list[float] = []
         transports: list[dict[str, Transport]] = []
@@ -92,36 +95,33 @@ class WassersteinFusion(TransportMethod):
             history.append(value)
             if len(history) > 1 and history[-2] - value <= _SETTLED * history[0]:
                 break
-            support = {name: _barycenter(name, rows, weights, transports) for name, rows in bundle.items()}
+            support = {
+                name: barycenter(rows, weights, [own[name] for own in transports]) for name, rows in bundle.items()
+            }
         return Layer(tuple(transports), history, {"iterations": len(history)})
 
 
 def numbered_as(reference: int, transports: Sequence[Mapping[str, Transport]]) -> tuple[dict[str, Transport], ...]:
-    """Return the same fused network with its units in the reference's order, where its units are only renumbered."""
-    orders = {
-        name: one.slots
+    """Return the same fused network with its units as the reference has them, where these are only renumbered."""
+    moves = {
+        name: one.inverse
         for name, one in transports[reference].items()
         if isinstance(one, Injection) and len(one.slots) == one.width
     }
-    return tuple({name: _reordered(one, orders.get(name)) for name, one in own.items()} for own in transports)
-
-
-def _reordered(one: Transport, order: Labels | None) -> Transport:
-    """Return a transport with new unit ``order[u]`` as number u."""
-    if order is None:
-        return one
-    return one.then(permutation(order)) if isinstance(one, Injection) else Spread(one.coupling[order], one.scale)
+    return tuple(
+        {name: one.then(moves[name]) if name in moves else one for name, one in own.items()} for own in transports
+    )
 
 
 def _random_start(method: WassersteinFusion) -> WassersteinFusion:
     return replace(method, start="random")
 
 
-def _barycenter(name: str, rows: Rows, weights: Array, transports: Sequence[Mapping[str, Transport]]) -> AnyArray:
-    """Return the rows (K, F) of least B given the plans: formula (9)."""
+def barycenter(rows: Rows, weights: Array, transports: Sequence[Transport]) -> AnyArray:
+    """Return the rows (K, F) of least B given the plans of all models: formula (9)."""
     moved = [
-        weight * receiving(moves[name], points)
-        for weight, moves, points in zip(weights.tolist(), transports, rows.points, strict=True)
+        weight * receiving(one, points, rows.odd)
+        for weight, one, points in zip(weights.tolist(), transports, rows.points, strict=True)
     ]
     return sum(moved[1:], start=moved[0])
 

@@ -27,6 +27,7 @@ def matched(
     rng: np.random.Generator,
     progress: Progress,
     tolerance: float = 0.0,
+    signs: bool = False,
 ) -> Alignment:
     """Return the best of several descents.
 
@@ -45,8 +46,10 @@ def matched(
         Told about descents.
     tolerance
         A pass over more than two models that lowers E by no more than this share is the last.
+    signs
+        Whether units may change sign, where that changes no output.
     """
-    slots = Slots(ensemble.symmetry, ensemble.target_units, ensemble.same_units)
+    slots = Slots(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs)
     descents: list[Descent] = []
     for number, (start, child) in enumerate(zip(starts, rng.spawn(len(starts)), strict=True)):
         models = first_slots(slots, ensemble, start, child)
@@ -125,12 +128,16 @@ def _by_receiving(slots: Slots, one: Placed, others: Others) -> None:
 def in_order_of(
     reference: int, slots: Sequence[Mapping[str, Injection]], symmetry: Symmetry
 ) -> tuple[dict[str, Injection], ...]:
-    """Return the same placement with slots renumbered so that the reference's units come first, in their own order."""
+    """Return the same placement with slots renumbered so that the reference's units come first, as they are."""
     moves = {}
     for name in symmetry.by_name:
         own = slots[reference][name]
         target = np.full(own.width, -1, dtype=np.int64)
         target[own.slots] = np.arange(len(own.slots))
         target[target < 0] = np.arange(len(own.slots), own.width)
-        moves[name] = Injection(target, own.width)
+        signs = None
+        if own.signs is not None:
+            signs = np.ones(own.width)
+            signs[own.slots] = own.signs
+        moves[name] = Injection(target, own.width, signs)
     return tuple({name: own[name].then(moves[name]) for name in moves} for own in slots)

@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from consilience.checks import Array
+
 Side = Literal["output", "input", "both"]
 """What an axis is to its units: it makes them (rows, biases), reads them (columns), or both (a tied embedding)."""
 
@@ -32,15 +36,27 @@ class Segment:
     inner
         How many neighbouring entries belong to one unit: the positions of a flattened channel. The length of a
         stretch that never moves is ``outer * inner``.
+    odd
+        Which of the ``outer`` copies change sign with the unit; None for all. Of the gates of a recurrent cell only
+        the one that proposes the new state does: a unit of an LSTM or a GRU turns with its sign while its other gates
+        open as before.
     """
 
     group: str | None
     outer: int = 1
     inner: int = 1
+    odd: tuple[int, ...] | None = None
 
     def length(self, units: Mapping[str, int]) -> int:
         """Return how many entries it covers in a network with so many units by group."""
         return self.outer * self.inner * (1 if self.group is None else units[self.group])
+
+    def along(self, values: Array, signed: bool = False) -> Array:
+        """Return a value for every entry, given one for every unit; with `signed`, 1 in copies that are not odd."""
+        copies = np.repeat(values, self.inner)
+        if not signed or self.odd is None:
+            return np.tile(copies, self.outer)
+        return np.concatenate([copies if n in self.odd else np.ones_like(copies) for n in range(self.outer)])
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,10 @@ def group_all(record: Record, arrays: Mapping[str, tuple[AxisTerms, ...]], order
     units = _Units(record, laid, order)
     layouts = {}
     for name, axes in laid.items():
-        made = tuple(Axis(units.segments(axis), record.side_of(name, number)) for number, axis in enumerate(axes))
+        made = tuple(
+            Axis(units.segments(axis, record.odd.get((name, number))), record.side_of(name, number))
+            for number, axis in enumerate(axes)
+        )
         layouts[name] = Layout(made, dense[name][1] if name in dense else 1)
     return Found(layouts, tuple(_told(units.groups(), layouts)))
 
@@ -180,8 +183,8 @@ class _Units:
         inner = {at for one, parent in self._parents.items() if id(parent) == key for at in self._touched[one]}
         return not set(self._touched[key]) <= inner
 
-    def segments(self, axis: AxisTerms) -> tuple[Segment, ...]:
-        """Return an axis in segments."""
+    def segments(self, axis: AxisTerms, odd: tuple[int, ...] | None) -> tuple[Segment, ...]:
+        """Return an axis in segments, of whose copies of units `odd` change sign with these (all, if it is None)."""
         found: list[Segment] = []
         for term in resolve(axis):
             moving = [n for n, factor in enumerate(term) if isinstance(factor, Atom) and not factor.fixed]
@@ -191,7 +194,7 @@ class _Units:
             last = term[moving[-1]]
             assert isinstance(last, Atom)  # noqa: S101  (moving holds the places of atoms)
             group = self._names[id(find(last))]
-            found.append(Segment(group, _size(term[: moving[0]]), _size(term[moving[-1] + 1 :])))
+            found.append(Segment(group, _size(term[: moving[0]]), _size(term[moving[-1] + 1 :]), odd))
         return tuple(found)
 
     def groups(self) -> tuple[Group, ...]:

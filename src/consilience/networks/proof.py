@@ -212,7 +212,8 @@ def _holding(
 
     def holds(names: Sequence[str]) -> bool:
         factors = _factors({name: units[name] for name in names}, action, rng)
-        tries = ((bench, _multiplied(bench.arrays, symmetry, units, one)) for one in factors for bench in benches)
+        signed = action == "sign"
+        tries = ((b, _multiplied(b.arrays, symmetry, units, one, signed)) for one in factors for b in benches)
         return all(bench.stays(arrays) for bench, arrays in tries)
 
     held: set[str] = set()
@@ -253,7 +254,11 @@ def _factors(counts: Mapping[str, int], action: Action, rng: np.random.Generator
 
 
 def _multiplied(
-    arrays: Mapping[str, Tensor], symmetry: Symmetry, units: Mapping[str, int], factors: Mapping[str, Array]
+    arrays: Mapping[str, Tensor],
+    symmetry: Symmetry,
+    units: Mapping[str, int],
+    factors: Mapping[str, Array],
+    signed: bool,
 ) -> dict[str, Tensor]:
     """Return arrays with what makes units multiplied and what reads them divided by factors."""
     made = {}
@@ -262,7 +267,8 @@ def _multiplied(
         if any(segment.group in factors for axis in layout.axes for segment in axis.segments):
             values = dense(array, layout)
             for number, axis in enumerate(layout.axes):
-                vector = torch.as_tensor(_along(axis, units, factors), dtype=array.dtype, device=array.device)
+                along = _along(axis, units, factors, signed)
+                vector = torch.as_tensor(along, dtype=array.dtype, device=array.device)
                 vector = vector.reshape(-1, *[1] * (values.ndim - number - 1))
                 values = values / vector if axis.side == "input" else values * vector
             made[name] = undense(values, layout)
@@ -271,12 +277,10 @@ def _multiplied(
     return made
 
 
-def _along(axis: Axis, units: Mapping[str, int], factors: Mapping[str, Array]) -> Array:
+def _along(axis: Axis, units: Mapping[str, int], factors: Mapping[str, Array], signed: bool) -> Array:
     """Return the factor of every entry of an axis."""
     parts = [
-        np.ones(s.length(units))
-        if s.group is None or s.group not in factors
-        else np.tile(np.repeat(factors[s.group], s.inner), s.outer)
+        np.ones(s.length(units)) if s.group is None or s.group not in factors else s.along(factors[s.group], signed)
         for s in axis.segments
     ]
     return np.concatenate(parts)

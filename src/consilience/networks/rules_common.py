@@ -74,6 +74,8 @@ class Record:
         Axes of blocks of channels: those of grouped convolutions and group normalisation.
     dense
         For the weight of a grouped convolution, the axes of the dense weight and the number of blocks.
+    odd
+        For axes of arrays that hold several copies of their units, the copies that change sign with these, if not all.
     notes
         What could not be looked through.
     """
@@ -86,6 +88,7 @@ class Record:
     heads: list[AxisTerms] = field(default_factory=list)
     blocks: list[AxisTerms] = field(default_factory=list)
     dense: dict[str, tuple[tuple[AxisTerms, ...], int]] = field(default_factory=dict)
+    odd: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def side(self, value: Value, number: int, side: str) -> None:
@@ -93,6 +96,11 @@ class Record:
         if not value.data:
             for origin in value.origins[number]:
                 self.sides.setdefault(origin, set()).add(side)
+
+    def flips(self, value: Value, number: int, copies: tuple[int, ...]) -> None:
+        """Write down which copies of its units change sign with them along an axis, if it is one of an array."""
+        for origin in value.origins[number]:
+            self.odd[origin] = copies
 
     def side_of(self, array: str, number: int) -> Side:
         """Return what an axis of an array is to its units, after all that was seen."""

@@ -9,6 +9,8 @@ from consilience.networks.rules_common import Call, Record, Rule, Value
 from consilience.networks.rules_pieces import lone
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+_PROPOSING = {4: (2,), 3: (2,)}
+"""By number of gates, the one that proposes the new state: with its sign the state changes sign, and nothing else."""
 
 
 def _cell(record: Record, read: AxisTerms, arrays: Sequence[Value], gates: int) -> tuple[AxisTerms, AxisTerms]:
@@ -25,6 +27,8 @@ def _cell(record: Record, read: AxisTerms, arrays: Sequence[Value], gates: int) 
     for array in (made, recurrent, *biases):
         record.atoms.join(stacked, array.axes[0])
         record.side(array, 0, "output")
+        if gates in _PROPOSING:
+            record.flips(array, 0, _PROPOSING[gates])
     record.atoms.join(read, made.axes[1])
     for array in (made, recurrent):
         record.side(array, 1, "input")

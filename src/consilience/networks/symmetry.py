@@ -181,6 +181,14 @@ def _of(layout: Layout, units: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {units[name]}" for name in names) or "none"
 
 
+def _axis_to_json(axis: Axis) -> dict[str, Any]:
+    """Return an axis as JSON values, with the odd copies of its segments where not all are odd."""
+    found: dict[str, Any] = {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
+    if any(segment.odd is not None for segment in axis.segments):
+        found["odd"] = [None if segment.odd is None else list(segment.odd) for segment in axis.segments]
+    return found
+
+
 def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
     """Return a symmetry as JSON values."""
     return {
@@ -198,10 +206,7 @@ def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
         "arrays": {
             name: {
                 "blocks": layout.blocks,
-                "axes": [
-                    {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
-                    for axis in layout.axes
-                ],
+                "axes": [_axis_to_json(axis) for axis in layout.axes],
             }
             for name, layout in symmetry.layouts.items()
         },

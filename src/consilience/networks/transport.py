@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
-from consilience.networks.axes import Axis, Layout, Place, Side
+from consilience.networks.axes import Axis, Layout, Place, Segment, Side
 
 AnyArray = Any
 """An array of any library that follows the array API: NumPy, torch on a CPU, torch on a GPU."""
@@ -35,10 +37,13 @@ class Injection:
         The new number of each old unit (k_old,), all different.
     width
         Number of new units, at least k_old; equal to it for a permutation.
+    signs
+        1 or -1 for each old unit (k_old,): whether it changes sign on its way; None where none does.
     """
 
     slots: Labels
     width: int
+    signs: Array | None = None
 
     @cached_property
     def owned(self) -> Array:
@@ -56,8 +61,12 @@ class Injection:
 
     @cached_property
     def unmoved(self) -> bool:
-        """Whether every unit stays where it is."""
-        return len(self.slots) == self.width and bool(np.array_equal(self.slots, np.arange(self.width)))
+        """Whether every unit stays where it is, as it is."""
+        return (
+            self.signs is None
+            and len(self.slots) == self.width
+            and bool(np.array_equal(self.slots, np.arange(self.width)))
+        )
 
     @property
     def labels(self) -> Labels:
@@ -66,13 +75,34 @@ class Injection:
 
     def then(self, later: Injection) -> Injection:
         """Return this transport followed by another."""
-        return Injection(later.slots[self.slots], later.width)
+        signs = self.signs
+        if later.signs is not None:
+            signs = later.signs[self.slots] * (1.0 if signs is None else signs)
+        return Injection(later.slots[self.slots], later.width, signs)
+
+    @property
+    def inverse(self) -> Injection:
+        """The transport that undoes a permutation."""
+        return Injection(self.order, self.width, None if self.signs is None else self.signs[self.order])
+
+    @property
+    def unsigned(self) -> Injection:
+        """The same without changes of sign: how squares move, and what is the same for either sign."""
+        return self if self.signs is None else Injection(self.slots, self.width)
+
+    @property
+    def squared(self) -> Injection:
+        """How squares of weights move on the input side."""
+        return self.unsigned
 
     def move(self, values: AnyArray, axis: int, _side: Side) -> AnyArray:
         """Return an array with the units along an axis of length k_old moved; places without a unit are zero."""
         if self.unmoved:
             return values
         xp = array_namespace(values)
+        if self.signs is not None:
+            signs = xp.asarray(self.signs, dtype=values.dtype, device=values.device)
+            values = values * xp.reshape(signs, (-1, *[1] * (values.ndim - axis - 1)))
         if self.width > len(self.slots):
             shape = list(values.shape)
             shape[axis] = 1
@@ -91,10 +121,13 @@ class Spread:
     scale
         What the columns of the input side sum to: 1 splits what units send. Formula (9) as printed averages instead,
         which is k_new / k_old.
+    signs
+        1 or -1 for each new and old unit (k_new, k_old): whether what goes this way changes sign; None where none does.
     """
 
     coupling: Array
     scale: float = 1.0
+    signs: Array | None = None
 
     @property
     def width(self) -> int:
@@ -114,13 +147,28 @@ class Spread:
 
     @cached_property
     def receiving(self) -> Array:
-        """The output side (k_new, k_old): rows sum to 1."""
-        return self.coupling / self.coupling.sum(axis=1, keepdims=True)
+        """The output side (k_new, k_old): rows sum to 1, apart from signs."""
+        return self._signed(self.coupling / self.coupling.sum(axis=1, keepdims=True))
 
     @cached_property
     def sending(self) -> Array:
-        """The input side (k_new, k_old): columns sum to `scale`."""
-        return self.coupling * (self.scale / self.coupling.sum(axis=0, keepdims=True))
+        """The input side (k_new, k_old): columns sum to `scale`, apart from signs."""
+        return self._signed(self.coupling * (self.scale / self.coupling.sum(axis=0, keepdims=True)))
+
+    def _signed(self, values: Array) -> Array:
+        return values if self.signs is None else values * self.signs
+
+    def then(self, later: Injection) -> Spread:
+        """Return this transport followed by a permutation."""
+        signs = None if self.signs is None else self.signs[later.order]
+        if later.signs is not None:
+            signs = later.signs[later.order, None] * (np.ones_like(self.coupling) if signs is None else signs)
+        return Spread(self.coupling[later.order], self.scale, signs)
+
+    @property
+    def unsigned(self) -> Spread:
+        """The same without changes of sign."""
+        return self if self.signs is None else Spread(self.coupling, self.scale)
 
     @property
     def squared(self) -> Spread:
@@ -199,7 +247,8 @@ def move_axis(
         return transports[str(axis.segments[0].group)].move(values, number, side)
     xp = array_namespace(values)
     before, after = tuple(values.shape[:number]), tuple(values.shape[number + 1 :])
-    pieces, start = [], 0
+    pieces: list[AnyArray] = []
+    start = 0
     for segment in axis.segments:
         length = segment.length(units)
         piece = values[(slice(None),) * number + (slice(start, start + length),)]
@@ -207,10 +256,26 @@ def move_axis(
         one = None if segment.group is None else transports.get(segment.group)
         if one is not None:
             split = (*before, segment.outer, length // (segment.outer * segment.inner), segment.inner, *after)
-            moved = one.move(xp.reshape(piece, split), number + 1, side)
+            moved = _move_copies(xp.reshape(piece, split), number, segment, one, side)
             piece = xp.reshape(moved, (*before, segment.outer * one.width * segment.inner, *after))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=number)
+
+
+def _move_copies(values: AnyArray, number: int, segment: Segment, one: Transport, side: Side) -> AnyArray:
+    """Return an array with units along axis ``number + 1`` moved, where axis `number` counts the copies of a segment.
+
+    Copies that are not odd move without changes of sign.
+    """
+    if one.signs is None or segment.odd is None:
+        return one.move(values, number + 1, side)
+    xp = array_namespace(values)
+    before = (slice(None),) * number
+    copies = [
+        (one if copy in segment.odd else one.unsigned).move(values[(*before, slice(copy, copy + 1))], number + 1, side)
+        for copy in range(segment.outer)
+    ]
+    return xp.concat(copies, axis=number)
 
 
 def move(values: AnyArray, layout: Layout, transports: Mapping[str, Transport], units: Mapping[str, int]) -> AnyArray:
@@ -221,6 +286,16 @@ def move(values: AnyArray, layout: Layout, transports: Mapping[str, Transport], 
     for number, axis in enumerate(layout.axes):
         moved = move_axis(moved, number, axis, transports, units)
     return undense(moved, layout)
+
+
+def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray[np.bool_]:
+    """Return which entries of `unit_rows` change sign with the unit (F,), for a dense array of this shape."""
+    segment = layout.axes[place.axis].segments[place.segment]
+    odd = np.zeros(
+        (prod(shape[: place.axis]), segment.outer, segment.inner * prod(shape[place.axis + 1 :])), dtype=bool
+    )
+    odd[:, slice(None) if segment.odd is None else list(segment.odd)] = True
+    return odd.ravel()
 
 
 def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str, int]) -> AnyArray:

@@ -1,0 +1,67 @@
+"""The weights among the units of one group: hidden-to-hidden matrices, which are indexed twice by the same units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.networks.axes import Place, Segment
+from consilience.networks.network import to_numpy
+from consilience.networks.symmetry import Symmetry
+from consilience.networks.transport import AnyArray
+
+
+@dataclass(frozen=True, eq=False)
+class Among:
+    """Weights among the units of a group.
+
+    Parameters
+    ----------
+    matrices
+        One for each gate (G, k, k): what a unit (row) receives from a unit (column).
+    flips
+        For every gate, whether its rows change sign with the unit that receives (G,).
+    """
+
+    matrices: Array
+    flips: tuple[bool, ...]
+
+
+def loops(symmetry: Symmetry, group: str) -> list[tuple[Place, Place]]:
+    """Return the arrays that hold a group on two axes, and nothing else that moves: (rows, columns) of each."""
+    by_array: dict[str, list[Place]] = {}
+    for place in symmetry.places(group):
+        by_array.setdefault(place.array, []).append(place)
+    found = []
+    for array, places in by_array.items():
+        layout = symmetry.layouts[array]
+        alone = all(len(layout.axes[place.axis].segments) == 1 for place in places)
+        if len(places) != 2 or not alone or layout.blocks > 1 or symmetry.beside(places[0]) != {group}:
+            continue
+        rows, columns = sorted(places, key=lambda place: place.side == "input")
+        if rows.axis != columns.axis and _segment(symmetry, columns).odd is None:
+            found.append((rows, columns))
+    return found
+
+
+def weights_among(symmetry: Symmetry, arrays: Mapping[str, AnyArray], group: str, count: int) -> Among | None:
+    """Return the weights among the units of a group of so many, float64; None where there are none."""
+    matrices, flips = [], []
+    for rows, columns in loops(symmetry, group):
+        if rows.array not in arrays:
+            continue
+        made, read = _segment(symmetry, rows), _segment(symmetry, columns)
+        values = np.moveaxis(to_numpy(arrays[rows.array]), (rows.axis, columns.axis), (0, 1))
+        split = values.reshape(made.outer, count, made.inner, read.outer, count, read.inner, -1)
+        gates = split.transpose(0, 2, 3, 5, 6, 1, 4)
+        matrices.append(gates.reshape(-1, count, count))
+        each = len(matrices[-1]) // made.outer
+        flips += [made.odd is None or copy in made.odd for copy in range(made.outer) for _ in range(each)]
+    return Among(np.concatenate(matrices), tuple(flips)) if matrices else None
+
+
+def _segment(symmetry: Symmetry, place: Place) -> Segment:
+    return symmetry.layouts[place.array].axes[place.axis].segments[place.segment]

@@ -1,0 +1,285 @@
+"""Gromov-Wasserstein-barycenter fusion: recurrent layers matched by their hidden-to-hidden weights too.
+
+The hidden-to-hidden matrices H of a layer are indexed twice by the coupling of its units, so a layer of the fused
+network minimises, with all gates under one coupling, equation (10) of the Wasserstein paper:
+
+    B = sum_i a_i [ < C_i, P_i > + alpha < L(H, H_i) (x) P_i, P_i > ],
+
+C_i as in WB fusion. Couplings and the layer are found in turn. Layers without such weights are those of WB fusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.checks import Array, is_number
+from consilience.matching.gromov import (
+    FusedGromov,
+    Plan,
+    Solution,
+    alternating,
+    conditional_gradient,
+    is_permutation,
+    mirror_descent,
+)
+from consilience.methods.among import Among, loops, weights_among
+from consilience.methods.base import Progress
+from consilience.methods.layerwise import Layer, Rows
+from consilience.methods.looped import moved_by
+from consilience.methods.network_method import Alignment, NetworkEnsemble
+from consilience.methods.optimal_transport import squared_costs
+from consilience.methods.support import first_support
+from consilience.methods.wasserstein import WassersteinFusion, barycenter
+from consilience.methods.weight_matching import matched
+from consilience.networks.network import to_numpy
+from consilience.networks.symmetry import Symmetry
+from consilience.networks.transport import AnyArray, Injection, Spread, Transport
+
+Mode = Literal["exact", "paper", "mirror"]
+First = Literal["input", "uniform", "matching"]
+
+_SETTLED = 1e-6
+"""A fall of B below this share ends the iteration over a layer."""
+_MATCHING_PASSES = 100
+
+
+@dataclass(frozen=True)
+class GromovFusion(WassersteinFusion):
+    """Find every layer as a Wasserstein barycenter, recurrent ones as a fused Gromov-Wasserstein barycenter.
+
+    Parameters
+    ----------
+    mode
+        How couplings of recurrent units are found: "exact" descends B by conditional gradients and ends in permutations
+        where widths agree; "paper" repeats equation (43), which for matrices that are not symmetric is no descent;
+        "mirror" descends B by multiplicative steps, which keeps couplings soft.
+    alpha
+        What the hidden-to-hidden term counts, with both terms divided by their means over all pairs of units; None lets
+        every weight count alike. What it is in equation (10), and in the published code, is in the details.
+    starts
+        Couplings to start from, of which the best by B is kept: "input" ignores the hidden-to-hidden weights,
+        "uniform" couples all alike, "matching" is weight matching over all places of all groups (same widths only).
+    sent
+        Whether what units send counts too, where its readers are known: the weights of a decoder.
+    signs
+        Whether units may change sign where that changes no output (tanh units, and the units of LSTMs and GRUs with
+        their proposing gate); None for wherever the mode is "exact", the only one that can.
+
+    References
+    ----------
+    The Wasserstein-barycenter paper, algorithm 2 with equations (10) and (37) to (46); Peyre, Cuturi, Solomon (2016),
+    "Gromov-Wasserstein averaging of kernel and distance matrices", ICML.
+    """
+
+    name: ClassVar[str] = "gwb"
+    summary: ClassVar[str] = "WB fusion that matches recurrent units by their hidden-to-hidden weights too"
+    needs: ClassVar[str] = "networks of one architecture with RNN, LSTM or GRU layers, widths may differ"
+    gives: ClassVar[str] = "one network of any width"
+    paper: ClassVar[str] = "akash2022"
+
+    mode: Mode = "exact"
+    alpha: float | None = None
+    starts: tuple[First, ...] = ("input", "uniform", "matching")
+    sent: bool = True
+    signs: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        starts: Any = self.starts  # options from files and the command line are lists or texts
+        object.__setattr__(self, "starts", (starts,) if isinstance(starts, str) else tuple(starts))
+        self.require("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations")
+        self.require("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'")
+        self.require("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None")
+        known = bool(self.starts) and set(self.starts) <= {"input", "uniform", "matching"}
+        self.require("starts", known, "some of 'input', 'uniform' and 'matching'")
+        self.require("sent", isinstance(self.sent, bool), "true or false")
+        self.require("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None")
+        self.require("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs")
+        self.require("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy")
+
+    @property
+    def counts_sent(self) -> bool:
+        """Whether what units send counts too."""
+        return self.sent
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Pass over the network as often as asked, and keep the best."""
+        recurrent = any(loops(ensemble.symmetry, name) for name in ensemble.symmetry.by_name)
+        if recurrent and "matching" in self.starts and ensemble.same_units and len(ensemble.networks) > 1:
+            child = rng.spawn(1)[0]
+            turning = self.mode == "exact" and self.signs is not False
+            found = matched(ensemble, ["receiving"], _MATCHING_PASSES, child, lambda _done, _all: None, signs=turning)
+            ensemble = replace(ensemble, placed=found.transports)
+        return super().align(ensemble, rng, progress)
+
+    def match(
+        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> Layer:
+        """Return the plans of a barycenter."""
+        group, *inside = bundle
+        among = [
+            weights_among(network.symmetry, network.working, group, network.units[group])
+            for network in ensemble.networks
+        ]
+        if inside or any(one is None for one in among):
+            return super().match(bundle, ensemble, reference, rng)
+        hidden = _in_density([one for one in among if one is not None], bundle[group].width, self.paper_scaling)
+        signed = self.mode == "exact" and self.signs is not False and can_turn(ensemble.symmetry, group)
+        return self._barycenter(group, bundle[group], hidden, ensemble, reference, signed, rng)
+
+    def _barycenter(
+        self,
+        group: str,
+        rows: Rows,
+        among: Sequence[Among],
+        ensemble: NetworkEnsemble,
+        reference: int,
+        signed: bool,
+        rng: np.random.Generator,
+    ) -> Layer:
+        """Return the couplings of one recurrent layer, found in turn with the layer."""
+        first, kept = first_support(self.start, {group: rows}, reference, rng)
+        support, left = first[group], among[reference].matrices
+        if not kept:  # nothing is known of what drawn units have among themselves until they are coupled
+            plans = [
+                _problem(support, None, rows, one, model, 0.0, signed).by_costs() for model, one in enumerate(among)
+            ]
+            support, left = self._layer(rows, among, ensemble.weights, [self._transport(plan) for plan in plans])
+        alpha, told = self._alpha(support, left, rows, among, ensemble.weights)
+        solved: list[Solution] = []
+        steps = np.zeros(len(among), dtype=np.int64)
+        history: list[float] = []
+        transports: list[Transport] = []
+        for _ in range(self.max_iterations):
+            problems = [_problem(support, left, rows, one, model, alpha, signed) for model, one in enumerate(among)]
+            if solved:
+                trial = [self._solve(problem, [before.plan]) for problem, before in zip(problems, solved, strict=True)]
+            else:
+                trial = [
+                    self._solve(problem, self._first_plans(problem, group, ensemble, reference, model))
+                    for model, problem in enumerate(problems)
+                ]
+            steps += [len(one.history) - 1 for one in trial]
+            value = float(ensemble.weights @ [one.objective for one in trial])
+            if history and value > history[-1]:  # equation (43) is no descent
+                break
+            solved, transports = trial, [self._transport(one.plan) for one in trial]
+            history.append(value)
+            if len(history) > 1 and history[-2] - value <= _SETTLED * history[0]:
+                break
+            support, left = self._layer(rows, among, ensemble.weights, transports)
+        facts = {"iterations": len(history), "steps": steps.tolist(), "signs": signed, **told}
+        return Layer(tuple({group: one} for one in transports), history, facts)
+
+    def _solve(self, problem: FusedGromov, starts: Sequence[Plan]) -> Solution:
+        """Return the best solution from several starts; never worse than a start that is a permutation."""
+        found = []
+        for start in starts:
+            if self.mode == "exact":
+                found.append(conditional_gradient(problem, start))
+                if problem.square and is_permutation(start) and found[-1].objective > found[-1].history[0]:
+                    found.append(Solution(start, found[-1].history[:1], converged=True))
+            elif self.mode == "paper":
+                found.append(alternating(problem, start, self.epsilon))
+            else:
+                inside = Plan(0.5 * (start.mass + problem.uniform().mass))  # mass that is zero would stay so
+                found.append(mirror_descent(problem, inside))
+        return min(found, key=lambda one: one.objective)
+
+    def _first_plans(
+        self, problem: FusedGromov, group: str, ensemble: NetworkEnsemble, reference: int, model: int
+    ) -> list[Plan]:
+        """Return the couplings to start from."""
+        plans = []
+        for start in self.starts:
+            if start == "input":
+                plans.append(problem.by_costs())
+            elif start == "uniform":
+                plans.append(problem.uniform())
+            elif ensemble.placed is not None and problem.square:
+                base, own = (ensemble.placed[i][group] for i in (reference, model))
+                if isinstance(base, Injection) and isinstance(own, Injection):
+                    plans.append(_plan_of(own.then(base.inverse), problem.odd is not None))
+        return plans or [problem.by_costs()]
+
+    def _transport(self, plan: Plan) -> Transport:
+        """Return how a coupling moves units."""
+        width, count = plan.mass.shape
+        if width == count and is_permutation(plan):
+            return moved_by(plan)
+        each = None if plan.signed is None else np.where(plan.signed < 0, -1.0, 1.0)
+        return Spread(plan.mass, width / count if self.paper_scaling else 1.0, each)
+
+    def _layer(
+        self, rows: Rows, among: Sequence[Among], weights: Array, transports: Sequence[Transport]
+    ) -> tuple[AnyArray, Array]:
+        """Return the layer of least B given the couplings: rows by formula (45), weights among units by (46)."""
+        hidden = np.zeros((len(among[0].matrices), rows.width, rows.width))
+        for weight, one, transport in zip(weights.tolist(), among, transports, strict=True):
+            columns = transport.move(one.matrices, 2, "output")
+            even, odd = (each.move(columns, 1, "output") for each in (transport.unsigned, transport))
+            hidden += weight * np.where(np.array(one.flips)[:, None, None], odd, even)
+        return barycenter(rows, weights, transports), hidden
+
+    def _alpha(
+        self, support: AnyArray, left: Array, rows: Rows, among: Sequence[Among], weights: Array
+    ) -> tuple[float, dict[str, Any]]:
+        """Return what the second term is multiplied by, and what that is by other conventions."""
+        problems = [_problem(support, left, rows, one, model, 1.0, False) for model, one in enumerate(among)]
+        first = float(weights @ [one.costs.mean() for one in problems])
+        second = float(weights @ [one.constant - 2.0 * _mean_product(one) for one in problems])
+        alike = float(rows.width)
+        ratio = second / first if first > 0 else 0.0
+        alpha = alike if self.alpha is None or ratio == 0.0 else self.alpha / ratio
+        inputs = max(1.0, rows.points[0].shape[1] / len(left))
+        return alpha, {
+            "alpha": alpha * ratio if ratio else None,
+            "alpha_as_printed": alpha / inputs,
+            "alpha_as_published_code": alpha,
+        }
+
+
+def can_turn(symmetry: Symmetry, group: str) -> bool:
+    """Return whether the units of a group may change sign."""
+    return "sign" in symmetry.by_name[group].actions
+
+
+def _in_density(among: Sequence[Among], width: int, paper_scaling: bool) -> list[Among]:
+    """Return weights among units that sum alike in every width, since what units send is split."""
+    if paper_scaling:
+        return list(among)
+    return [Among(one.matrices * (one.matrices.shape[1] / width), one.flips) for one in among]
+
+
+def _problem(
+    support: AnyArray, left: Array | None, rows: Rows, among: Among, model: int, alpha: float, signed: bool
+) -> FusedGromov:
+    """Return what couples one model to the layer, of which the weights among units may not be known yet."""
+    costs = squared_costs(support, rows, model)
+    right = among.matrices
+    if left is None:
+        left, right = np.zeros((0, rows.width, rows.width)), right[:0]
+    if not signed:
+        return FusedGromov(costs, left, right, alpha)
+    own = rows.points[model]
+    odd = np.flatnonzero(rows.odd)
+    products = to_numpy(support)[:, odd] @ to_numpy(own)[:, odd].T
+    return FusedGromov(costs + 2.0 * products, left, right, alpha, products, among.flips)
+
+
+def _mean_product(problem: FusedGromov) -> float:
+    """Return sum_g < H P H', P > at the uniform plan."""
+    return float(np.einsum("g,g->", problem.left.mean(axis=(1, 2)), problem.right.mean(axis=(1, 2))))
+
+
+def _plan_of(moved: Injection, signed: bool) -> Plan:
+    """Return a permutation as a coupling."""
+    mass = np.zeros((moved.width, moved.width))
+    mass[moved.slots, np.arange(moved.width)] = 1.0 / moved.width
+    if not signed:
+        return Plan(mass)
+    return Plan(mass, mass if moved.signs is None else mass * moved.signs)
