@@ -11,6 +11,7 @@ from tests.fusable_nets import proved
 METHODS = {
     "ot": cs.OTFusion(),
     "wb": cs.WassersteinFusion(),
+    "gwb": cs.GromovFusion(),
     "rebasin": cs.ReBasin(),
     "consensus": cs.Consensus(refit=False),
     "fedma": cs.FedMA(shrink=False),
@@ -30,7 +31,7 @@ every_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METH
 every_variant = pytest.mark.parametrize("method", [*METHODS.values(), *VARIANTS.values()], ids=[*METHODS, *VARIANTS])
 # Whether units match is asked of one layer after another, so that no numbering has a say; the others start their
 # descent from the models as they are numbered.
-LAYERWISE = ["ot", "wb", "fedma"]
+LAYERWISE = ["ot", "wb", "gwb", "fedma"]
 # What entropic plans may miss their marginals by.
 MARGINALS = 1e-6
 

@@ -152,7 +152,7 @@ RECIPES = {
     "resnet20": Recipe(architectures.resnet20, cifar10, SGD_CIFAR, 0.1, 64, 8, **CIFAR, arguments={"width": 0.5}),
 }
 ADAM = partial(torch.optim.Adam, weight_decay=1e-4)
-for _cell, _epochs in (("rnn", (8, 4, 6, 6)), ("lstm", (5, 3, 3, 3)), ("gru", (4, 3, 3, 3))):
+for _cell, _epochs in (("rnn", (8, 12, 6, 6)), ("lstm", (5, 7, 3, 3)), ("gru", (4, 7, 3, 3))):
     RECIPES[f"mnist_{_cell}"] = Recipe(
         recurrent_networks.RowReader, mnist_rows, ADAM, 1e-3, 64, _epochs[0], arguments={"cell": _cell}
     )
@@ -161,7 +161,7 @@ for _cell, _epochs in (("rnn", (8, 4, 6, 6)), ("lstm", (5, 3, 3, 3)), ("gru", (4
             recurrent_networks.TextReader,
             _texts,
             ADAM,
-            3e-4 if _cell == "rnn" else 1e-3,
+            3e-4 if _cell == "rnn" and _texts is not sst2 else 1e-3,
             64,
             _passes,
             arguments={"cell": _cell, "classes": _classes},

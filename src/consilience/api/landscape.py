@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from consilience.landscape import Barrier, Plane
 
-_MADE_UP, _MADE_UP_IMAGES = 5000, 1000
-"""Inputs made up to fit layers on; of images fewer do, since each has many patches. More gained nothing."""
+_MADE_UP, _MADE_UP_SEQUENCES, _MADE_UP_IMAGES = 5000, 2000, 1000
+"""Inputs made up to fit layers on; the more steps or patches one has, the fewer do. More gained nothing."""
 
 _AGREED = 1e-9
 """Models whose units differ by no more than this share of their squares are the same but for rounding."""
@@ -194,8 +194,8 @@ def _from_moments(
 def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Generator) -> NetworkFusion:
     """Return the fusion with every layer fitted to what the models answer, on inputs or on made-up ones.
 
-    Where the networks are no modules, take something else than one tensor of numbers, or start with a layer that no
-    inputs can be made up for, the average stays, and ``details["refit"]`` says why.
+    Where the networks are no modules, take something else than one tensor of numbers or words, or start with a layer
+    that no inputs can be made up for, the average stays, and ``details["refit"]`` says why.
     """
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
         return replace(fusion, details={**fusion.details, "refit": "not needed: no two units were merged"})
@@ -209,9 +209,10 @@ def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Ge
     try:
         if one is None:
             raise UnsupportedError("example= is missing, an input that the networks take")
-        if not hasattr(one, "shape") or not is_floating(one):
-            raise UnsupportedError("the networks take something else than one tensor of numbers")
-        count = _MADE_UP if one.ndim == 2 else _MADE_UP_IMAGES
+        if not hasattr(one, "shape"):
+            raise UnsupportedError("the networks take something else than one tensor of numbers or words")
+        axes = one.ndim + (not is_floating(one))  # a word becomes a vector
+        count = _MADE_UP if axes == 2 else _MADE_UP_SEQUENCES if axes == 3 else _MADE_UP_IMAGES
         made = landscape.synthetic_inputs(aligned, weights, one, count, rng) if inputs is None else inputs
         found = landscape.refit(fused, aligned, weights, made, rng=rng)
     except (InputError, UnsupportedError) as error:

@@ -24,7 +24,7 @@ from consilience.methods.network_methods import make_network_method
 from consilience.models.network_given import Gathered, GivenNetwork, canonical_order, gather_networks, with_symmetry
 from consilience.models.torch_network import arrays_of_module, is_module
 from consilience.networks.symmetry import Symmetry
-from consilience.networks.transport import Spread, Transport
+from consilience.networks.transport import Injection, Spread, Transport
 from consilience.result.networks import NetworkFusion, NetworkInput
 
 if TYPE_CHECKING:
@@ -168,10 +168,20 @@ def _matching(group: str, transports: Sequence[Mapping[str, Transport]]) -> Matc
     labels = np.concatenate([one.labels for one in own])
     owner = np.repeat(np.arange(len(own)), [len(one.labels) for one in own])
     width = own[0].width
+    signs = None
+    if any(one.signs is not None for one in own):
+        signs = np.concatenate([_signs(one) for one in own])
     if not any(isinstance(one, Spread) for one in own):
-        return Matching(labels, owner, width)
+        return Matching(labels, owner, width, signs=signs)
     parts = [one.coupling.T if isinstance(one, Spread) else np.eye(width)[one.slots] / len(one.slots) for one in own]
-    return Matching(labels, owner, width, np.concatenate(parts))
+    return Matching(labels, owner, width, np.concatenate(parts), signs=signs)
+
+
+def _signs(one: Transport) -> Array:
+    """Return the sign with which each unit goes where it mostly goes (k,)."""
+    if one.signs is None:
+        return np.ones(len(one.labels))
+    return one.signs if isinstance(one, Injection) else one.signs[one.labels, np.arange(len(one.labels))]
 
 
 def _provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) -> dict[str, Any]:

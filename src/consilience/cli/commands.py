@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,12 +37,17 @@ def methods() -> None:
         _describe(network_kind)
 
 
+def _as_told(value: Any) -> str:
+    """Return a default as one would set it."""
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
 def _describe(kind: type[Method] | type[NetworkMethod]) -> None:
     click.echo(f"{kind.name:12} {kind.summary}")
     click.echo(f"{'':12} needs: {kind.needs}")
     click.echo(f"{'':12} gives: {kind.gives}")
     click.echo(f"{'':12} paper: {kind.paper}")
-    options = [f"{o.name}={'...' if o.default is MISSING else o.default}" for o in fields(kind)]
+    options = [f"{o.name}={'...' if o.default is MISSING else _as_told(o.default)}" for o in fields(kind)]
     click.echo(f"{'':12} options: {', '.join(options) or 'none'}\n")
 
 

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.errors import InputError
 from consilience.landscape.evaluation import evaluation_mode
+from consilience.landscape.recurrence import called_with, copied, is_recurrent, size_of, unfit
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -57,27 +58,6 @@ def as_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
-def in_batches(inputs: Any, size: int) -> list[Any]:
-    """Return inputs in memory: a tensor (N, ...) in batches of at most `size`, batches as they are.
-
-    Raises
-    ------
-    InputError
-        When there are none.
-    """
-    if not isinstance(inputs, Tensor):
-        return list(as_batches(inputs))
-    if inputs.ndim == 0 or len(inputs) == 0:
-        raise InputError("inputs: expected at least one, found none")
-    return list(torch.split(inputs, size))
-
-
-def samples(batch: Any) -> int:
-    """Return how many samples a batch has."""
-    values = next(iter(batch.values())) if isinstance(batch, Mapping) else batch
-    return len(values[0] if isinstance(values, (tuple, list)) else values)
-
-
 def call(module: nn.Module, batch: Any) -> Any:
     """Return what a module makes of a batch: a tensor, keyword arguments, or (inputs, labels, ...)."""
     if isinstance(batch, Mapping):
@@ -108,8 +88,10 @@ class Structure:
 
     Parameters
     ----------
-    order
-        Linear layers, convolutions and batch normalisations, in the order of computation.
+    calls
+        Linear layers, convolutions, batch normalisations and recurrent layers, in the order of computation.
+    recurrent
+        Which of them are recurrent.
     normalised
         Name of a layer -> the batch normalisation that its output goes to.
     outputs
@@ -118,10 +100,16 @@ class Structure:
         Name of a part -> why it is left alone.
     """
 
-    order: tuple[str, ...]
+    calls: tuple[str, ...]
+    recurrent: frozenset[str]
     normalised: Mapping[str, str]
     outputs: frozenset[str]
     skipped: Mapping[str, str]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Linear layers, convolutions and batch normalisations, in the order of computation."""
+        return tuple(name for name in self.calls if name not in self.recurrent)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -132,28 +120,35 @@ class Structure:
 
 def structure(module: nn.Module, batch: Any) -> Structure:
     """Return what there is to be repaired in a network, by calling it once."""
-    named = {name: part for name, part in module.named_modules() if is_layer(part) or is_norm(part)}
+    named = {name: part for name, part in module.named_modules() if _is_known(part)}
     calls: list[str] = []
     made: dict[int, str] = {}
-    kept: list[Tensor] = []  # so that no two outputs have one address
+    kept: list[Any] = []  # so that no two outputs have one address
     normalised: dict[str, str] = {}
+    skipped: dict[str, str] = {}
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(part: nn.Module, arguments: Any, output: Tensor) -> None:
-            if is_norm(part) and id(arguments[0]) in made:
-                normalised[made[id(arguments[0])]] = name
-            if is_layer(part):
-                made[id(output)] = name
-                kept.append(output)
+    def watch(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
+        def hook(part: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+            given, _ = called_with(arguments, keywords)
+            if is_norm(part):
+                before = made.get(id(given))
+                if before is not None and is_layer(named[before]):
+                    normalised[before] = name
+            else:
+                answer = output if is_layer(part) else _flat(output)[0]
+                made[id(answer)] = name
+                kept.append(answer)
+            if why := unfit(part, given):
+                skipped[name] = why
             calls.append(name)
 
         return hook
 
     with evaluated(module), ExitStack() as stack:
         for name, part in named.items():
-            stack.callback(part.register_forward_hook(watch(name)).remove)
+            stack.callback(part.register_forward_hook(watch(name), with_kwargs=True).remove)
         found = call(module, batch)
-    skipped = {name: "is not called as a module" for name in named if name not in calls}
+    skipped |= {name: "is not called as a module" for name in named if name not in calls}
     skipped |= {name: f"is called {calls.count(name)} times" for name in calls if calls.count(name) > 1}
     names_of: dict[int, set[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -162,23 +157,28 @@ def structure(module: nn.Module, batch: Any) -> Structure:
         if any(len(names_of[id(parameter)]) > 1 for parameter in part.parameters(recurse=False)):
             skipped.setdefault(name, "shares its weights")
     order = tuple(name for name in calls if name not in skipped)
-    layers = [name for name in calls if is_layer(named[name])]
+    layers = [name for name in calls if not is_norm(named[name])]
     returned = {id(value) for value in (found.values() if isinstance(found, Mapping) else _flat(found))}
     outputs = frozenset(name for made_id, name in made.items() if made_id in returned) or frozenset(layers[-1:])
     pairs = {layer: norm for layer, norm in normalised.items() if layer in order and norm in order}
-    return Structure(order, pairs, outputs, skipped)
+    recurrent = frozenset(name for name in order if is_recurrent(named[name]))
+    return Structure(order, recurrent, pairs, outputs, skipped)
+
+
+def _is_known(part: nn.Module) -> bool:
+    return is_layer(part) or is_norm(part) or is_recurrent(part) or isinstance(part, nn.RNNCellBase)
 
 
 def _flat(values: Any) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
+@dataclass(eq=False)
 class _ReachedError(Exception):
-    """Carries what a layer was given and what it answered out of a pass."""
+    """Carries what a part was given, and what it answered if it was asked, out of a pass."""
 
-    def __init__(self, given: Tensor, answer: Tensor) -> None:
-        super().__init__()
-        self.given, self.answer = given, answer
+    given: Any
+    answer: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,10 +212,12 @@ class Stage:
         place = self._part_of(name)
         if place == self.start:
             return self
-        reached: list[Tensor] = []
+        reached: list[Any] = []
+        # data that is read anew in each pass has no length
+        number = len(self.batches) if isinstance(self.batches, (list, tuple)) else float("inf")
         for batch in self.batches:
             reached.append(self._run(batch, place))
-            if reached[0].nbytes * _length(self.batches) > _KEPT_BYTES:
+            if size_of(reached[0]) * number > _KEPT_BYTES:
                 return self
         return replace(self, start=place, batches=reached)
 
@@ -227,20 +229,40 @@ class Stage:
         InputError
             When the part is not reached, or has values that are not finite.
         """
-        place = self._part_of(name)
+        for (given, _), answer in self._reached(name, before=False):
+            if not torch.isfinite(answer.sum()):  # one NaN or infinity makes the sum one, and a sum is quick
+                raise InputError(not_finite(name))
+            yield given, answer
+
+    def before(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """Yield the input and the first states (or None) that a part is called with, which is not run itself.
+
+        Raises
+        ------
+        InputError
+            When the part is not reached.
+        """
+        for called, _ in self._reached(name, before=True):
+            yield called
+
+    def _reached(self, name: str, before: bool) -> Iterator[tuple[tuple[Any, Any], Any]]:
+        """Yield what a part is called with and what it answers, or as it is called."""
+        place, part = self._part_of(name), self.module.get_submodule(name)
         for batch in self.batches:
-            handle = self.module.get_submodule(name).register_forward_hook(_reached)
+            handle = (
+                part.register_forward_pre_hook(_stop_before, with_kwargs=True)
+                if before
+                else part.register_forward_hook(_stop_after, with_kwargs=True)
+            )
             try:
                 self._run(batch, place + 1)
             except _ReachedError as reached:
-                given, answer = reached.given, reached.answer
+                found = reached.given, reached.answer
             else:
                 raise InputError(f"{name}: is not called for every batch, so that it cannot be measured")
             finally:
                 handle.remove()
-            if not torch.isfinite(answer.sum()):  # one NaN or infinity makes the sum one, and a sum is quick
-                raise InputError(f"{name}: gives NaN or infinite values on these inputs; look at both")
-            yield given, answer
+            yield found
 
     def _part_of(self, name: str) -> int:
         owners = (n for n, (part, _) in enumerate(self.parts) if not part or f"{name}.".startswith(f"{part}."))
@@ -250,7 +272,7 @@ class Stage:
         values = batch
         for number, (_, part) in enumerate(self.parts[self.start : stop], self.start):
             # an in-place activation must not write into what is kept
-            values = call(part, values) if number == 0 else part(values.clone() if number == self.start else values)
+            values = call(part, values) if number == 0 else part(copied(values) if number == self.start else values)
         return values
 
 
@@ -263,10 +285,14 @@ def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from _parts(f"{name}.{child}" if name else child, part)
 
 
-def _length(batches: Iterable[Any]) -> float:
-    """Return how many batches there are; infinite for data that is read anew in each pass."""
-    return len(batches) if isinstance(batches, (list, tuple)) else float("inf")
+def _stop_before(_part: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    raise _ReachedError(called_with(given, named))
 
 
-def _reached(_part: nn.Module, given: tuple[Tensor, ...], answer: Tensor) -> None:
-    raise _ReachedError(given[0], answer)
+def _stop_after(_part: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], answer: Any) -> None:
+    raise _ReachedError(called_with(given, named), answer)
+
+
+def not_finite(name: str) -> str:
+    """Return what is said of a part whose values are not finite."""
+    return f"{name}: gives NaN or infinite values on these inputs; look at both"

@@ -8,12 +8,13 @@ before already fitted, and x_i what that layer of model i is given, W is the min
 W_0 the average of the models' weights. So errors of earlier layers are made up for by later ones, which an average and
 a regression mean (`consilience.landscape.regmean`) cannot do. Least squares answers with less deviation than it is
 asked for, so channels are then rescaled as in REPAIR, before the next layer is fitted. Where batch normalisation
-follows a layer, its output is fitted. The inputs need no labels, and may be made up (`synthetic_inputs`).
+follows a layer, its output is fitted; recurrent layers are fitted step by step (``recurrent_refit``). The inputs need
+no labels, and may be made up (`synthetic_inputs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from math import ceil, prod
 from typing import Any, TypeVar
@@ -26,8 +27,9 @@ from torch import Tensor, nn
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.landscape.moments import RunningMoments
-from consilience.landscape.passes import Stage, evaluated, in_batches, is_grouped, is_norm, samples, structure
+from consilience.landscape.passes import Stage, as_batches, evaluated, is_grouped, is_norm, structure
 from consilience.landscape.patches import patches, positions
+from consilience.landscape.recurrent_refit import fit_recurrent
 from consilience.landscape.regression import Joint, require_ridge
 from consilience.landscape.repair import Repaired, repair_points, shares
 from consilience.landscape.statistics import channel_rows, gain_and_bias, goals, measured, put, rescale, restate
@@ -52,7 +54,8 @@ def refit(
     ----------
     fused
         The average of the aligned models; it is left as it is. Grouped convolutions, layers that are called more than
-        once or share their weights, and everything that is neither linear nor a convolution keep its weights.
+        once or share their weights, recurrent cells and layers that read packed sequences, and everything that is
+        neither linear, a convolution nor recurrent keep its weights.
     aligned
         The models, of the same architecture and width, their units in the fused network's order.
     weights
@@ -65,11 +68,12 @@ def refit(
     rescaled
         Whether channels are given the means and deviations of the models' after each layer (`repair`).
     patches_per_layer
-        Samples, or for convolutions patches, that a layer is fitted to at most; more are drawn from.
+        Samples, or for convolutions patches, for recurrent layers steps of samples, that a layer is fitted to at most;
+        more are drawn from.
     batch_size
         Inputs in one forward pass, where they are one tensor.
     rng
-        Draws the patches.
+        Draws the patches and samples.
 
     Raises
     ------
@@ -92,19 +96,21 @@ def refit(
         if not is_count(value):
             raise OptionError(f"{option}: expected a positive whole number, found {value!r}")
     share = shares(weights, len(aligned))
-    batches, draw = in_batches(inputs, batch_size), np.random.default_rng(rng)
+    batches, draw = _in_batches(inputs, batch_size), np.random.default_rng(rng)
     network: Any = deepcopy(fused)
     form = structure(network, batches[0])
     notes, factors = dict(form.skipped), {}
     points = repair_points(form, output=False)
-    quota = patches_per_layer / sum(samples(batch) for batch in batches)
+    quota = patches_per_layer / sum(_samples(batch) for batch in batches)
     with evaluated(network, *aligned):
         stages = [Stage.at_input(module, batches) for module in (network, *aligned)]
-        for name in form.order:
+        for name in form.calls:
             stages = [stage.advanced(name) for stage in stages]
             part: Any = network.get_submodule(name)
             norm = form.normalised.get(name)
-            if is_norm(part):
+            if name in form.recurrent:
+                fit_recurrent(stages, name, share, [quota * _samples(batch) for batch in batches], ridge, draw)
+            elif is_norm(part):
                 _restate(stages[0], name)
             elif is_grouped(part):
                 notes[name] = "is a grouped convolution: it keeps the average"
@@ -124,6 +130,27 @@ def refit(
                 now, *wanted = (measured(stage, name) for stage in stages)
                 factors[name] = rescale(part, now, goals(wanted, share))
     return Repaired(network, factors, notes)
+
+
+def _in_batches(inputs: Any, size: int) -> list[Any]:
+    """Return inputs in memory: a tensor (N, ...) in batches of at most `size`, batches as they are.
+
+    Raises
+    ------
+    InputError
+        When there are none.
+    """
+    if not isinstance(inputs, Tensor):
+        return list(as_batches(inputs))
+    if inputs.ndim == 0 or len(inputs) == 0:
+        raise InputError("inputs: expected at least one, found none")
+    return list(torch.split(inputs, size))
+
+
+def _samples(batch: Any) -> int:
+    """Return how many samples a batch has."""
+    values = next(iter(batch.values())) if isinstance(batch, Mapping) else batch
+    return len(values[0] if isinstance(values, (tuple, list)) else values)
 
 
 def _can_absorb(norm: Any) -> bool:

@@ -28,8 +28,10 @@ from consilience.matching.transport import entropic_plan, exact_plan
 Transporter: TypeAlias = Callable[[Array], Array]
 """Returns a plan of least cost (K, k)."""
 
+_GAP = 1e-5
+"""A gap below this share of what is at stake ends a descent: the rest is zigzag between vertices."""
 _SETTLED = 1e-7
-"""A gap, or a fall of F, below this share of what is at stake ends an iteration."""
+"""A fall of F below this share of what is at stake is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,15 +274,14 @@ def _step(problem: FusedGromov, state: _State, whole: bool = False) -> tuple[_St
     change = towards.plan.mass - state.plan.mass
     turn = towards.plan.turned - state.plan.turned
     slope = float(np.vdot(by_mass, change) + np.vdot(by_turned, turn))
-    least = _SETTLED * problem.stake
-    if -slope <= least:
+    if -slope <= (_SETTLED if whole else _GAP) * problem.stake:
         return state, False
     curve = np.vdot(towards.received_even - state.received_even, change)
     curve += np.vdot(towards.received_odd - state.received_odd, turn)
     bend = -2.0 * problem.alpha * float(curve)
     length = 1.0 if bend <= 0.0 else min(1.0, -slope / (2.0 * bend))
     if whole:
-        return (towards, True) if slope + bend < -least else (state, False)
+        return (towards, True) if slope + bend < -_SETTLED * problem.stake else (state, False)
     return (towards if length == 1.0 else state.moved(length, towards)), True
 
 

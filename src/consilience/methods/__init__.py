@@ -14,6 +14,7 @@ from consilience.methods.consensus import Consensus
 from consilience.methods.dirichlet_process import DirichletProcess
 from consilience.methods.ensemble import PredictionEnsemble
 from consilience.methods.fedma import FedMA
+from consilience.methods.gromov_wasserstein import GromovFusion
 from consilience.methods.kl import KLFusion
 from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkMethod
@@ -67,6 +68,7 @@ __all__ = [
     "Consensus",
     "DirichletProcess",
     "FedMA",
+    "GromovFusion",
     "KLFusion",
     "KMeans",
     "Method",

@@ -60,7 +60,9 @@ def weights_among(symmetry: Symmetry, arrays: Mapping[str, AnyArray], group: str
         matrices.append(gates.reshape(-1, count, count))
         each = len(matrices[-1]) // made.outer
         flips += [made.odd is None or copy in made.odd for copy in range(made.outer) for _ in range(each)]
-    return Among(np.concatenate(matrices), tuple(flips)) if matrices else None
+    if not matrices:
+        return None
+    return Among(matrices[0] if len(matrices) == 1 else np.concatenate(matrices), tuple(flips))
 
 
 def _segment(symmetry: Symmetry, place: Place) -> Segment:

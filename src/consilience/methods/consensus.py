@@ -11,7 +11,7 @@ from consilience.checks import is_count
 from consilience.methods.base import Progress
 from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.methods.weight_matching import matched
-from consilience.networks.scaling import balanced
+from consilience.networks.scaling import balanced, shared_groups
 
 _TOLERANCE = 1e-3
 """A pass over all models that lowers the objective by no more than this share is the last: what came after gained
@@ -86,7 +86,8 @@ class Consensus(NetworkMethod):
         """Return the networks in balanced scales."""
         if not self.balance:
             return ensemble
-        return replace(ensemble, networks=tuple(balanced(network) for network in ensemble.networks))
+        shared = shared_groups(ensemble.networks)
+        return replace(ensemble, networks=tuple(balanced(network, shared) for network in ensemble.networks))
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return slots."""

@@ -133,7 +133,7 @@ def _improve(slots: Slots, one: Placed, others: Others) -> bool:
     """Visit the groups of one model, from the input on, until no visit helps; return whether any did."""
     if not others.models:
         return False
-    near = _neighbours(slots.symmetry, one.arrays)
+    near = _neighbours(slots, one.arrays)
     waiting = dict.fromkeys(near)  # from the input on, where what units receive already tells them apart
     moved = False
     for _ in range(MOST_VISITS * len(near)):
@@ -147,11 +147,12 @@ def _improve(slots: Slots, one: Placed, others: Others) -> bool:
     return moved
 
 
-def _neighbours(symmetry: Symmetry, arrays: Mapping[str, AnyArray]) -> dict[str, list[str]]:
-    """Return, for every group that is not inside another, the groups whose best slots depend on its own."""
-    top = {name: group.parent or name for name, group in symmetry.by_name.items()}
+def _neighbours(slots: Slots, arrays: Mapping[str, AnyArray]) -> dict[str, list[str]]:
+    """Return, for every group to visit that is not inside another, the groups whose best slots depend on its own."""
+    symmetry = slots.symmetry
+    top = {name: group.parent or name for name, group in symmetry.by_name.items() if name not in slots.held}
     axes: dict[str, set[tuple[str, int]]] = {}
-    for name in symmetry.by_name:
+    for name in top:
         places = [place for place in symmetry.places(name) if place.array in arrays]
         axes.setdefault(top[name], set()).update((place.array, place.axis) for place in places)
     return {

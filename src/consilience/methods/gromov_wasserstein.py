@@ -89,12 +89,16 @@ class GromovFusion(WassersteinFusion):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        starts: Any = self.starts  # options from files and the command line are lists or texts
-        object.__setattr__(self, "starts", (starts,) if isinstance(starts, str) else tuple(starts))
+        starts: Any = self.starts  # options from recipes and the command line are lists or texts
+        if isinstance(starts, str):
+            starts = [part.strip() for part in starts.split(",")]
+        told = isinstance(starts, list | tuple) and len(starts) > 0
+        self.require("starts", told, "some of 'input', 'uniform' and 'matching'")
+        object.__setattr__(self, "starts", tuple(starts))
         self.require("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations")
         self.require("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'")
         self.require("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None")
-        known = bool(self.starts) and set(self.starts) <= {"input", "uniform", "matching"}
+        known = all(one in ("input", "uniform", "matching") for one in self.starts)
         self.require("starts", known, "some of 'input', 'uniform' and 'matching'")
         self.require("sent", isinstance(self.sent, bool), "true or false")
         self.require("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None")
@@ -160,7 +164,9 @@ class GromovFusion(WassersteinFusion):
                 trial = [self._solve(problem, [before.plan]) for problem, before in zip(problems, solved, strict=True)]
             else:
                 trial = [
-                    self._solve(problem, self._first_plans(problem, group, ensemble, reference, model))
+                    self._solve(problem, [_stay(problem)])
+                    if kept and model == reference
+                    else self._solve(problem, self._first_plans(problem, group, ensemble, reference, model))
                     for model, problem in enumerate(problems)
                 ]
             steps += [len(one.history) - 1 for one in trial]
@@ -220,9 +226,9 @@ class GromovFusion(WassersteinFusion):
         """Return the layer of least B given the couplings: rows by formula (45), weights among units by (46)."""
         hidden = np.zeros((len(among[0].matrices), rows.width, rows.width))
         for weight, one, transport in zip(weights.tolist(), among, transports, strict=True):
-            columns = transport.move(one.matrices, 2, "output")
-            even, odd = (each.move(columns, 1, "output") for each in (transport.unsigned, transport))
-            hidden += weight * np.where(np.array(one.flips)[:, None, None], odd, even)
+            for total, matrix, odd in zip(hidden, one.matrices, one.flips, strict=True):
+                columns = transport.move(matrix, 1, "output")
+                total += weight * (transport if odd else transport.unsigned).move(columns, 0, "output")
         return barycenter(rows, weights, transports), hidden
 
     def _alpha(
@@ -250,9 +256,12 @@ def can_turn(symmetry: Symmetry, group: str) -> bool:
 
 def _in_density(among: Sequence[Among], width: int, paper_scaling: bool) -> list[Among]:
     """Return weights among units that sum alike in every width, since what units send is split."""
-    if paper_scaling:
-        return list(among)
-    return [Among(one.matrices * (one.matrices.shape[1] / width), one.flips) for one in among]
+    return [
+        one
+        if paper_scaling or one.matrices.shape[1] == width
+        else Among(one.matrices * (one.matrices.shape[1] / width), one.flips)
+        for one in among
+    ]
 
 
 def _problem(
@@ -268,12 +277,18 @@ def _problem(
     own = rows.points[model]
     odd = np.flatnonzero(rows.odd)
     products = to_numpy(support)[:, odd] @ to_numpy(own)[:, odd].T
-    return FusedGromov(costs + 2.0 * products, left, right, alpha, products, among.flips)
+    return FusedGromov(costs + 2.0 * products, left, right, alpha, products, among.flips[: len(left)])
 
 
 def _mean_product(problem: FusedGromov) -> float:
     """Return sum_g < H P H', P > at the uniform plan."""
     return float(np.einsum("g,g->", problem.left.mean(axis=(1, 2)), problem.right.mean(axis=(1, 2))))
+
+
+def _stay(problem: FusedGromov) -> Plan:
+    """Return the coupling of every unit with itself."""
+    mass = np.eye(len(problem.costs)) / len(problem.costs)
+    return Plan(mass, None if problem.odd is None else mass)
 
 
 def _plan_of(moved: Injection, signed: bool) -> Plan:

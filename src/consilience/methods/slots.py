@@ -89,12 +89,15 @@ class Slots:
         Whether every model fills every slot.
     signs
         Whether units may change sign, where that changes no output.
+    held
+        Groups whose units stay in their order, since the same weights make them in all models.
     """
 
     symmetry: Symmetry
     width: Mapping[str, int]
     full: bool
     signs: bool = False
+    held: frozenset[str] = frozenset()
 
     @cached_property
     def turning(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from consilience.methods.descent import Descent, descend, visit
 from consilience.methods.network_method import Alignment, NetworkEnsemble
 from consilience.methods.slots import Others, Placed, Slots
 from consilience.networks.network import Network
+from consilience.networks.scaling import shared_groups
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Injection
 
@@ -49,7 +50,9 @@ def matched(
     signs
         Whether units may change sign, where that changes no output.
     """
-    slots = Slots(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs)
+    kept = {name for name, width in ensemble.target_units.items() if _all_have(ensemble.networks, name, width)}
+    held = frozenset(kept & shared_groups(ensemble.networks))
+    slots = Slots(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs, held)
     descents: list[Descent] = []
     for number, (start, child) in enumerate(zip(starts, rng.spawn(len(starts)), strict=True)):
         models = first_slots(slots, ensemble, start, child)
@@ -62,6 +65,10 @@ def matched(
     return Alignment(transports, float(best.history[-1]), best.history, status, {"starts": ends})
 
 
+def _all_have(networks: Sequence[Network], group: str, width: int) -> bool:
+    return all(network.units[group] == width for network in networks)
+
+
 def first_slots(slots: Slots, ensemble: NetworkEnsemble, start: str, rng: np.random.Generator) -> list[Placed]:
     """Return models in slots to start from."""
     symmetry = ensemble.symmetry
@@ -72,7 +79,7 @@ def first_slots(slots: Slots, ensemble: NetworkEnsemble, start: str, rng: np.ran
         network = ensemble.networks[i]
         own = _free_first(network, slots, taken)
         if start == "random" and i != ensemble.reference:
-            own = _shuffled(own, symmetry, rng)
+            own |= {name: one for name, one in _shuffled(own, symmetry, rng).items() if name not in slots.held}
         placed[i] = slots.place(network, own)
         if start == "receiving" and len(placed) > 1:
             others = [(float(ensemble.weights[j]), model) for j, model in placed.items() if j != i]
@@ -120,7 +127,7 @@ def _by_receiving(slots: Slots, one: Placed, others: Others) -> None:
             ]
             for name in names
         }
-        if any(places.values()):
+        if any(places.values()) and top not in slots.held:
             visit(slots, one, others, top, places)
         known.update(names)
 

@@ -16,7 +16,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.io.network_file import file_kind, read_network, read_symmetry
 from consilience.io.provenance import file_digest
 from consilience.models import ADAPTERS
-from consilience.models.torch_network import arrays_of_module, is_module, module_with
+from consilience.models.torch_network import arrays_of_module, is_module, layer_kinds, module_with
 from consilience.networks.axes import Layout, Proof, fixed_axes
 from consilience.networks.network import Network, is_floating, to_bytes
 from consilience.networks.symmetry import Symmetry
@@ -200,8 +200,10 @@ def with_symmetry(
     found = symmetry if symmetry is not None else (own[0] if own else None)
     if found is None:
         found = _traced(given, template, example)
+    if problems := _other_layers(given):
+        raise InputError(problems)
     found = _proved(found, given, template, example, rng)
-    problems: list[str] = []
+    problems = []
     networks: list[Network] = []
     for one in given:
         try:
@@ -212,6 +214,19 @@ def with_symmetry(
     if problems:
         raise InputError(problems)
     return Gathered(tuple(given), tuple(networks), found, template)
+
+
+def _other_layers(given: Sequence[GivenNetwork]) -> list[str]:
+    """Return which layers of the modules do something else, though their arrays may look alike."""
+    modules = [one for one in given if one.module is not None]
+    kinds = [layer_kinds(one.module) for one in modules if one.module is not None]
+    return [
+        f"{one.name}: {path or 'it'} is a {own[path]}, but a {kinds[0][path]} in {modules[0].name}; fuse networks of "
+        "one architecture only"
+        for one, own in zip(modules[1:], kinds[1:], strict=True)
+        for path in own
+        if path in kinds[0] and own[path] != kinds[0][path]
+    ]
 
 
 def _other_kinds(one: Network, first: Network) -> list[str]:

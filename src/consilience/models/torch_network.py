@@ -13,6 +13,7 @@ from consilience.networks.transport import AnyArray
 if TYPE_CHECKING:
     from torch import nn
 
+_GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 _SIZES = {
     "Linear": (("out_features", 0), ("in_features", 1)),
     "BatchNorm": (("num_features", 0),),
@@ -30,6 +31,21 @@ def is_module(model: object) -> bool:
 def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:
     """Return the state of a module: parameters and persistent buffers by name, not copied."""
     return {name: values.detach() for name, values in module.state_dict().items()}
+
+
+def layer_kinds(module: nn.Module) -> dict[str, str]:
+    """Return, by path, what the layers with parameters and the activations of a module are."""
+    import torch
+
+    activations = torch.nn.modules.activation.__name__
+    found = {}
+    for path, part in module.named_modules():
+        if next(part.children(), None) is None and (
+            next(part.parameters(recurse=False), None) is not None or type(part).__module__ == activations
+        ):
+            told = getattr(part, "nonlinearity", None) or ("both ways" if getattr(part, "bidirectional", False) else "")
+            found[path] = type(part).__name__ + (f" ({told})" if told else "")
+    return found
 
 
 def like(values: Any, other: AnyArray) -> AnyArray:
@@ -92,8 +108,32 @@ def _tell(module: nn.Module, key: str, old: tuple[int, ...], new: tuple[int, ...
                 if hasattr(layer, attribute) and axis < len(new):
                     setattr(layer, attribute, new[axis])
             return
-    if kind in ("LSTM", "GRU", "RNN"):
-        raise UnsupportedError(f"{path}: a {kind} of another width must be given as target=, a module of that width")
+    if kind.removesuffix("Cell") in _GATES:
+        _tell_recurrent(layer, path)
+
+
+def _tell_recurrent(layer: Any, path: str) -> None:
+    """Tell a recurrent layer or cell its sizes.
+
+    Raises
+    ------
+    UnsupportedError
+        When its layers and directions are not of one width, as torch wants them.
+    """
+    gates = _GATES[type(layer).__name__.removesuffix("Cell")]
+    named = dict(layer.named_parameters(recurse=False))
+    hidden = {len(values) // gates for name, values in named.items() if name.startswith("weight_hh")}
+    outputs = {values.shape[1] for name, values in named.items() if name.startswith("weight_hh")}
+    if len(hidden) > 1 or len(outputs) > 1:
+        widths = ", ".join(map(str, sorted(hidden | outputs)))
+        raise UnsupportedError(
+            f"{path}: the layers and directions of a {type(layer).__name__} must have one width, found {widths}; give "
+            "all of its groups the same in target_widths"
+        )
+    layer.hidden_size = hidden.pop()
+    layer.input_size = next(values for name, values in named.items() if name.startswith("weight_ih")).shape[1]
+    if getattr(layer, "proj_size", 0):
+        layer.proj_size = outputs.pop()
 
 
 def _tell_convolution(layer: Any, old: tuple[int, ...], new: tuple[int, ...]) -> None:

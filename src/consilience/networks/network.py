@@ -55,7 +55,7 @@ class Network:
             f"{self.name}: arrays {alias} and {key} are one array in this network (tied weights), "
             "but differ here; give them the same values"
             for alias, key in self.symmetry.aliases.items()
-            if alias in self.arrays and key in self.arrays and not _same(self.arrays[alias], self.arrays[key])
+            if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key])
         ]
         object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
         problems += [
@@ -184,7 +184,8 @@ def _finite(values: AnyArray) -> bool:
     return bool(xp.all(xp.isfinite(working)))
 
 
-def _same(one: AnyArray, other: AnyArray) -> bool:
+def same_values(one: AnyArray, other: AnyArray) -> bool:
+    """Return whether two arrays hold the same numbers."""
     if one is other:
         return True
     return tuple(one.shape) == tuple(other.shape) and bool(array_namespace(one).all(one == other))

@@ -6,22 +6,40 @@ same norm, which is the form of least total squared weight; networks trained wit
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from array_api_compat import array_namespace
 
 from consilience.networks.axes import Place
-from consilience.networks.network import Network
+from consilience.networks.network import Network, same_values
 from consilience.networks.transport import AnyArray, dense, undense, unit_rows
 
 _SWEEPS = 10
 """Rounds over the groups; what is left after these is far below any difference of models."""
 
 
-def balanced(network: Network) -> Network:
-    """Return the same function with every unit that may be scaled in balanced scale.
+def shared_groups(networks: Sequence[Network]) -> set[str]:
+    """Return the groups whose units are made by the same weights in all networks, such as a frozen embedding.
+
+    Such units are aligned, in scale too.
+    """
+    first = networks[0]
+    found = set()
+    for name in first.symmetry.by_name:
+        made = {place.array for place in first.symmetry.places(name) if place.side == "output"} & set(first.working)
+        if any(first.working[key].ndim > 1 for key in made) and all(
+            same_values(first.working[key], other.working[key]) for other in networks[1:] for key in made
+        ):
+            found.add(name)
+    return found
+
+
+def balanced(network: Network, but: Collection[str] = ()) -> Network:
+    """Return the same function with every unit that may be scaled in balanced scale, of all groups but some.
 
     Units that receive or send nothing at all stay as they are.
     """
-    groups = [name for name, group in network.symmetry.by_name.items() if "scale" in group.actions]
+    groups = [name for name, group in network.symmetry.by_name.items() if "scale" in group.actions and name not in but]
     if not groups:
         return network
     arrays = dict(network.working)
