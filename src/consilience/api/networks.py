@@ -76,8 +76,6 @@ def fuse_networks(
         return _side_by_side(given, chosen, shares, seed)
     proving, fusing, fitting = rng.spawn(3)
     gathered = with_symmetry(given, told.symmetry, told.example, told.module, proving)
-    if told.reference is not None and not _is_index(told.reference, len(given)):
-        raise OptionError(f"reference: expected the number of a model, 0 to {len(given) - 1}, found {told.reference!r}")
     order = canonical_order(given)
     base = order[0] if told.reference is None else told.reference
     units = _target_units(gathered, chosen, told)
@@ -141,6 +139,9 @@ def check_networks(
 
 def _target_units(gathered: Gathered, method: NetworkMethod, told: Arguments) -> dict[str, int]:
     """Return how wide the fused network is: as a module, as told, or as the method has it."""
+    count = len(gathered.networks)
+    if told.reference is not None and not _is_index(told.reference, count):
+        raise OptionError(f"reference: expected the number of a model, 0 to {count - 1}, found {told.reference!r}")
     if told.target is not None and told.target_widths is not None:
         raise OptionError("target, target_widths: give one of them")
     if told.target is not None:
@@ -181,7 +182,7 @@ def _signs(one: Transport) -> Array:
     """Return the sign with which each unit goes where it mostly goes (k,)."""
     if one.signs is None:
         return np.ones(len(one.labels))
-    return one.signs if isinstance(one, Injection) else one.signs[one.labels, np.arange(len(one.labels))]
+    return one.signs if isinstance(one, Injection) else np.sign(one.signs[one.labels, np.arange(len(one.labels))])
 
 
 def _provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ Transporter: TypeAlias = Callable[[Array], Array]
 """Returns a plan of least cost (K, k)."""
 
 _GAP = 1e-5
-"""A gap below this share of what is at stake ends a descent: the rest is zigzag between vertices."""
+"""A gap below this share of what is at stake ends a descent towards a permutation: the rest is zigzag."""
 _SETTLED = 1e-7
 """A fall of F below this share of what is at stake is rounding."""
 
@@ -57,16 +57,24 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A plan, F after each step, and whether no step lowers it."""
+    """A plan.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    objective
+        F of it.
+    history
+        F after each step of the descent; where that ended between permutations, F of the plan may be higher.
+    converged
+        Whether no step lowers F.
+    """
 
     plan: Plan
+    objective: float
     history: Array
     converged: bool
-
-    @property
-    def objective(self) -> float:
-        """F of the plan."""
-        return float(self.history[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +112,12 @@ class FusedGromov:
     def square(self) -> bool:
         """Whether there are as many units on both sides, so that couplings can be permutations."""
         return self.costs.shape[0] == self.costs.shape[1]
+
+    @property
+    def unsigned(self) -> FusedGromov:
+        """The same problem without changes of sign."""
+        costs = self.costs if self.odd is None else self.costs - 2.0 * self.odd
+        return FusedGromov(costs, self.left, self.right, self.alpha)
 
     @cached_property
     def squares(self) -> tuple[Array, Array]:
@@ -232,8 +246,8 @@ class _State:
 def conditional_gradient(problem: FusedGromov, start: Plan, max_iterations: int = 100) -> Solution:
     """Descend F by going towards the vertex of the steepest fall, as far as F falls most.
 
-    No step raises F. Where there are as many units on both sides, a permutation is wanted: if the descent ends inside,
-    it goes on from the nearest permutation in whole steps, and what is returned is that permutation.
+    No step of the descent raises F. Where there are as many units on both sides, a permutation is wanted: if the
+    descent ends inside, it goes on from the nearest permutation in whole steps, and that is what is returned.
 
     Parameters
     ----------
@@ -264,7 +278,7 @@ def conditional_gradient(problem: FusedGromov, start: Plan, max_iterations: int 
         history.append(problem.value(state))
     if problem.square and not is_permutation(state.plan):
         return _rounded(problem, state, history)
-    return Solution(state.plan, np.array(history), converged)
+    return Solution(state.plan, history[-1], np.array(history), converged)
 
 
 def _step(problem: FusedGromov, state: _State, whole: bool = False) -> tuple[_State, bool]:
@@ -274,7 +288,7 @@ def _step(problem: FusedGromov, state: _State, whole: bool = False) -> tuple[_St
     change = towards.plan.mass - state.plan.mass
     turn = towards.plan.turned - state.plan.turned
     slope = float(np.vdot(by_mass, change) + np.vdot(by_turned, turn))
-    if -slope <= (_SETTLED if whole else _GAP) * problem.stake:
+    if -slope <= (_GAP if problem.square and not whole else _SETTLED) * problem.stake:
         return state, False
     curve = np.vdot(towards.received_even - state.received_even, change)
     curve += np.vdot(towards.received_odd - state.received_odd, turn)
@@ -305,7 +319,7 @@ def _rounded(problem: FusedGromov, state: _State, history: list[float]) -> Solut
             steps += 1
         found.append((problem.value(here), here, not moved))
     value, best, converged = min(found, key=lambda one: one[0])
-    return Solution(best.plan, np.array([*history, value]), converged)
+    return Solution(best.plan, value, np.array(history), converged)
 
 
 _WHOLE_STEPS = 50
@@ -340,8 +354,8 @@ def alternating(
         plan = Plan(new)
         history.append(problem.value(problem.at(plan)))
         if change < tolerance:
-            return Solution(plan, np.array(history), True)
-    return Solution(plan, np.array(history), False)
+            return Solution(plan, history[-1], np.array(history), True)
+    return Solution(plan, history[-1], np.array(history), False)
 
 
 def mirror_descent(problem: FusedGromov, start: Plan, max_iterations: int = 100) -> Solution:
@@ -365,7 +379,7 @@ def mirror_descent(problem: FusedGromov, start: Plan, max_iterations: int = 100)
         gradient = np.add(*problem.gradients(state))
         spread = float(gradient.max() - gradient.min())
         if spread == 0.0:
-            return Solution(state.plan, np.array(history), True)
+            return Solution(state.plan, history[-1], np.array(history), True)
         tau = 1.0 / spread if tau is None else 2.0 * tau
         logarithm = np.log(np.maximum(state.plan.mass, _LEAST_MASS))
         moved = False
@@ -378,12 +392,12 @@ def mirror_descent(problem: FusedGromov, start: Plan, max_iterations: int = 100)
                 break
             tau /= 2.0
         if not moved:
-            return Solution(state.plan, np.array(history), True)
+            return Solution(state.plan, history[-1], np.array(history), True)
         state = trial
         history.append(value)
         if history[-2] - value <= _SETTLED * problem.stake:
-            return Solution(state.plan, np.array(history), True)
-    return Solution(state.plan, np.array(history), False)
+            return Solution(state.plan, history[-1], np.array(history), True)
+    return Solution(state.plan, history[-1], np.array(history), False)
 
 
 _LEAST_MASS = 1e-300

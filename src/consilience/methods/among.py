@@ -47,8 +47,8 @@ def loops(symmetry: Symmetry, group: str) -> list[tuple[Place, Place]]:
     return found
 
 
-def weights_among(symmetry: Symmetry, arrays: Mapping[str, AnyArray], group: str, count: int) -> Among | None:
-    """Return the weights among the units of a group of so many, float64; None where there are none."""
+def weights_among(symmetry: Symmetry, arrays: Mapping[str, AnyArray], group: str, count: int) -> Among:
+    """Return the weights among the units of a group of so many, float64; no matrix where there are none."""
     matrices, flips = [], []
     for rows, columns in loops(symmetry, group):
         if rows.array not in arrays:
@@ -61,7 +61,7 @@ def weights_among(symmetry: Symmetry, arrays: Mapping[str, AnyArray], group: str
         each = len(matrices[-1]) // made.outer
         flips += [made.odd is None or copy in made.odd for copy in range(made.outer) for _ in range(each)]
     if not matrices:
-        return None
+        return Among(np.zeros((0, count, count)), ())
     return Among(matrices[0] if len(matrices) == 1 else np.concatenate(matrices), tuple(flips))
 
 

@@ -5,13 +5,15 @@ network minimises, with all gates under one coupling, equation (10) of the Wasse
 
     B = sum_i a_i [ < C_i, P_i > + alpha < L(H, H_i) (x) P_i, P_i > ],
 
-C_i as in WB fusion. Couplings and the layer are found in turn. Layers without such weights are those of WB fusion.
+C_i as in WB fusion. Couplings and the layer are found in turn. Layers without such weights are those of WB fusion, but
+that units may change sign, and that what they send may count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -129,10 +131,10 @@ class GromovFusion(WassersteinFusion):
             weights_among(network.symmetry, network.working, group, network.units[group])
             for network in ensemble.networks
         ]
-        if inside or any(one is None for one in among):
-            return super().match(bundle, ensemble, reference, rng)
-        hidden = _in_density([one for one in among if one is not None], bundle[group].width, self.paper_scaling)
         signed = self.mode == "exact" and self.signs is not False and can_turn(ensemble.symmetry, group)
+        if inside or not (signed or among[0].flips):
+            return super().match(bundle, ensemble, reference, rng)
+        hidden = _in_density(among, bundle[group].width, self.paper_scaling)
         return self._barycenter(group, bundle[group], hidden, ensemble, reference, signed, rng)
 
     def _barycenter(
@@ -146,14 +148,15 @@ class GromovFusion(WassersteinFusion):
         rng: np.random.Generator,
     ) -> Layer:
         """Return the couplings of one recurrent layer, found in turn with the layer."""
-        first, kept = first_support(self.start, {group: rows}, reference, rng)
+        first, kept = first_support(self.start, {group: rows}, reference, rng, signed)
         support, left = first[group], among[reference].matrices
         if not kept:  # nothing is known of what drawn units have among themselves until they are coupled
             plans = [
                 _problem(support, None, rows, one, model, 0.0, signed).by_costs() for model, one in enumerate(among)
             ]
             support, left = self._layer(rows, among, ensemble.weights, [self._transport(plan) for plan in plans])
-        alpha, told = self._alpha(support, left, rows, among, ensemble.weights)
+        inputs = _inputs(ensemble, group)
+        alpha, told = self._alpha(support, left, rows, among, ensemble.weights, inputs)
         solved: list[Solution] = []
         steps = np.zeros(len(among), dtype=np.int64)
         history: list[float] = []
@@ -187,8 +190,9 @@ class GromovFusion(WassersteinFusion):
         for start in starts:
             if self.mode == "exact":
                 found.append(conditional_gradient(problem, start))
-                if problem.square and is_permutation(start) and found[-1].objective > found[-1].history[0]:
-                    found.append(Solution(start, found[-1].history[:1], converged=True))
+                before = found[-1].history[:1]
+                if problem.square and is_permutation(start) and found[-1].objective > before[0]:
+                    found.append(Solution(start, float(before[0]), before, converged=True))
             elif self.mode == "paper":
                 found.append(alternating(problem, start, self.epsilon))
             else:
@@ -210,6 +214,9 @@ class GromovFusion(WassersteinFusion):
                 base, own = (ensemble.placed[i][group] for i in (reference, model))
                 if isinstance(base, Injection) and isinstance(own, Injection):
                     plans.append(_plan_of(own.then(base.inverse), problem.odd is not None))
+        if problem.odd is not None and not problem.square:  # in other widths the unsigned plan may be the better start
+            unsigned = conditional_gradient(problem.unsigned, problem.unsigned.by_costs()).plan.mass
+            plans.append(Plan(unsigned, unsigned))
         return plans or [problem.by_costs()]
 
     def _transport(self, plan: Plan) -> Transport:
@@ -217,7 +224,9 @@ class GromovFusion(WassersteinFusion):
         width, count = plan.mass.shape
         if width == count and is_permutation(plan):
             return moved_by(plan)
-        each = None if plan.signed is None else np.where(plan.signed < 0, -1.0, 1.0)
+        each = None
+        if plan.signed is not None:  # a unit may go the same way with both signs, by shares
+            each = np.divide(plan.signed, plan.mass, out=np.ones_like(plan.mass), where=plan.mass > 0)
         return Spread(plan.mass, width / count if self.paper_scaling else 1.0, each)
 
     def _layer(
@@ -232,16 +241,20 @@ class GromovFusion(WassersteinFusion):
         return barycenter(rows, weights, transports), hidden
 
     def _alpha(
-        self, support: AnyArray, left: Array, rows: Rows, among: Sequence[Among], weights: Array
+        self, support: AnyArray, left: Array, rows: Rows, among: Sequence[Among], weights: Array, inputs: float
     ) -> tuple[float, dict[str, Any]]:
-        """Return what the second term is multiplied by, and what that is by other conventions."""
+        """Return what the second term is multiplied by, and what that is by other conventions.
+
+        Costs here are sums over inputs, as in the published code; in equation (10) they are means.
+        """
+        if not len(left):
+            return 0.0, {}
         problems = [_problem(support, left, rows, one, model, 1.0, False) for model, one in enumerate(among)]
         first = float(weights @ [one.costs.mean() for one in problems])
         second = float(weights @ [one.constant - 2.0 * _mean_product(one) for one in problems])
         alike = float(rows.width)
         ratio = second / first if first > 0 else 0.0
         alpha = alike if self.alpha is None or ratio == 0.0 else self.alpha / ratio
-        inputs = max(1.0, rows.points[0].shape[1] / len(left))
         return alpha, {
             "alpha": alpha * ratio if ratio else None,
             "alpha_as_printed": alpha / inputs,
@@ -252,6 +265,18 @@ class GromovFusion(WassersteinFusion):
 def can_turn(symmetry: Symmetry, group: str) -> bool:
     """Return whether the units of a group may change sign."""
     return "sign" in symmetry.by_name[group].actions
+
+
+def _inputs(ensemble: NetworkEnsemble, group: str) -> float:
+    """Return how many inputs a unit has from the layers before, not counting biases."""
+    layouts = ensemble.symmetry.layouts
+    own = {place.array for pair in loops(ensemble.symmetry, group) for place in pair}
+    total = 0.0
+    for place in ensemble.symmetry.places(group):
+        shape = layouts[place.array].shape(ensemble.target_units)
+        if place.side != "input" and place.array not in own and len(shape) > 1:
+            total += prod(shape) / shape[place.axis]
+    return max(1.0, total)
 
 
 def _in_density(among: Sequence[Among], width: int, paper_scaling: bool) -> list[Among]:

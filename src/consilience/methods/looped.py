@@ -43,8 +43,6 @@ def looped(slots: Slots, one: Placed, others: Others, group: str, places: Sequen
     width = slots.width[group]
     turning = group in slots.turning
     theirs, own = (weights_among(symmetry, arrays, group, width) for arrays in (others.products.other, one.arrays))
-    if theirs is None or own is None:
-        return {}
     problem = FusedGromov(
         -2.0 * worth.even.T,
         theirs.matrices,

@@ -122,7 +122,8 @@ class Spread:
         What the columns of the input side sum to: 1 splits what units send. Formula (9) as printed averages instead,
         which is k_new / k_old.
     signs
-        1 or -1 for each new and old unit (k_new, k_old): whether what goes this way changes sign; None where none does.
+        1 or -1 for each new and old unit (k_new, k_old): whether what goes this way changes sign, between the two where
+        parts do and parts do not; None where none does.
     """
 
     coupling: Array
