@@ -195,6 +195,16 @@ def test_shares_of_a_map_are_means_of_its_blocks():
     np.testing.assert_allclose(kept.shares.sum() * high, 130, rtol=ROUNDING)
 
 
+def test_units_that_changed_sign_are_counted_and_drawn_though_they_kept_their_numbers(fusion, path):
+    numbers = np.tile(np.arange(4), 2)
+    signs = np.array([1.0, 1, 1, 1, 1, -1, -1, 1])
+    matching = {"g": Matching(numbers, np.repeat([0, 1], 4), 4, signs=signs)}
+    still, turned = couplings_of(matching, ["a", "b"])
+    assert (still.turned, still.moved, turned.turned, turned.moved) == (0, False, 2, True)
+    words = report(replace(fusion, matching=matching), path).words
+    assert "4 of 4 units kept their numbers; 2 changed sign" in words
+
+
 def test_pages_of_many_large_groups_stay_small(fusion, path):
     rng = np.random.default_rng(0)
     matching = {}

@@ -221,8 +221,8 @@ def _other_layers(given: Sequence[GivenNetwork]) -> list[str]:
     modules = [one for one in given if one.module is not None]
     kinds = [layer_kinds(one.module) for one in modules if one.module is not None]
     return [
-        f"{one.name}: {path or 'it'} is a {own[path]}, but a {kinds[0][path]} in {modules[0].name}; fuse networks of "
-        "one architecture only"
+        f"{one.name}: {path or 'it'} is of type {own[path]}, but {kinds[0][path]} in {modules[0].name}; fuse networks "
+        "of one architecture only"
         for one, own in zip(modules[1:], kinds[1:], strict=True)
         for path in own
         if path in kinds[0] and own[path] != kinds[0][path]

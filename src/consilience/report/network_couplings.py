@@ -54,6 +54,8 @@ class Coupling:
         units kept their numbers, and for maps beyond `MAPS_AT_MOST`.
     diagnostics
         How close a soft coupling is to a permutation; None for a hard matching.
+    turned
+        How many of the model's units changed sign.
     """
 
     group: str
@@ -63,11 +65,12 @@ class Coupling:
     kept: int | None
     shares: Array | None
     diagnostics: CouplingDiagnostics | None
+    turned: int = 0
 
     @property
     def moved(self) -> bool:
         """Whether any unit is somewhere else now."""
-        return self.kept is None or self.kept < self.own or self.own != self.fused
+        return self.kept is None or self.kept < self.own or self.own != self.fused or self.turned > 0
 
     @property
     def block(self) -> tuple[int, int]:
@@ -120,9 +123,14 @@ class _Found:
 
     @property
     def stays(self) -> bool:
-        return len(self.labels) == self.matching.n_components and np.array_equal(
-            self.labels, np.arange(len(self.labels))
-        )
+        whole = len(self.labels) == self.matching.n_components and self.turned == 0
+        return whole and np.array_equal(self.labels, np.arange(len(self.labels)))
+
+    @property
+    def turned(self) -> int:
+        """How many units changed sign."""
+        signs = self.matching.signs
+        return 0 if signs is None else int((signs[self.matching.owner == self.number] < 0).sum())
 
     @property
     def _plan(self) -> Array:
@@ -137,7 +145,7 @@ class _Found:
         if not self.soft:
             own = np.flatnonzero(labels >= 0)
             shares = None if side is None else _blocks(labels[own], own, np.ones(len(own)), fused, len(labels), side)
-            return Coupling(self.group, self.model, len(labels), fused, kept, shares, None)
+            return Coupling(self.group, self.model, len(labels), fused, kept, shares, None, self.turned)
         from consilience.landscape.couplings import coupling_diagnostics  # here, since its package needs torch
 
         plan = self._plan
@@ -147,7 +155,9 @@ class _Found:
             ordered = (plan / np.where(rows > 0, rows, 1.0))[:, np.argsort(labels, kind="stable")]
             row, column = np.nonzero(ordered)
             shares = _blocks(row, column, ordered[row, column], fused, len(labels), side)
-        return Coupling(self.group, self.model, len(labels), fused, None, shares, coupling_diagnostics(plan))
+        return Coupling(
+            self.group, self.model, len(labels), fused, None, shares, coupling_diagnostics(plan), self.turned
+        )
 
 
 def _blocks(row: Labels, column: Labels, value: Array, rows: int, columns: int, side: int) -> Array:
