@@ -26,7 +26,7 @@ from timing import interleaved, medians, seconds, versions, yardstick
 from torch import nn
 
 import consilience as cs
-from consilience.matching import gromov
+from consilience.matching import gromov, gromov_descent
 from consilience.methods.gromov_wasserstein import GromovFusion
 from consilience.methods.network_method import NetworkEnsemble
 from consilience.models.torch_network import arrays_of_module
@@ -150,7 +150,7 @@ def run_scaling() -> dict[str, Any]:
     for hidden in SIZES:
         ensemble = pair(hidden, 0)
         method = METHODS["exact, start at the input part"]
-        with mock.patch.object(gromov, "_step", wraps=gromov._step) as step:
+        with mock.patch.object(gromov_descent, "_step", wraps=gromov_descent._step) as step:
             taken, _ = seconds(lambda: run(method, ensemble))  # noqa: B023
         steps = step.call_count
         results.append({"hidden": hidden, "seconds": taken, "steps": steps, "seconds_per_step": taken / steps})

@@ -10,14 +10,8 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from consilience.matching.gromov import (
-    FusedGromov,
-    Plan,
-    alternating,
-    conditional_gradient,
-    is_permutation,
-    mirror_descent,
-)
+from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov_descent import alternating, conditional_gradient, is_permutation, mirror_descent
 from tests.network_methods_zoo import MARGINALS
 from tests.network_oracles import linear_programme, plan, sinkhorn
 from tests.tolerances import CONVEX_SOLVER, DESCENT, DIFFERENCES, ROUNDING

@@ -23,15 +23,10 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_block
-from consilience.matching.transport import entropic_plan, exact_plan
+from consilience.matching.transport import exact_plan
 
 Transporter: TypeAlias = Callable[[Array], Array]
 """Returns a plan of least cost (K, k)."""
-
-_GAP = 1e-5
-"""A gap below this share of what is at stake ends a descent towards a permutation: the rest is zigzag."""
-_SETTLED = 1e-7
-"""A fall of F below this share of what is at stake is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,28 +48,6 @@ class Plan:
     def turned(self) -> Array:
         """The coupling with its signs, where there are any."""
         return self.mass if self.signed is None else self.signed
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """A plan.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    objective
-        F of it.
-    history
-        F after each step of the descent; where that ended between permutations, F of the plan may be higher.
-    converged
-        Whether no step lowers F.
-    """
-
-    plan: Plan
-    objective: float
-    history: Array
-    converged: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +116,7 @@ class FusedGromov:
         costs: Array = left[:, None] + right - 2.0 * self.at(plan).received_odd
         return costs
 
-    def at(self, plan: Plan) -> _State:
+    def at(self, plan: Plan) -> State:
         """Return what F needs to know of a plan."""
         turned = plan.turned
         rows, columns = self.shape
@@ -152,9 +125,9 @@ class FusedGromov:
             left, right = self.left[gate], self.right[gate]
             found[1 if odd else 0] += left @ (turned @ right.T)
             found[3 if odd else 2] += left.T @ ((turned if odd else plan.mass) @ right)
-        return _State(plan, *found)
+        return State(plan, *found)
 
-    def at_permutation(self, columns: Labels, signs: Array | None) -> _State:
+    def at_permutation(self, columns: Labels, signs: Array | None) -> State:
         """Return the same for a permutation, unit ``columns[j]`` to unit j: half of the products are look-ups."""
         rows = len(columns)
         share = np.full((rows, 1), 1.0 / rows)
@@ -166,13 +139,13 @@ class FusedGromov:
             left, right = self.left[gate], self.right[gate]
             found[1 if odd else 0] += left @ (turned * right.T[columns])
             found[3 if odd else 2] += left.T @ ((turned if odd else share) * right[columns])
-        return _State(Plan(mass, None if signs is None else mass * signs[:, None]), *found)
+        return State(Plan(mass, None if signs is None else mass * signs[:, None]), *found)
 
     @property
     def _odd_gates(self) -> tuple[bool, ...]:
         return self.flips if self.odd is not None else (True,) * len(self.left)
 
-    def value(self, state: _State) -> float:
+    def value(self, state: State) -> float:
         """Return F."""
         plan = state.plan
         linear = float(np.vdot(self.costs, plan.mass))
@@ -180,7 +153,7 @@ class FusedGromov:
             linear -= 2.0 * float(np.vdot(self.odd, plan.turned))
         return linear + self.constant - 2.0 * self.alpha * state.quadratic
 
-    def gradients(self, state: _State) -> tuple[Array, Array]:
+    def gradients(self, state: State) -> tuple[Array, Array]:
         """Return the derivatives of F in P and in S; without signs, F moves with their sum."""
         by_mass = self.costs - 2.0 * self.alpha * state.received_even
         by_turned = -2.0 * self.alpha * (state.sent_even + state.received_odd + state.sent_odd)
@@ -188,7 +161,7 @@ class FusedGromov:
             by_turned -= 2.0 * self.odd
         return by_mass, by_turned
 
-    def vertex(self, by_mass: Array, by_turned: Array, transporter: Transporter = exact_plan) -> _State:
+    def vertex(self, by_mass: Array, by_turned: Array, transporter: Transporter = exact_plan) -> State:
         """Return the plan of least cost under linear costs of P and of S."""
         costs = by_mass + by_turned if self.odd is None else by_mass - np.abs(by_turned)
         signs = None if self.odd is None else np.where(by_turned <= 0.0, 1.0, -1.0)
@@ -211,7 +184,7 @@ class FusedGromov:
 
 
 @dataclass(frozen=True, eq=False)
-class _State:
+class State:
     """A plan with its products: H S H'^T and H^T P H' summed over even gates, H S H'^T and H^T S H' over odd ones."""
 
     plan: Plan
@@ -226,7 +199,7 @@ class _State:
         even = np.vdot(self.received_even, self.plan.mass)
         return float(even + np.vdot(self.received_odd, self.plan.turned))
 
-    def moved(self, step: float, other: _State) -> _State:
+    def moved(self, step: float, other: State) -> State:
         """Return the state of (1 - step) this plan + step the other; everything is linear in the plan."""
 
         def mixed(one: Array, two: Array) -> Array:
@@ -234,171 +207,10 @@ class _State:
 
         plan, to = self.plan, other.plan
         signed = None if plan.signed is None or to.signed is None else mixed(plan.signed, to.signed)
-        return _State(
+        return State(
             Plan(mixed(plan.mass, to.mass), signed),
             mixed(self.received_even, other.received_even),
             mixed(self.received_odd, other.received_odd),
             mixed(self.sent_even, other.sent_even),
             mixed(self.sent_odd, other.sent_odd),
         )
-
-
-def conditional_gradient(problem: FusedGromov, start: Plan, max_iterations: int = 100) -> Solution:
-    """Descend F by going towards the vertex of the steepest fall, as far as F falls most.
-
-    No step of the descent raises F. Where there are as many units on both sides, a permutation is wanted: if the
-    descent ends inside, it goes on from the nearest permutation in whole steps, and that is what is returned.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    start
-        Where to start.
-    max_iterations
-        Steps at most.
-
-    Examples
-    --------
-    >>> among = np.array([[[0.0, 1, 0], [0, 0, 2], [3, 0, 0]]])
-    >>> order = [2, 0, 1]
-    >>> problem = FusedGromov(np.zeros((3, 3)), among[:, order][:, :, order], among, 1.0)
-    >>> found = conditional_gradient(problem, Plan(np.eye(3)[order] / 3))
-    >>> found.plan.mass.argmax(axis=1), round(found.objective, 9) + 0.0
-    (array([2, 0, 1]), 0.0)
-    """
-    state = problem.at(start)
-    history = [problem.value(state)]
-    converged = False
-    for _ in range(max_iterations):
-        state, moved = _step(problem, state)
-        if not moved:
-            converged = True
-            break
-        history.append(problem.value(state))
-    if problem.square and not is_permutation(state.plan):
-        return _rounded(problem, state, history)
-    return Solution(state.plan, history[-1], np.array(history), converged)
-
-
-def _step(problem: FusedGromov, state: _State, whole: bool = False) -> tuple[_State, bool]:
-    """Return the state after one step of exact length, or of length one, and whether there was any."""
-    by_mass, by_turned = problem.gradients(state)
-    towards = problem.vertex(by_mass, by_turned)
-    change = towards.plan.mass - state.plan.mass
-    turn = towards.plan.turned - state.plan.turned
-    slope = float(np.vdot(by_mass, change) + np.vdot(by_turned, turn))
-    if -slope <= (_GAP if problem.square and not whole else _SETTLED) * problem.stake:
-        return state, False
-    curve = np.vdot(towards.received_even - state.received_even, change)
-    curve += np.vdot(towards.received_odd - state.received_odd, turn)
-    bend = -2.0 * problem.alpha * float(curve)
-    length = 1.0 if bend <= 0.0 else min(1.0, -slope / (2.0 * bend))
-    if whole:
-        return (towards, True) if slope + bend < -_SETTLED * problem.stake else (state, False)
-    return (towards if length == 1.0 else state.moved(length, towards)), True
-
-
-def is_permutation(plan: Plan) -> bool:
-    """Return whether every unit goes to one unit, with one sign."""
-    whole = np.abs(plan.turned).max(axis=1) * len(plan.mass)
-    return bool(np.all(whole > 1.0 - 1e-9))
-
-
-def _rounded(problem: FusedGromov, state: _State, history: list[float]) -> Solution:
-    """Return the best permutation that is reached in whole steps from the nearest one, or from where it pulls."""
-    found: list[tuple[float, _State, bool]] = []
-    zeros = np.zeros_like(problem.costs)
-    for first in (
-        problem.vertex(-state.plan.mass if problem.odd is None else zeros, -state.plan.turned),
-        problem.vertex(*problem.gradients(state)),
-    ):
-        here, moved, steps = first, True, 0
-        while moved and steps < _WHOLE_STEPS:
-            here, moved = _step(problem, here, whole=True)
-            steps += 1
-        found.append((problem.value(here), here, not moved))
-    value, best, converged = min(found, key=lambda one: one[0])
-    return Solution(best.plan, value, np.array(history), converged)
-
-
-_WHOLE_STEPS = 50
-
-
-def alternating(
-    problem: FusedGromov, start: Plan, epsilon: float, max_iterations: int = 50, tolerance: float = 1e-5
-) -> Solution:
-    """Repeat equation (43) of the paper: the plan of least cost under C + alpha L (x) P of the plan before.
-
-    For matrices that are not symmetric this is no descent of F, since only the rows of H count; it may rise.
-
-    Parameters
-    ----------
-    problem
-        The problem; without signs.
-    start
-        Where to start.
-    epsilon
-        Weight of the entropy relative to the largest cost; 0 solves exactly.
-    max_iterations
-        Repetitions at most.
-    tolerance
-        Mean change of an entry, times K k, that ends it.
-    """
-    plan = start
-    history = [problem.value(problem.at(plan))]
-    for _ in range(max_iterations):
-        costs = problem.costs + problem.alpha * problem.hidden_costs(plan)
-        new = exact_plan(costs) if epsilon == 0 else entropic_plan(costs, epsilon)
-        change = float(np.abs(new - plan.mass).sum())
-        plan = Plan(new)
-        history.append(problem.value(problem.at(plan)))
-        if change < tolerance:
-            return Solution(plan, history[-1], np.array(history), True)
-    return Solution(plan, history[-1], np.array(history), False)
-
-
-def mirror_descent(problem: FusedGromov, start: Plan, max_iterations: int = 100) -> Solution:
-    """Descend F by steps that stay inside: P is multiplied by exp(-tau times the gradient) and given its marginals.
-
-    tau is halved until F falls, and doubled after a step that did.
-
-    Parameters
-    ----------
-    problem
-        The problem; without signs.
-    start
-        Where to start; entries that are zero stay so.
-    max_iterations
-        Steps at most.
-    """
-    state = problem.at(start)
-    history = [problem.value(state)]
-    tau: float | None = None
-    for _ in range(max_iterations):
-        gradient = np.add(*problem.gradients(state))
-        spread = float(gradient.max() - gradient.min())
-        if spread == 0.0:
-            return Solution(state.plan, history[-1], np.array(history), True)
-        tau = 1.0 / spread if tau is None else 2.0 * tau
-        logarithm = np.log(np.maximum(state.plan.mass, _LEAST_MASS))
-        moved = False
-        for _ in range(_HALVINGS):
-            costs = gradient - logarithm / tau
-            trial = problem.at(Plan(entropic_plan(costs, 1.0 / (tau * float(np.abs(costs).max())))))
-            value = problem.value(trial)
-            if value < history[-1]:
-                moved = True
-                break
-            tau /= 2.0
-        if not moved:
-            return Solution(state.plan, history[-1], np.array(history), True)
-        state = trial
-        history.append(value)
-        if history[-2] - value <= _SETTLED * problem.stake:
-            return Solution(state.plan, history[-1], np.array(history), True)
-    return Solution(state.plan, history[-1], np.array(history), False)
-
-
-_LEAST_MASS = 1e-300
-_HALVINGS = 20

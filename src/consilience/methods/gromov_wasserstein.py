@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from consilience.checks import Array, is_number
-from consilience.matching.gromov import (
-    FusedGromov,
-    Plan,
+from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov_descent import (
     Solution,
     alternating,
     conditional_gradient,
@@ -30,14 +28,13 @@ from consilience.matching.gromov import (
 )
 from consilience.methods.among import Among, loops, weights_among
 from consilience.methods.base import Progress
+from consilience.methods.gromov_problem import in_density, inputs_of, mean_product, plan_of, problem_of, stay
 from consilience.methods.layerwise import Layer, Rows
 from consilience.methods.looped import moved_by
 from consilience.methods.network_method import Alignment, NetworkEnsemble
-from consilience.methods.optimal_transport import squared_costs
 from consilience.methods.support import first_support
 from consilience.methods.wasserstein import WassersteinFusion, barycenter
 from consilience.methods.weight_matching import matched
-from consilience.networks.network import to_numpy
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Injection, Spread, Transport
 
@@ -134,7 +131,7 @@ class GromovFusion(WassersteinFusion):
         signed = self.mode == "exact" and self.signs is not False and can_turn(ensemble.symmetry, group)
         if inside or not (signed or among[0].flips):
             return super().match(bundle, ensemble, reference, rng)
-        hidden = _in_density(among, bundle[group].width, self.paper_scaling)
+        hidden = in_density(among, bundle[group].width, self.paper_scaling)
         return self._barycenter(group, bundle[group], hidden, ensemble, reference, signed, rng)
 
     def _barycenter(
@@ -152,22 +149,22 @@ class GromovFusion(WassersteinFusion):
         support, left = first[group], among[reference].matrices
         if not kept:  # nothing is known of what drawn units have among themselves until they are coupled
             plans = [
-                _problem(support, None, rows, one, model, 0.0, signed).by_costs() for model, one in enumerate(among)
+                problem_of(support, None, rows, one, model, 0.0, signed).by_costs() for model, one in enumerate(among)
             ]
             support, left = self._layer(rows, among, ensemble.weights, [self._transport(plan) for plan in plans])
-        inputs = _inputs(ensemble, group)
+        inputs = inputs_of(ensemble, group)
         alpha, told = self._alpha(support, left, rows, among, ensemble.weights, inputs)
         solved: list[Solution] = []
         steps = np.zeros(len(among), dtype=np.int64)
         history: list[float] = []
         transports: list[Transport] = []
         for _ in range(self.max_iterations):
-            problems = [_problem(support, left, rows, one, model, alpha, signed) for model, one in enumerate(among)]
+            problems = [problem_of(support, left, rows, one, model, alpha, signed) for model, one in enumerate(among)]
             if solved:
                 trial = [self._solve(problem, [before.plan]) for problem, before in zip(problems, solved, strict=True)]
             else:
                 trial = [
-                    self._solve(problem, [_stay(problem)])
+                    self._solve(problem, [stay(problem)])
                     if kept and model == reference
                     else self._solve(problem, self._first_plans(problem, group, ensemble, reference, model))
                     for model, problem in enumerate(problems)
@@ -213,7 +210,7 @@ class GromovFusion(WassersteinFusion):
             elif ensemble.placed is not None and problem.square:
                 base, own = (ensemble.placed[i][group] for i in (reference, model))
                 if isinstance(base, Injection) and isinstance(own, Injection):
-                    plans.append(_plan_of(own.then(base.inverse), problem.odd is not None))
+                    plans.append(plan_of(own.then(base.inverse), problem.odd is not None))
         if problem.odd is not None and not problem.square:  # in other widths the unsigned plan may be the better start
             unsigned = conditional_gradient(problem.unsigned, problem.unsigned.by_costs()).plan.mass
             plans.append(Plan(unsigned, unsigned))
@@ -249,9 +246,9 @@ class GromovFusion(WassersteinFusion):
         """
         if not len(left):
             return 0.0, {}
-        problems = [_problem(support, left, rows, one, model, 1.0, False) for model, one in enumerate(among)]
+        problems = [problem_of(support, left, rows, one, model, 1.0, False) for model, one in enumerate(among)]
         first = float(weights @ [one.costs.mean() for one in problems])
-        second = float(weights @ [one.constant - 2.0 * _mean_product(one) for one in problems])
+        second = float(weights @ [one.constant - 2.0 * mean_product(one) for one in problems])
         alike = float(rows.width)
         ratio = second / first if first > 0 else 0.0
         alpha = alike if self.alpha is None or ratio == 0.0 else self.alpha / ratio
@@ -265,61 +262,3 @@ class GromovFusion(WassersteinFusion):
 def can_turn(symmetry: Symmetry, group: str) -> bool:
     """Return whether the units of a group may change sign."""
     return "sign" in symmetry.by_name[group].actions
-
-
-def _inputs(ensemble: NetworkEnsemble, group: str) -> float:
-    """Return how many inputs a unit has from the layers before, not counting biases."""
-    layouts = ensemble.symmetry.layouts
-    own = {place.array for pair in loops(ensemble.symmetry, group) for place in pair}
-    total = 0.0
-    for place in ensemble.symmetry.places(group):
-        shape = layouts[place.array].shape(ensemble.target_units)
-        if place.side != "input" and place.array not in own and len(shape) > 1:
-            total += prod(shape) / shape[place.axis]
-    return max(1.0, total)
-
-
-def _in_density(among: Sequence[Among], width: int, paper_scaling: bool) -> list[Among]:
-    """Return weights among units that sum alike in every width, since what units send is split."""
-    return [
-        one
-        if paper_scaling or one.matrices.shape[1] == width
-        else Among(one.matrices * (one.matrices.shape[1] / width), one.flips)
-        for one in among
-    ]
-
-
-def _problem(
-    support: AnyArray, left: Array | None, rows: Rows, among: Among, model: int, alpha: float, signed: bool
-) -> FusedGromov:
-    """Return what couples one model to the layer, of which the weights among units may not be known yet."""
-    costs = squared_costs(support, rows, model)
-    right = among.matrices
-    if left is None:
-        left, right = np.zeros((0, rows.width, rows.width)), right[:0]
-    if not signed:
-        return FusedGromov(costs, left, right, alpha)
-    own = rows.points[model]
-    odd = np.flatnonzero(rows.odd)
-    products = to_numpy(support)[:, odd] @ to_numpy(own)[:, odd].T
-    return FusedGromov(costs + 2.0 * products, left, right, alpha, products, among.flips[: len(left)])
-
-
-def _mean_product(problem: FusedGromov) -> float:
-    """Return sum_g < H P H', P > at the uniform plan."""
-    return float(np.einsum("g,g->", problem.left.mean(axis=(1, 2)), problem.right.mean(axis=(1, 2))))
-
-
-def _stay(problem: FusedGromov) -> Plan:
-    """Return the coupling of every unit with itself."""
-    mass = np.eye(len(problem.costs)) / len(problem.costs)
-    return Plan(mass, None if problem.odd is None else mass)
-
-
-def _plan_of(moved: Injection, signed: bool) -> Plan:
-    """Return a permutation as a coupling."""
-    mass = np.zeros((moved.width, moved.width))
-    mass[moved.slots, np.arange(moved.width)] = 1.0 / moved.width
-    if not signed:
-        return Plan(mass)
-    return Plan(mass, mass if moved.signs is None else mass * moved.signs)

@@ -23,16 +23,8 @@ from consilience.methods.network_method import Alignment, NetworkEnsemble, Netwo
 from consilience.methods.slots import STATISTICS
 from consilience.networks.axes import Layout, Place
 from consilience.networks.network import Network
-from consilience.networks.transport import (
-    AnyArray,
-    Injection,
-    Spread,
-    Transport,
-    dense,
-    move_axis,
-    odd_columns,
-    unit_rows,
-)
+from consilience.networks.rows import odd_columns, unit_rows
+from consilience.networks.transport import AnyArray, Injection, Spread, Transport, dense, move_axis
 
 Writers = Literal["all", "first"]
 """Which layers tell the units of a residual stream apart: all that write to it and are known, or the first alone."""

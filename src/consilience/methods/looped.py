@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.checks import Array
-from consilience.matching.gromov import FusedGromov, Plan, conditional_gradient
+from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov_descent import conditional_gradient
 from consilience.methods.among import loops, weights_among
 from consilience.methods.slots import Others, Placed, Slots
 from consilience.networks.axes import Place

@@ -15,8 +15,9 @@ from array_api_compat import array_namespace
 
 from consilience.checks import Labels
 from consilience.networks.axes import Axis, Place
+from consilience.networks.rows import odd_columns, unit_rows
 from consilience.networks.symmetry import Symmetry
-from consilience.networks.transport import AnyArray, Injection, odd_columns, unit_rows
+from consilience.networks.transport import AnyArray, Injection
 
 _MOST_MOVED = 0.6
 """Where more of a group's units moved, multiplying anew is as cheap."""

@@ -27,8 +27,9 @@ from consilience.matching.nested import assign_nested
 from consilience.methods.products import Products, Worth
 from consilience.networks.axes import Axis, Place
 from consilience.networks.network import Network, square_sum, to_numpy
+from consilience.networks.rows import unit_rows
 from consilience.networks.symmetry import Symmetry
-from consilience.networks.transport import AnyArray, Injection, dense, move_axis, unit_rows
+from consilience.networks.transport import AnyArray, Injection, dense, move_axis
 
 STATISTICS = ("running_mean", "running_var")
 """Buffers of batch normalisation: what data did, not what units are; no matching by weights looks at them."""

@@ -12,7 +12,8 @@ from array_api_compat import array_namespace
 
 from consilience.networks.axes import Place
 from consilience.networks.network import Network, same_values
-from consilience.networks.transport import AnyArray, dense, undense, unit_rows
+from consilience.networks.rows import unit_rows
+from consilience.networks.transport import AnyArray, dense, undense
 
 _SWEEPS = 10
 """Rounds over the groups; what is left after these is far below any difference of models."""
