@@ -2,7 +2,7 @@
 
 Writes ``recurrent.json`` beside this file; a part that is not named keeps its numbers. What is compared ran in one
 process on one thread, round by round. Networks are LSTMs that read 50 numbers a step and tell 10 classes: copies of one
-another with units renumbered and half as much noise again as weights, so that the descent has something to do.
+another with units renumbered and twice as much noise as weights, so that the descent has something to do.
 
 *Bare* is what a fusion cannot do without: the products of hidden-to-hidden matrices with every plan that its descent
 went to, and the assignment problems that it solved, on the same arrays and in the same number, and nothing else.
@@ -35,7 +35,7 @@ from consilience.networks.network import Network
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS, REPEATS, HIDDEN, INPUTS, CLASSES = range(3), 5, 256, 50, 10
 SIZES = (128, 256, 512, 1024)
-NOISE = 1.5
+NOISE = 2.0
 """Standard deviation of the noise, as a share of that of the weights."""
 METHODS = {
     "exact, all starts": GromovFusion(),
