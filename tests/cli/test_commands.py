@@ -219,7 +219,9 @@ def test_methods_lists_every_method_with_its_options(command):
         assert block.startswith(
             f"{kind.name} {kind.summary} needs: {kind.needs} gives: {kind.gives} paper: {kind.paper}"
         )
-        options = [f"{o.name}={'...' if o.default is MISSING else o.default}" for o in fields(kind)]
+        told = [",".join(o.default) if isinstance(o.default, tuple) else o.default for o in fields(kind)]
+        told = ["..." if default is MISSING else default for default in told]
+        options = [f"{o.name}={default}" for o, default in zip(fields(kind), told, strict=True)]
         assert block.split("options: ")[1] == (", ".join(options) or "none")
 
 

@@ -191,11 +191,18 @@ def _from_moments(
     return found.module, "channels repaired from moments" if rescaled else "statistics predicted from moments"
 
 
-def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Generator) -> NetworkFusion:
+_FEW = 3
+"""Layers which a refit left alone that are named; more are counted."""
+
+
+def refitted(
+    fusion: NetworkFusion, order: Sequence[int], example: Any, inputs: Any, rng: np.random.Generator
+) -> NetworkFusion:
     """Return the fusion with every layer fitted to what the models answer, on inputs or on made-up ones.
 
     Where the networks are no modules, take something else than one tensor of numbers or words, or start with a layer
-    that no inputs can be made up for, the average stays, and ``details["refit"]`` says why.
+    that no inputs can be made up for, the average stays, and ``details["refit"]`` says why. The models are taken in an
+    order of their own, so that the one in which they arrived changes nothing.
     """
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
         return replace(fusion, details={**fusion.details, "refit": "not needed: no two units were merged"})
@@ -203,8 +210,9 @@ def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Ge
         return replace(fusion, details={**fusion.details, "refit": "not needed: the models are the same"})
     from consilience import landscape
 
-    fused, aligned = fusion.model, fusion.aligned_models
-    weights = np.array([one.weight for one in fusion.inputs])
+    fused, arrived = fusion.model, fusion.aligned_models
+    aligned = [arrived[i] for i in order]
+    weights = np.array([fusion.inputs[i].weight for i in order])
     one = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     try:
         if one is None:
@@ -218,4 +226,8 @@ def refitted(fusion: NetworkFusion, example: Any, inputs: Any, rng: np.random.Ge
     except (InputError, UnsupportedError) as error:
         return replace(fusion, details={**fusion.details, "refit": f"not done: {error}"})
     done = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"
+    kept = [f"{name or 'it'} {why}" for name, why in found.notes.items()]
+    if kept:
+        more = f", and {len(kept) - _FEW} more" if len(kept) > _FEW else ""
+        done += f", but where the average stays: {'; '.join(kept[:_FEW])}{more}"
     return with_module(replace(fusion, details={**fusion.details, "refit": done}), found.module, done)

@@ -108,7 +108,7 @@ def fuse_networks(
         _rebuild=None if gathered.template is None else gathered.module,
     )
     if chosen.refits and gathered.template is not None:
-        fusion = refitted(fusion, told.example, told.inputs, fitting)
+        fusion = refitted(fusion, order, told.example, told.inputs, fitting)
     return replace(fusion, provenance=_provenance(fusion, chosen, seed))
 
 
@@ -130,7 +130,7 @@ def check_networks(
         base = told.reference or 0
         units = _target_units(gathered, chosen, told)
         activations = () if told.inputs is not None else None
-        return chosen.refuse(NetworkEnsemble(gathered.networks, shares / shares.sum(), units, base, activations))
+        return chosen.reasons(NetworkEnsemble(gathered.networks, shares / shares.sum(), units, base, activations))
     except InputError as error:
         return list(error.problems)
     except OptionError as error:

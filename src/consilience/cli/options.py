@@ -143,7 +143,7 @@ def _settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise OptionError(f"--set {setting}: expected OPTION=VALUE, such as --set regularization=0.3")
         try:
-            options[name.replace("-", "_")] = parse_yaml(value)
+            options[name.replace("-", "_")] = None if value.strip() == "None" else parse_yaml(value)
         except ValueError as error:
             raise OptionError(f"--set {setting}: the value is not valid YAML") from error
     return options

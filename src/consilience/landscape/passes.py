@@ -130,6 +130,8 @@ def structure(module: nn.Module, batch: Any) -> Structure:
     def watch(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
         def hook(part: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
             given, _ = called_with(arguments, keywords)
+            if is_layer(part) and output.ndim < 2:
+                skipped[name] = "answers a single sample, no batch"
             if is_norm(part):
                 before = made.get(id(given))
                 if before is not None and is_layer(named[before]):

@@ -47,6 +47,16 @@ def loops(symmetry: Symmetry, group: str) -> list[tuple[Place, Place]]:
     return found
 
 
+def unseen_loops(symmetry: Symmetry, group: str) -> set[str]:
+    """Return the arrays that hold a group on two axes, but beside something else on one: they are not looked at."""
+    axes: dict[str, set[int]] = {}
+    for place in symmetry.places(group):
+        axes.setdefault(place.array, set()).add(place.axis)
+    return {array for array, numbers in axes.items() if len(numbers) > 1} - {
+        rows.array for rows, _ in loops(symmetry, group)
+    }
+
+
 def weights_among(symmetry: Symmetry, arrays: Mapping[str, AnyArray], group: str, count: int) -> Among:
     """Return the weights among the units of a group of so many, float64; no matrix where there are none."""
     matrices, flips = [], []

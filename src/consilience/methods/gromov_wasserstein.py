@@ -26,14 +26,14 @@ from consilience.matching.gromov_descent import (
     is_permutation,
     mirror_descent,
 )
-from consilience.methods.among import Among, loops, weights_among
+from consilience.methods.among import Among, loops, unseen_loops, weights_among
 from consilience.methods.base import Progress
 from consilience.methods.gromov_problem import in_density, inputs_of, mean_product, plan_of, problem_of, stay
 from consilience.methods.layerwise import Layer, Rows
 from consilience.methods.looped import moved_by
 from consilience.methods.network_method import Alignment, NetworkEnsemble
 from consilience.methods.support import first_support
-from consilience.methods.wasserstein import WassersteinFusion, barycenter
+from consilience.methods.wasserstein import WassersteinFusion, barycenter, settled
 from consilience.methods.weight_matching import matched
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Injection, Spread, Transport
@@ -41,8 +41,6 @@ from consilience.networks.transport import AnyArray, Injection, Spread, Transpor
 Mode = Literal["exact", "paper", "mirror"]
 First = Literal["input", "uniform", "matching"]
 
-_SETTLED = 1e-6
-"""A fall of B below this share ends the iteration over a layer."""
 _MATCHING_PASSES = 100
 
 
@@ -117,7 +115,11 @@ class GromovFusion(WassersteinFusion):
             turning = self.mode == "exact" and self.signs is not False
             found = matched(ensemble, ["receiving"], _MATCHING_PASSES, child, lambda _done, _all: None, signs=turning)
             ensemble = replace(ensemble, placed=found.transports)
-        return super().align(ensemble, rng, progress)
+        found = super().align(ensemble, rng, progress)
+        unseen = sorted(
+            {array for name in ensemble.symmetry.by_name for array in unseen_loops(ensemble.symmetry, name)}
+        )
+        return replace(found, details={**found.details, "not_matched_by": unseen}) if unseen else found
 
     def match(
         self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
@@ -158,6 +160,7 @@ class GromovFusion(WassersteinFusion):
         steps = np.zeros(len(among), dtype=np.int64)
         history: list[float] = []
         transports: list[Transport] = []
+        converged = False
         for _ in range(self.max_iterations):
             problems = [problem_of(support, left, rows, one, model, alpha, signed) for model, one in enumerate(among)]
             if solved:
@@ -170,16 +173,17 @@ class GromovFusion(WassersteinFusion):
                     for model, problem in enumerate(problems)
                 ]
             steps += [len(one.history) - 1 for one in trial]
-            value = float(ensemble.weights @ [one.objective for one in trial])
+            value = max(0.0, float(ensemble.weights @ [one.objective for one in trial]))  # below is rounding
+            converged = settled(history, value) and all(one.converged for one in trial)
             if history and value > history[-1]:  # equation (43) is no descent
                 break
             solved, transports = trial, [self._transport(one.plan) for one in trial]
             history.append(value)
-            if len(history) > 1 and history[-2] - value <= _SETTLED * history[0]:
+            if settled(history[:-1], value):
                 break
             support, left = self._layer(rows, among, ensemble.weights, transports)
         facts = {"iterations": len(history), "steps": steps.tolist(), "signs": signed, **told}
-        return Layer(tuple({group: one} for one in transports), history, facts)
+        return Layer(tuple({group: one} for one in transports), history, facts, converged)
 
     def _solve(self, problem: FusedGromov, starts: Sequence[Plan]) -> Solution:
         """Return the best solution from several starts; never worse than a start that is a permutation."""

@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import Array
-from consilience.methods.base import Progress
+from consilience.methods.base import Progress, Status
 from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.methods.slots import STATISTICS
 from consilience.networks.axes import Layout, Place
@@ -66,11 +66,14 @@ class Layer:
         The objective after each iteration; empty for methods without one.
     details
         Further facts about this group.
+    converged
+        Whether no limit of iterations ended it.
     """
 
     transports: tuple[Mapping[str, Transport], ...]
     history: Sequence[float] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    converged: bool = True
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ class LayerwiseMethod(NetworkMethod):
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
         histories: dict[str, list[float]] = {}
         details: dict[str, Any] = {}
+        converged = True
         tops = [name for name, group in symmetry.by_name.items() if group.parent is None]
         for done, top in enumerate(tops):
             names = [top, *(child.name for child in symmetry.children(top))]
@@ -135,6 +139,7 @@ class LayerwiseMethod(NetworkMethod):
                 found = self.match(bundle, ensemble, reference, rng)
             for own, more in zip(transports, found.transports, strict=True):
                 own.update(more)
+            converged = converged and found.converged
             if found.history:
                 histories[top] = list(found.history)
             if found.details:
@@ -143,7 +148,8 @@ class LayerwiseMethod(NetworkMethod):
         history = _total(list(histories.values()))
         objective = float(history[-1]) if history.size else float("nan")
         facts: dict[str, Any] = {"groups": details} if details else {}
-        return Alignment(tuple(transports), objective, history, details=facts)
+        status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
+        return Alignment(tuple(transports), objective, history, status, facts)
 
     def _rows(
         self, ensemble: NetworkEnsemble, group: str, transports: Sequence[Mapping[str, Transport]], solving: set[str]

@@ -172,6 +172,11 @@ class NetworkMethod(Options, ABC):
         ]
 
     @final
+    def reasons(self, ensemble: NetworkEnsemble) -> list[str]:
+        """Return everything that is in the way of fusing these networks, a line each."""
+        return _unsplittable(ensemble) + self.refuse(ensemble)
+
+    @final
     def fuse(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress = silent) -> NetworkOutcome:
         """Align and average.
 
@@ -180,7 +185,7 @@ class NetworkMethod(Options, ABC):
         InputError
             When the networks do not fit the options.
         """
-        if reasons := self.refuse(ensemble):
+        if reasons := self.reasons(ensemble):
             raise InputError(reasons)
         prepared = self.prepare(ensemble)
         found = self.align(prepared, rng, progress)
@@ -188,6 +193,20 @@ class NetworkMethod(Options, ABC):
         if arrays is None:
             arrays = average(prepared, found.transports)
         return NetworkOutcome(found, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
+
+
+def _unsplittable(ensemble: NetworkEnsemble) -> list[str]:
+    """Return which groups cannot have another width, since one array both makes and reads their units."""
+    symmetry = ensemble.symmetry
+    both = {name: place.array for name in symmetry.by_name for place in symmetry.places(name) if place.side == "both"}
+    return [
+        f"{network.name}: group {name} has {network.units[name]} units where the fused network has "
+        f"{ensemble.target_units[name]}; {array} makes these units and reads them too (tied weights), which no "
+        "other width can do alike: keep the width, or untie the weights"
+        for network in ensemble.networks
+        for name, array in both.items()
+        if network.units[name] != ensemble.target_units[name]
+    ]
 
 
 def average(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]) -> dict[str, AnyArray]:

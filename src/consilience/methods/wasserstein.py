@@ -26,6 +26,7 @@ from consilience.networks.transport import AnyArray, Injection, Transport
 
 _SETTLED = 1e-6
 """A fall of B below this share ends the iteration over a layer."""
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class WassersteinFusion(TransportMethod):
         support, _ = first_support(self.start, bundle, reference, rng)
         history: list[float] = []
         transports: list[dict[str, Transport]] = []
+        converged = False
         for _ in range(self.max_iterations):
             costs = [
                 {name: squared_costs(support[name], rows, model) for name, rows in bundle.items()}
@@ -89,16 +91,22 @@ class WassersteinFusion(TransportMethod):
                 weight * sum(_cost(values, moves[name]) for name, values in of_model.items())
                 for weight, of_model, moves in zip(weights.tolist(), costs, plans, strict=True)
             )
+            converged = settled(history, value)
             if history and value > history[-1]:  # entropic plans do not minimise the cost alone
                 break
             transports = plans
             history.append(value)
-            if len(history) > 1 and history[-2] - value <= _SETTLED * history[0]:
+            if converged:
                 break
             support = {
                 name: barycenter(rows, weights, [own[name] for own in transports]) for name, rows in bundle.items()
             }
-        return Layer(tuple(transports), history, {"iterations": len(history)})
+        return Layer(tuple(transports), history, {"iterations": len(history)}, converged)
+
+
+def settled(history: Sequence[float], value: float) -> bool:
+    """Return whether a value falls no more, or by no more than rounding or too small a share of the first."""
+    return bool(history) and history[-1] - value <= _SETTLED * abs(history[0]) + _ROUNDING
 
 
 def numbered_as(reference: int, transports: Sequence[Mapping[str, Transport]]) -> tuple[dict[str, Transport], ...]:

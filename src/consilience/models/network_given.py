@@ -18,7 +18,7 @@ from consilience.io.provenance import file_digest
 from consilience.models import ADAPTERS
 from consilience.models.torch_network import arrays_of_module, is_module, layer_kinds, module_with
 from consilience.networks.axes import Layout, Proof, fixed_axes
-from consilience.networks.network import Network, is_floating, to_bytes
+from consilience.networks.network import Network, is_floating, not_finite, to_bytes
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray
 
@@ -200,10 +200,11 @@ def with_symmetry(
     found = symmetry if symmetry is not None else (own[0] if own else None)
     if found is None:
         found = _traced(given, template, example)
-    if problems := _other_layers(given):
+    problems = _other_layers(given)
+    problems += [problem for one in given if one.module is not None for problem in not_finite(one.arrays, one.name)]
+    if problems:
         raise InputError(problems)
     found = _proved(found, given, template, example, rng)
-    problems = []
     networks: list[Network] = []
     for one in given:
         try:

@@ -34,17 +34,22 @@ def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:
 
 
 def layer_kinds(module: nn.Module) -> dict[str, str]:
-    """Return, by path, what the layers with parameters and the activations of a module are."""
-    import torch
-
-    activations = torch.nn.modules.activation.__name__
+    """Return, by path, which of torch's layers with parameters and activations the parts of a module are."""
     found = {}
     for path, part in module.named_modules():
-        if next(part.children(), None) is None and (
-            next(part.parameters(recurse=False), None) is not None or type(part).__module__ == activations
-        ):
-            told = getattr(part, "nonlinearity", None) or ("both ways" if getattr(part, "bidirectional", False) else "")
-            found[path] = type(part).__name__ + (f" ({told})" if told else "")
+        kind = next((one for one in type(part).__mro__ if one.__module__.startswith("torch.nn.modules.")), None)
+        if kind is None or next(part.children(), None) is not None:
+            continue
+        if kind.__module__.endswith(".activation"):
+            told = [one for one in part.extra_repr().split(", ") if one and not one.startswith("inplace")]
+        elif next(part.parameters(recurse=False), None) is not None:
+            told = [getattr(part, "nonlinearity", ""), "both ways" if getattr(part, "bidirectional", False) else ""]
+            told.append("batch first" if getattr(part, "batch_first", False) else "")
+        else:
+            continue
+        name = "BatchNorm" if "BatchNorm" in kind.__name__ else kind.__name__
+        said = ", ".join(one for one in told if one)
+        found[path] = f"{name} ({said})" if said else name
     return found
 
 

@@ -63,11 +63,7 @@ class Network:
             for key, layout in self.symmetry.layouts.items()
             if _kind(own[key]) != "bool" and not is_floating(own[key]) and any(axis.moves for axis in layout.axes)
         ]
-        problems += [
-            f"{self.name}: array {key} has NaN or infinite values; leave this network out, or train it again"
-            for key in own
-            if not _finite(own[key])
-        ]
+        problems += not_finite(own, self.name)
         if problems:
             raise InputError(problems)
         object.__setattr__(self, "arrays", own)
@@ -172,6 +168,15 @@ def _as_written(values: AnyArray, like: AnyArray) -> AnyArray:
     if values.dtype == like.dtype:
         return values
     return array_namespace(values).astype(values, like.dtype)
+
+
+def not_finite(arrays: Mapping[str, AnyArray], name: str) -> list[str]:
+    """Return which arrays of a network have values that no network should have, a line each."""
+    return [
+        f"{name}: array {key} has NaN or infinite values; leave this network out, or train it again"
+        for key, values in arrays.items()
+        if not _finite(values)
+    ]
 
 
 def _finite(values: AnyArray) -> bool:

@@ -9,16 +9,17 @@ from consilience.networks.rules_common import Call, Record, Rule, Value
 from consilience.networks.rules_pieces import lone
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-_PROPOSING = {4: (2,), 3: (2,)}
-"""By number of gates, the one that proposes the new state: with its sign the state changes sign, and nothing else."""
+_PROPOSING = {"lstm": (2,), "gru": (2,)}
+"""Of several gates, the one that proposes the new state: with its sign the state changes sign, and nothing else."""
 
 
-def _cell(record: Record, read: AxisTerms, arrays: Sequence[Value], gates: int) -> tuple[AxisTerms, AxisTerms]:
+def _cell(record: Record, read: AxisTerms, arrays: Sequence[Value], kind: str) -> tuple[AxisTerms, AxisTerms]:
     """Join the axes of one cell; return its output and its inner state, the same unless it is projected.
 
     Arrays are weight_ih (gates * units, read), weight_hh (gates * units, output), then biases, and weight_hr
     (output, units) where there is a projection.
     """
+    gates = _GATES[kind]
     made, recurrent = arrays[:2]
     biases = [array for array in arrays[2:] if len(array.axes) == 1]
     projections = [array for array in arrays[2:] if len(array.axes) == 2]
@@ -27,8 +28,8 @@ def _cell(record: Record, read: AxisTerms, arrays: Sequence[Value], gates: int) 
     for array in (made, recurrent, *biases):
         record.atoms.join(stacked, array.axes[0])
         record.side(array, 0, "output")
-        if gates in _PROPOSING:
-            record.flips(array, 0, _PROPOSING[gates])
+        if kind in _PROPOSING:
+            record.flips(array, 0, _PROPOSING[kind])
     record.atoms.join(read, made.axes[1])
     for array in (made, recurrent):
         record.side(array, 1, "input")
@@ -65,7 +66,7 @@ def _layers(call: Call) -> list[Value]:
     record, value = call.record, call["input"]
     states = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
     arrays = call["params"]
-    gates = _GATES[call.name.split("_")[0]]
+    kind = call.name.split("_")[0]
     ways = 2 if call["bidirectional"] else 1
     each = len(arrays) // (ways * call["num_layers"])
     batch = value.axes[0 if call["batch_first"] else 1]
@@ -76,7 +77,7 @@ def _layers(call: Call) -> list[Value]:
         made = []
         for way in range(ways):
             start = (layer * ways + way) * each
-            output, state = _cell(record, read, arrays[start : start + each], gates)
+            output, state = _cell(record, read, arrays[start : start + each], kind)
             for axis, given in zip((output, state), states, strict=False):
                 _start(record, axis, given)
             made.append(output)
@@ -92,7 +93,7 @@ def _one_step(call: Call) -> Value | list[Value]:
     record, value = call.record, call["input"]
     states = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
     arrays = [call[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh") if call[name] is not None]
-    output, _ = _cell(record, value.axes[-1], arrays, _GATES[call.name.split("_")[0]])
+    output, _ = _cell(record, value.axes[-1], arrays, call.name.split("_")[0])
     for given in states:
         _start(record, output, given)
     made = [Value((*value.axes[:-1], output), data=True) for _ in states]
