@@ -12,6 +12,7 @@ from typing import Any
 
 from kl_fusion.tables import TABLES as KL_FUSION
 from spahm.tables import TABLES as POINTS
+from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
 from wasserstein.tables import TABLES as NETWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +23,7 @@ PAGES = (
     "docs/experiments.md",
     "docs/experiments_networks.md",
     "docs/experiments_points.md",
+    "docs/experiments_recurrent.md",
     "docs/adr/0008-evidence-decides-the-number.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -199,6 +201,23 @@ def networks_speed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def recurrent_speed_table() -> str:
+    """Return times of Gromov fusion over its bare products and assignments, memory, and growth with width."""
+    found = json.loads((ROOT / "benchmarks/recurrent.json").read_text())
+    pairs, memory, scaling = found["pair"]["results"], found["memory"]["results"], found["scaling"]
+    lines = ["| what | measured | target |", "| --- | ---: | ---: |"]
+    for name in memory:
+        rows = [row for row in pairs if row["method"] == name]
+        ratios = ", ".join(f"{row['ratio']:.1f}" for row in rows)
+        taken = median(row["seconds"]["fusion"] for row in rows)
+        pair = f"a pair of LSTMs of {found['pair']['hidden']}, {name}, over bare ({taken:.1f} s)"
+        lines.append(f"| {pair} | {ratios} | 3 |")
+    lines += [f"| peak memory beyond the models, {name}, matrices | {size:.1f} | 10 |" for name, size in memory.items()]
+    sizes = [row["hidden"] for row in scaling["results"]]
+    lines.append(f"| power of the width, {sizes[0]} to {sizes[-1]}, of a step | {scaling['slope']:.2f} | 3 (cubic) |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -212,7 +231,9 @@ TABLES = {
     **KL_FUSION,
     **POINTS,
     **NETWORKS,
+    **RECURRENT,
     "networks-speed": networks_speed_table,
+    "recurrent-speed": recurrent_speed_table,
 }
 
 

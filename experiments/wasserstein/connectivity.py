@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from training import CACHE, load_trained, place_of
 
 import consilience as cs
 from consilience.landscape import Barrier, Classification, Plane, reestimate_batch_norm
+from consilience.landscape.evaluation import Evaluate
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from kl_fusion.record import as_text, remembered, versions
@@ -58,13 +60,41 @@ def barriers(kind: str, seed: int) -> dict[str, dict[str, float]]:
     data = data_of(kind)
     models = [load_trained(kind, seed, which) for which in range(2)]
     evaluate, refresh = evaluation(kind, data)
+    return barriers_of(models, METHODS, data, f"{kind}-{seed}", evaluate, points=KINDS[kind], refresh=refresh)
+
+
+def barriers_of(
+    models: list[nn.Module], methods: Mapping[str, str], data: Any, name_of_files: str, evaluate: Evaluate, **told: Any
+) -> dict[str, dict[str, float]]:
+    """Return heights of the barrier between two networks, and keep the curves.
+
+    Parameters
+    ----------
+    models
+        The two.
+    methods
+        Methods to align them by, by the name they are shown by.
+    data
+        Samples of their kind.
+    name_of_files
+        Kind and seed.
+    evaluate
+        Gives loss and error.
+    told
+        Options of ``cs.barrier``.
+    """
     found = {}
-    for name, method in {"as they are": None, **METHODS}.items():
+    for name, method in {"as they are": None, **methods}.items():
         pair = models if method is None else aligned(models, method, data)
-        barrier = cs.barrier(*pair, evaluate, points=KINDS[kind], refresh=refresh)
+        barrier = cs.barrier(*pair, evaluate, **told)
         found[name] = summarised(barrier)
-        barrier.save(CACHE / "fused" / f"barrier-{kind}-{seed}-{name.replace(' ', '-')}.safetensors")
+        barrier.save(curve_file(name_of_files, name))
     return found
+
+
+def curve_file(name_of_files: str, alignment: str) -> Path:
+    """Return where a curve is kept."""
+    return CACHE / "fused" / f"barrier-{name_of_files}-{alignment.replace(' ', '-')}.safetensors"
 
 
 def aligned(models: list[nn.Module], method: str, data: ImageData) -> list[nn.Module]:
@@ -92,18 +122,35 @@ def plane(kind: str) -> Plane:
     data = data_of(kind)
     models = [load_trained(kind, 0, which) for which in range(2)]
     evaluate, refresh = evaluation(kind, data)
-    _, permuted = aligned(models, "wb", data)
-    told = {"example": data.test.x[:2], "reference": 0}
-    return cs.plane(
-        models[0],
-        models[1],
-        permuted,
-        evaluate,
-        points=PLANE_POINTS[kind],
-        refresh=refresh,
-        marked={"WB": cs.fuse(models, "wb", **told).model, "consensus": cs.fuse(models, **told).model},
-        names=("base 1", "base 2", "base 2, permuted"),
-    )
+    marked: dict[str, Any] = {"WB": {"method": "wb"}, "consensus": {}}
+    return plane_of(models, data, "wb", marked, evaluate, points=PLANE_POINTS[kind], refresh=refresh)
+
+
+def plane_of(
+    models: list[nn.Module], data: Any, method: str, marked: Mapping[str, Any], evaluate: Evaluate, **told: Any
+) -> Plane:
+    """Return the plane through two networks and the second one permuted by a method.
+
+    Parameters
+    ----------
+    models
+        The two.
+    data
+        Samples of their kind.
+    method
+        Aligns the second network to the first.
+    marked
+        Method and options of fused networks to find in the plane, by the name they are shown by.
+    evaluate
+        Gives loss and error.
+    told
+        Options of ``cs.plane``.
+    """
+    _, permuted = aligned(models, method, data)
+    example = data.test.x[:2]
+    fused = {name: cs.fuse(models, example=example, reference=0, **one).model for name, one in marked.items()}
+    names = ("base 1", "base 2", "base 2, permuted")
+    return cs.plane(models[0], models[1], permuted, evaluate, marked=fused, names=names, **told)
 
 
 def main() -> None:
@@ -128,19 +175,24 @@ def main() -> None:
         if seeds and (kind in told.again or not file.exists()):
             plane(kind).save(file)
         result["kinds"][kind] = {
-            "seeds": seeds,
             "points": KINDS[kind],
             "plane_points": PLANE_POINTS[kind],
-            "barriers": {
-                name: {
-                    value: [stored[str(seed)]["scores"][name][value] for seed in seeds]
-                    for value in stored[str(seeds[0])]["scores"][name]
-                }
-                for name in ("as they are", *METHODS)
-            },
-            "plane": _marks(Plane.load(file)),
+            **by_alignment(seeds, stored),
+            "plane": marks(Plane.load(file)),
         }
         path.write_text(as_text(result | {"versions": stamp, "settings": settings()}))
+
+
+def by_alignment(seeds: Sequence[int], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the seeds, and heights of barriers by alignment and by value, a number a seed."""
+    scores = [stored[str(seed)]["scores"] for seed in seeds]
+    return {
+        "seeds": list(seeds),
+        "barriers": {
+            name: {value: [one[name][value] for one in scores] for value in heights}
+            for name, heights in scores[0].items()
+        },
+    }
 
 
 def settings() -> dict[str, Any]:
@@ -153,7 +205,7 @@ def settings() -> dict[str, Any]:
     }
 
 
-def _marks(found: Plane) -> dict[str, Any]:
+def marks(found: Plane) -> dict[str, Any]:
     """Return where models lie on a plane, and the range of its error."""
     return {
         "error": [float(np.min(found.values["error"])), float(np.max(found.values["error"]))],

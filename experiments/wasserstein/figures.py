@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from connectivity import KINDS, METHODS
+from connectivity import KINDS, METHODS, curve_file
 from matplotlib import pyplot as plt
 from training import CACHE
 
@@ -27,18 +28,24 @@ def main() -> None:
     figure.savefig(HERE / "planes.svg", metadata={"Date": None})
     figure, axes = plt.subplots(1, len(kinds), figsize=(3.6 * len(kinds), 2.8), layout="constrained", squeeze=False)
     for axis, kind in zip(axes[0], kinds, strict=True):
-        for name in ("as they are", *METHODS):
-            file = CACHE / "fused" / f"barrier-{kind}-0-{name.replace(' ', '-')}.safetensors"
-            found = Barrier.load(file)
-            axis.plot(found.t, found.values["loss"], label=name)
+        draw_barriers(axis, f"{kind}-0", METHODS)
         axis.set(title=TITLES[kind], xlabel="share of base 2", ylim=(0, None))
     axes[0][0].set_ylabel("test loss, nats")
     axes[0][0].legend(frameon=False)
     figure.savefig(HERE / "barriers.svg", metadata={"Date": None})
 
 
-def draw_plane(axis: plt.Axes, found: Plane) -> None:
-    """Draw test error over a plane, in levels, with the networks on it."""
+def draw_barriers(axis: plt.Axes, name_of_files: str, alignments: Iterable[str]) -> None:
+    """Draw the test loss along the line between two networks, as they are and aligned in several ways."""
+    *_, last = names = ("as they are", *alignments)
+    for name in names:
+        found = Barrier.load(curve_file(name_of_files, name))
+        # the last one dashed, since methods that find the same alignment have the same curve
+        axis.plot(found.t, found.values["loss"], "--" if name == last else "-", label=name)
+
+
+def draw_plane(axis: plt.Axes, found: Plane, below: Collection[str] = ()) -> None:
+    """Draw test error over a plane, in levels, with the networks on it, named above or else below."""
     error = found.values["error"]
     levels = np.geomspace(max(error.min(), 0.5), error.max(), 12)
     filled = axis.contourf(found.alphas * found.dx, found.betas * found.dy, error, levels, cmap="viridis", extend="min")
@@ -47,7 +54,8 @@ def draw_plane(axis: plt.Axes, found: Plane) -> None:
         x, y = one.alpha * found.dx, one.beta * found.dy
         axis.plot(x, y, "o", color="white", markeredgecolor="black", markersize=5)
         name = one.name.replace(", ", ",\n")
-        axis.annotate(name, (x, y), textcoords="offset points", xytext=(0, 6), ha="center", color="white", fontsize=8)
+        told = {"xytext": (0, -6), "va": "top"} if one.name in below else {"xytext": (0, 6)}
+        axis.annotate(name, (x, y), textcoords="offset points", ha="center", color="white", fontsize=8, **told)
     axis.set(xticks=[], yticks=[])
 
 

@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -143,7 +143,9 @@ def _run(
     return lambda: fused(models, images, method, **told)
 
 
-PARTS: dict[str, tuple[str, Callable[[int], Any]]] = {
+Prepared = tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], Any]
+"""Base networks, what fuses them by name, and their data."""
+PARTS: dict[str, tuple[str, Callable[[int], Prepared]]] = {
     "same": ("mlp_net", same_width),
     "wider": ("mlp_net", wider),
     "heterogeneous": ("split_small", heterogeneous),
@@ -152,44 +154,96 @@ PARTS: dict[str, tuple[str, Callable[[int], Any]]] = {
 }
 
 
-def scored(part: str, seed: int, again: set[str], source: str) -> dict[str, Any]:
-    """Return accuracy and loss on test images of the base networks and of everything fused from them."""
-    models, runs, data = PARTS[part][1](seed)
+def scored(
+    part: str,
+    seed: int,
+    prepare: Callable[[int], Prepared],
+    again: set[str],
+    source: str,
+    validated: Collection[str] = (),
+    only: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return accuracy and loss on test samples of the base networks and of everything fused from them.
+
+    Those named in `validated`, and the base networks with them, are scored on validation samples too. Where `only`
+    names methods, others are not scored now.
+    """
+    models, runs, data = prepare(seed)
+
+    def on_validation(model: nn.Module) -> dict[str, Any]:
+        return {"validation": brief(scores(model, data.validation))}
 
     def work(name: str) -> dict[str, Any]:
         if name == "base":
-            return {"each": [_brief(scores(model, data.test)) for model in models]}
+            return {
+                "each": [brief(scores(one, data.test)) | (on_validation(one) if validated else {}) for one in models]
+            }
         start = time.perf_counter()
         fusion = runs[name]()
-        found = {"seconds": time.perf_counter() - start, **_brief(scores(fusion.model, data.test))}
+        found = {"seconds": time.perf_counter() - start, **brief(scores(fusion.model, data.test))}
+        found |= on_validation(fusion.model) if name in validated else {}
+        found |= {"refit": fusion.details["refit"]} if "refit" in fusion.details else {}
         sys.stdout.write(f"{part} {seed} {name} {found['accuracy']:.2f} {found['seconds']:.1f} s\n")
+        sys.stdout.flush()
         return found
 
-    return remembered(CACHE / "fused" / f"{part}-{seed}.json", ["base", *runs], again, source, work)
+    names = ["base", *(name for name in runs if not only or name in only)]
+    return remembered(scores_file(part, seed), names, again, source, work)
 
 
-def _brief(found: Mapping[str, Any]) -> dict[str, float]:
+def scores_file(part: str, seed: int) -> Path:
+    """Return where the scores of one seed are kept, under the key "methods"."""
+    return CACHE / "fused" / f"{part}-{seed}.json"
+
+
+def brief(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the accuracy in percent and the loss in nats."""
     return {"accuracy": 100.0 * found["accuracy"], "loss": found["loss"]}
 
 
 def summary(part: str, by_seed: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Return, by method, accuracies over seeds and the paired drop from the mean of the base networks."""
     rows: dict[str, Any] = {}
-    for name in next(iter(by_seed.values())):
-        if name == "base":
-            continue
-        accuracies = [found[name]["scores"]["accuracy"] for found in by_seed.values()]
-        bases = [mean(each["accuracy"] for each in _own(part, name, found)) for found in by_seed.values()]
-        rows[name] = {
-            "accuracy": accuracies,
-            "loss": [found[name]["scores"]["loss"] for found in by_seed.values()],
-            "base": bases,
-            "seconds": [found[name]["scores"]["seconds"] for found in by_seed.values()],
-        }
-        if len(accuracies) > 1:
-            paired = paired_difference(np.array(bases), np.array(accuracies), np.ones(len(bases)))
-            rows[name]["drop"] = {"mean": paired.mean, "low": paired.interval[0], "high": paired.interval[1]}
+    names = dict.fromkeys(name for found in by_seed.values() for name in found if name != "base")
+    for name in names:
+        done = [found for found in by_seed.values() if name in found]
+        rows[name] = over_seeds([found[name]["scores"] for found in done], [_own(part, name, found) for found in done])
     return rows
+
+
+def over_seeds(fused_ones: Sequence[Mapping[str, Any]], bases: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the scores of one method, a value a seed, and the paired drop from the mean of the base networks.
+
+    Parameters
+    ----------
+    fused_ones
+        Scores of the fused network of every seed.
+    bases
+        Those of the networks that it was made of.
+    """
+    row: dict[str, Any] = {
+        "accuracy": [one["accuracy"] for one in fused_ones],
+        "loss": [one["loss"] for one in fused_ones],
+        "base": [mean(each["accuracy"] for each in own) for own in bases],
+        "seconds": [one["seconds"] for one in fused_ones],
+    }
+    row |= paired_drop(row["base"], row["accuracy"])
+    if all("validation" in one for one in fused_ones):
+        accuracies = [one["validation"]["accuracy"] for one in fused_ones]
+        own = [mean(each["validation"]["accuracy"] for each in each_seed) for each_seed in bases]
+        losses = [one["validation"]["loss"] for one in fused_ones]
+        row["validation"] = {"accuracy": accuracies, "loss": losses, "base": own, **paired_drop(own, accuracies)}
+    if any("refit" in one for one in fused_ones):
+        row["refit"] = sorted({one["refit"] for one in fused_ones if "refit" in one})
+    return row
+
+
+def paired_drop(bases: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
+    """Return the mean drop over seeds with its 95 % interval, where there are two seeds at least."""
+    if len(bases) < 2:
+        return {}
+    paired = paired_difference(np.array(bases), np.array(accuracies), np.ones(len(bases)))
+    return {"drop": {"mean": paired.mean, "low": paired.interval[0], "high": paired.interval[1]}}
 
 
 def _own(part: str, name: str, found: Mapping[str, Any]) -> list[dict[str, float]]:
@@ -200,6 +254,17 @@ def _own(part: str, name: str, found: Mapping[str, Any]) -> list[dict[str, float
     if part == "heterogeneous":
         return each[:2] if ", same, " in name else each[2:]
     return each
+
+
+def trained_seeds(kind: str, seeds: Sequence[int]) -> list[int]:
+    """Return the seeds of which both networks of a kind are trained."""
+    return [seed for seed in seeds if all(place_of(kind, seed, which).exists() for which in range(2))]
+
+
+def record(part: str, by_seed: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what is written down of a part: seeds, which states of the library's source scored it, and methods."""
+    sources = {one["library_source"] for found in by_seed.values() for one in found.values()}
+    return {"seeds": list(by_seed), "sources": sorted(sources), "methods": summary(part, by_seed)}
 
 
 def main() -> None:
@@ -214,16 +279,12 @@ def main() -> None:
     result = json.loads(path.read_text()) if path.exists() else {"parts": {}}
     stamp = versions()
     for part in told.parts or PARTS:
-        kind = PARTS[part][0]
-        trained = [seed for seed in told.seeds if all(place_of(kind, seed, m).exists() for m in range(2))]
-        by_seed = {seed: scored(part, seed, set(told.again), stamp["library_source"]) for seed in trained}
+        kind, prepare = PARTS[part]
+        seeds = trained_seeds(kind, told.seeds)
+        again, source = set(told.again), stamp["library_source"]
+        by_seed = {seed: scored(part, seed, prepare, again, source) for seed in seeds}
         if by_seed:
-            result["parts"][part] = {
-                "seeds": trained,
-                "recipe": str(RECIPES[kind]),
-                "sources": sorted({one["library_source"] for found in by_seed.values() for one in found.values()}),
-                "methods": summary(part, by_seed),
-            }
+            result["parts"][part] = {"recipe": str(RECIPES[kind]), **record(part, by_seed)}
     result |= {"settings": CHOSEN, "versions": stamp}
     path.write_text(as_text(result))
 

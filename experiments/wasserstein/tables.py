@@ -20,11 +20,13 @@ def _read(name: str) -> dict[str, Any]:
     return json.loads((HERE / f"{name}.json").read_text())
 
 
-def _spread(values: list[float]) -> str:
+def spread(values: list[float]) -> str:
+    """Return mean and standard deviation over seeds."""
     return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
 
 
-def _drop(row: Mapping[str, Any]) -> str:
+def drop(row: Mapping[str, Any]) -> str:
+    """Return the drop from the base networks, with its interval where there are seeds for one."""
     if "drop" not in row:
         return f"{mean(row['base']) - mean(row['accuracy']):.2f}"
     return f"{row['drop']['mean']:.2f} [{row['drop']['low']:.2f}, {row['drop']['high']:.2f}]"
@@ -36,13 +38,13 @@ def same_table() -> str:
     lines = [
         "| method | accuracy, % | drop from base [95 %] | published | published drop |",
         "| --- | ---: | ---: | ---: | ---: |",
-        f"| base networks, mean | {_spread(rows['consensus']['base'])} | | 98.31 | |",
+        f"| base networks, mean | {spread(rows['consensus']['base'])} | | 98.31 | |",
     ]
     for name, row in rows.items():
         published = PUBLISHED.get(name)
         shown = "| |" if published is None else f"| {published[0]:.2f} | {published[1] - published[0]:.2f} |"
         bold = f"**{name}**" if name == "consensus" else name
-        lines.append(f"| {bold} | {_spread(row['accuracy'])} | {_drop(row)} {shown}")
+        lines.append(f"| {bold} | {spread(row['accuracy'])} | {drop(row)} {shown}")
     return "\n".join(lines) + "\n"
 
 
@@ -51,13 +53,13 @@ def wider_table() -> str:
     rows = _read("fusing")["parts"]["wider"]["methods"]
     names = dict.fromkeys(name.rpartition(", n = ")[0] for name in rows if ", n = " in name)
     lines = ["| method | n = 2 | n = 4 | n = 6 | published |", "| --- | ---: | ---: | ---: | ---: |"]
-    bases = [_spread(rows[f"consensus, n = {count}"]["base"]) for count in (2, 4, 6)]
+    bases = [spread(rows[f"consensus, n = {count}"]["base"]) for count in (2, 4, 6)]
     lines.append(f"| base networks, mean | {' | '.join(bases)} | 98.31 |")
     for name in names:
-        cells = [_spread(rows[f"{name}, n = {count}"]["accuracy"]) for count in (2, 4, 6)]
+        cells = [spread(rows[f"{name}, n = {count}"]["accuracy"]) for count in (2, 4, 6)]
         published = " / ".join(f"{value:.2f}" for value in WIDER.get(name, {}).values())
         lines.append(f"| {f'**{name}**' if name == 'consensus' else name} | {' | '.join(cells)} | {published} |")
-    half_more = [_spread(rows[f"{name}, 1.5 times"]["accuracy"]) for name in ("WB", "consensus")]
+    half_more = [spread(rows[f"{name}, 1.5 times"]["accuracy"]) for name in ("WB", "consensus")]
     lines.append(f"| into 1.5 times the width: WB, **consensus** | {half_more[0]}, {half_more[1]} | | | |")
     return "\n".join(lines) + "\n"
 
@@ -86,7 +88,7 @@ def convolutional_table() -> str:
     titles = {"vgg11": "VGG11, ¼ width", "resnet20": "ResNet20, ½ width"}
     heads = [f"{titles[kind]} ({len(parts[kind]['seeds'])} seeds) | repaired" for kind in kinds]
     lines = [f"| method | {' | '.join(heads)} |", f"| --- |{' ---: | ---: |' * len(kinds)}"]
-    bases = [f"{_spread(parts[kind]['methods']['consensus']['base'])} |" for kind in kinds]
+    bases = [f"{spread(parts[kind]['methods']['consensus']['base'])} |" for kind in kinds]
     lines.append(f"| base networks, mean | {' | '.join(bases)} |")
     names = dict.fromkeys(n.removesuffix(", repaired") for kind in kinds for n in parts[kind]["methods"])
     for name in names:
@@ -94,7 +96,7 @@ def convolutional_table() -> str:
         for kind in kinds:
             rows = parts[kind]["methods"]
             keys = (name, f"{name}, repaired")
-            cells += [_spread(rows[key]["accuracy"]) if key in rows else "" for key in keys]
+            cells += [spread(rows[key]["accuracy"]) if key in rows else "" for key in keys]
         lines.append(f"| {f'**{name}**' if name == 'consensus' else name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -109,7 +111,7 @@ def barrier_table() -> str:
     for kind, found in kinds.items():
         for name, heights in found["barriers"].items():
             cells = [
-                _spread(heights[key])
+                spread(heights[key])
                 for key in (
                     "loss, over the line",
                     "loss, over the worse end",

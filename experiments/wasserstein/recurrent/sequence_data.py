@@ -2,11 +2,11 @@
 
 Needs ``mnist.npz``, ``sst2.npz``, ``ag_news.npz``, ``dbpedia14.npz`` and ``glove50_vocab.npz`` in the folder
 ``CONSILIENCE_DATA``. AG News is 42,906 of its 120,000 training texts with the whole test set, DBpedia-14 is 35,000
-training and 5,600 test texts of its 560,000 and 70,000, and SST-2 is tested on its 872 development texts, since its test
-labels are not public. A fixed part of the training texts is for validation, whatever the seed of an experiment is.
+training and 5,600 test texts of its 560,000 and 70,000, and SST-2 is tested on its 872 development texts, since its
+test labels are not public. A fixed part of the training texts is for validation, whatever the seed of an experiment is.
 
-A text is cut after `LONGEST` words and padded in front, up to the next multiple of `STEP` words, whatever batch it is in,
-so that a network says the same of it beside any other texts.
+A text is cut after `LONGEST` words and padded in front, up to the next multiple of `STEP` words, whatever batch it is
+in, so that a network says the same of it beside any other texts.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class Texts:
 
     def _split(self, order: torch.Tensor, batch: int) -> tuple[torch.Tensor, ...]:
         lengths = self.lengths.cpu()[order]
-        return tuple(
-            rows for length in lengths.unique().tolist() for rows in order[lengths == length].split(batch)
-        )
+        return tuple(rows for length in lengths.unique().tolist() for rows in order[lengths == length].split(batch))
 
     def inputs(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what networks read of texts of one length."""
@@ -93,7 +91,8 @@ class TextData:
 def load_mnist_rows() -> ImageData:
     """Return MNIST as sequences of 28 rows of 28 pixels (n, 28, 28)."""
     whole = load_mnist()
-    return ImageData(*(Images(part.x.reshape(-1, 28, 28), part.y) for part in (whole.train, whole.validation, whole.test)))
+    parts = (whole.train, whole.validation, whole.test)
+    return ImageData(*(Images(part.x.reshape(-1, 28, 28), part.y) for part in parts))
 
 
 @cache
@@ -120,7 +119,7 @@ def padded(stored: np.lib.npyio.NpzFile, part: str, longest: int) -> Texts:
 
 @cache
 def word_vectors() -> torch.Tensor:
-    """Return the vectors (words, 50) of GloVe 6B; zeros for padding and words without one, the mean for unknown ones."""
+    """Return the vectors (words, 50) of GloVe 6B; zeros for padding and words without, the mean for unknown ones."""
     with np.load(DATA / "glove50_vocab.npz") as stored:
         vectors = stored["vectors"].astype(np.float32)
         vectors[UNKNOWN] = stored["mean_vector"]
