@@ -7,8 +7,8 @@ instead of the published 300 epochs, so that one model takes minutes on one proc
 chosen by the training loss of trials of 2 and 4 epochs with one seed, among 0.025, 0.05 and 0.1 (``vgg11``), 0.1 and
 0.2 (``resnet20``), batches of 64 and 128. The momentum is Nesterov's there, which the published one is not.
 
-The recurrent networks (``mnist_rnn``, ``ag_news_lstm`` and so on) have the published optimiser, Adam with weight decay, and
-rate but for tanh RNNs on AG News and DBpedia (3e-4 for 1e-4), batches of 64 and 3 to 8 epochs for 5 to 50.
+The recurrent networks (``mnist_rnn``, ``ag_news_lstm`` and so on) have the published optimiser, Adam with weight decay,
+and rate but for tanh RNNs on AG News and DBpedia (3e-4 for 1e-4), batches of 64 and 3 to 8 epochs for 5 to 50.
 """
 
 from __future__ import annotations
