@@ -284,6 +284,7 @@ def test_log_normalizer_and_mean_parameters_are_backward_stable(name, regime):
     assert excess.max() <= 1, f"{excess.max():.3g} times the allowed error at {np.argwhere(excess > 1).tolist()}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a Dirichlet of 12,000 words", "a Normal-Wishart of a million observations"])
 def test_the_promise_holds_at_the_largest_sizes(name):
     """Two components and two near-copies of the first, with total 1e5, or nu = kappa = 1e6 and D = 50."""
