@@ -28,6 +28,11 @@ GATES = {"rnn": 1, "relu rnn": 1, "lstm": 4, "gru": 3}
 TURNING = {"rnn": (0,), "lstm": (2,), "gru": (2,)}
 CELLS = list(KINDS)
 every_cell = pytest.mark.parametrize("kind", CELLS)
+# float64 throughout; plans by linear programming have their marginals to some 1e-16 of a mass of 1 / 12.
+EXACT = 1e-9
+# Mirror descent takes a hundred times as long as the others; it is asked of RNNs always, and of the rest when slow.
+MIRROR = pytest.param("mirror", marks=pytest.mark.slow)
+every_mode = pytest.mark.parametrize("mode", ["exact", "paper", MIRROR])
 
 
 class Recurrent(nn.Module):

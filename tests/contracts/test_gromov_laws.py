@@ -11,11 +11,14 @@ import consilience as cs
 from consilience.networks.transport import Injection
 from tests.gromov_nets import (
     ARCHITECTURES,
+    EXACT,
     GATES,
+    MIRROR,
     TURNING,
     difference,
     every_architecture,
     every_cell,
+    every_mode,
     fused,
     may_turn,
     moved,
@@ -30,15 +33,6 @@ from tests.tolerances import DESCENT, DIFFERENCES, ROUNDING, SINGLE_PRECISION
 
 FEW = ["rnn", "lstm", "gru, stacked", "lstm, both ways"]
 SIGNED = ["rnn", "lstm", "gru"]
-WIDER = [
-    "rnn", "relu rnn", "lstm", "gru", "lstm, stacked", "gru, stacked", "lstm, both ways", "gru, stacked both ways",
-    "gru, dense front", "rnn, learned start",
-]  # fmt: skip
-# float64 throughout; plans by linear programming have their marginals to some 1e-16 of a mass of 1 / 12.
-EXACT = 1e-9
-# Mirror descent takes a hundred times as long as the others; it is asked of RNNs always, and of the rest when slow.
-MIRROR = pytest.param("mirror", marks=pytest.mark.slow)
-every_mode = pytest.mark.parametrize("mode", ["exact", "paper", MIRROR])
 
 
 def assert_same_transports(one, other):

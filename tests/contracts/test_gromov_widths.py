@@ -5,7 +5,7 @@ import pytest
 
 import consilience as cs
 from tests.fusable_nets import outputs
-from tests.gromov_nets import difference, fused, net, plan_of, renumbered, sequences
+from tests.gromov_nets import EXACT, difference, every_mode, fused, net, plan_of, renumbered, sequences
 from tests.network_methods_zoo import MARGINALS
 from tests.tolerances import SINGLE_PRECISION
 
@@ -14,11 +14,6 @@ WIDER = [
     "rnn", "relu rnn", "lstm", "gru", "lstm, stacked", "gru, stacked", "lstm, both ways", "gru, stacked both ways",
     "gru, dense front", "rnn, learned start",
 ]  # fmt: skip
-# float64 throughout; plans by linear programming have their marginals to some 1e-16 of a mass of 1 / 12.
-EXACT = 1e-9
-# Mirror descent takes a hundred times as long as the others; it is asked of RNNs always, and of the rest when slow.
-MIRROR = pytest.param("mirror", marks=pytest.mark.slow)
-every_mode = pytest.mark.parametrize("mode", ["exact", "paper", MIRROR])
 
 
 @pytest.mark.parametrize("factor", [2, pytest.param(3, marks=pytest.mark.slow)])
