@@ -14,19 +14,14 @@ turn with the unit go with P, everything else with S:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_block
 from consilience.matching.transport import exact_plan
-
-Transporter: TypeAlias = Callable[[Array], Array]
-"""Returns a plan of least cost (K, k)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,14 +156,14 @@ class FusedGromov:
             by_turned -= 2.0 * self.odd
         return by_mass, by_turned
 
-    def vertex(self, by_mass: Array, by_turned: Array, transporter: Transporter = exact_plan) -> State:
+    def vertex(self, by_mass: Array, by_turned: Array) -> State:
         """Return the plan of least cost under linear costs of P and of S."""
         costs = by_mass + by_turned if self.odd is None else by_mass - np.abs(by_turned)
         signs = None if self.odd is None else np.where(by_turned <= 0.0, 1.0, -1.0)
-        if self.square and transporter is exact_plan:
+        if self.square:
             columns = assign_block(costs)
             return self.at_permutation(columns, None if signs is None else signs[np.arange(len(columns)), columns])
-        mass = transporter(costs)
+        mass = exact_plan(costs)
         return self.at(Plan(mass, None if signs is None else mass * signs))
 
     def uniform(self) -> Plan:
@@ -177,10 +172,10 @@ class FusedGromov:
         mass = np.full((rows, columns), 1.0 / (rows * columns))
         return Plan(mass, None if self.odd is None else np.zeros_like(mass))
 
-    def by_costs(self, transporter: Transporter = exact_plan) -> Plan:
+    def by_costs(self) -> Plan:
         """Return the plan of least cost without the weights among units."""
         by_turned = np.zeros_like(self.costs) if self.odd is None else -2.0 * self.odd
-        return self.vertex(self.costs, by_turned, transporter).plan
+        return self.vertex(self.costs, by_turned).plan
 
 
 @dataclass(frozen=True, eq=False)
