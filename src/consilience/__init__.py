@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from consilience import families, learners
-from consilience.api import barrier, check, fuse, load, permute, plane, repair, save, symmetry
+from consilience.api import barrier, check, fisher, fuse, load, permute, plane, repair, save, symmetry
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
 from consilience.evaluation import Evaluation, evaluate
 from consilience.families.posterior import Attached, Features, Posterior
@@ -18,6 +18,7 @@ from consilience.methods import (
     Consensus,
     DirichletProcess,
     FedMA,
+    FisherMerging,
     GromovFusion,
     KLFusion,
     KMeans,
@@ -25,11 +26,13 @@ from consilience.methods import (
     OTFusion,
     PredictionEnsemble,
     ReBasin,
+    SelfSupervisedFisher,
     Status,
     WassersteinFusion,
 )
 from consilience.models import describe, rebuild
 from consilience.models.network_given import UnprovedSymmetryWarning
+from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
 from consilience.result import Fusion, NetworkFusion, PosteriorFusion
@@ -49,6 +52,8 @@ __all__ = [
     "Features",
     "FedMA",
     "FileFormatError",
+    "FisherInformation",
+    "FisherMerging",
     "Fusion",
     "GromovFusion",
     "InputError",
@@ -64,6 +69,7 @@ __all__ = [
     "PosteriorFusion",
     "PredictionEnsemble",
     "ReBasin",
+    "SelfSupervisedFisher",
     "Status",
     "Symmetry",
     "UnprovedSymmetryWarning",
@@ -75,6 +81,7 @@ __all__ = [
     "describe",
     "evaluate",
     "families",
+    "fisher",
     "fuse",
     "learners",
     "load",

@@ -7,11 +7,13 @@ from typing import Any
 
 from consilience.errors import InputError
 from consilience.families.posterior import Features, Posterior
+from consilience.io.fisher_file import read_fisher, write_fisher
 from consilience.io.network_file import file_kind, read_network, write_network
 from consilience.io.posterior_file import read_posterior, write_posterior
 from consilience.models import describe
 from consilience.models.network_given import is_network
 from consilience.models.torch_network import arrays_of_module
+from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
 
@@ -24,12 +26,12 @@ def save(
     features: Features | None = None,
     symmetry: Symmetry | None = None,
 ) -> None:
-    """Write a model to a file that can be fused: a fitted model's posterior, or a network. Parameters only, no data.
+    """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
     Parameters
     ----------
     model
-        A fitted model, a Posterior, a torch module or a Network.
+        A fitted model, a Posterior, a torch module, a Network, or what ``consilience.fisher`` gave.
     path
         Where to; usually ``*.safetensors``. The file appears whole or not at all.
     samples
@@ -47,6 +49,9 @@ def save(
     UnsupportedError
         When no adapter knows the model's class.
     """
+    if isinstance(model, FisherInformation):
+        write_fisher(Path(path), model)
+        return
     if isinstance(model, Network):
         write_network(Path(path), model.arrays, model.symmetry)
         return
@@ -59,8 +64,8 @@ def save(
     write_posterior(Path(path), describe(model, samples=samples, features=features))
 
 
-def load(path: str | Path) -> Posterior | Network:
-    """Return the posterior or the network in a file.
+def load(path: str | Path) -> Posterior | Network | FisherInformation:
+    """Return the posterior, the network or the Fisher information in a file.
 
     Raises
     ------
@@ -69,7 +74,10 @@ def load(path: str | Path) -> Posterior | Network:
     InputError
         When its values are not valid, naming the components at fault.
     """
-    if file_kind(Path(path)) != "network":
+    kind = file_kind(Path(path))
+    if kind == "fisher":
+        return read_fisher(Path(path))
+    if kind != "network":
         return read_posterior(Path(path))[0]
     file = read_network(Path(path))
     if file.symmetry is None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from numbers import Integral
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tqdm import tqdm
 
 from consilience.api.networks import ARGUMENTS, check_networks, fuse_networks
 from consilience.api.posteriors import check_posteriors, fuse_posteriors
+from consilience.api.progress import seeded, shown
 from consilience.errors import OptionError
 from consilience.methods import Method, NetworkMethod
-from consilience.methods.base import Progress, silent
+from consilience.methods.base import Progress
 from consilience.models.network_given import are_networks
 from consilience.result import Fusion
 
@@ -60,6 +58,7 @@ def fuse(
         - ``module``: a module of the architecture, or a function that makes one, where the networks are files;
         - ``target``: a module whose widths the fused network is to have, or ``target_widths``: units by group;
         - ``inputs``: unlabeled inputs, for methods that ask the models;
+        - ``fishers``: what ``consilience.fisher`` gave for each, or its files, for methods that weigh by it;
         - ``reference``: number of the model to start from, whose numbering of units the fused network keeps.
 
     Returns
@@ -88,8 +87,8 @@ def fuse(
     """
     if engine is not None:
         raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
-    seed, generator = _seeded(rng)
-    with _progress(progress) as report:
+    seed, generator = seeded(rng)
+    with shown(progress, "fusing", "start") as report:
         if isinstance(method, NetworkMethod) or _are_networks(models, options):
             return fuse_networks(models, method, weights, generator, seed, report, options)
         return fuse_posteriors(models, method, weights, generator, seed, report, samples, options)
@@ -120,29 +119,3 @@ def check(
 def _are_networks(models: Any, options: Mapping[str, Any]) -> bool:
     """Return whether the models are networks; plain checkpoints only with an option that only networks take."""
     return are_networks(models, any(key in options for key in ARGUMENTS))
-
-
-def _seeded(rng: object) -> tuple[int | None, np.random.Generator]:
-    """Return the seed, None when a Generator was given, and the Generator."""
-    if isinstance(rng, np.random.Generator):
-        return None, rng
-    if not isinstance(rng, Integral) or rng < 0:
-        raise OptionError(f"rng: expected a Generator or an integer that is not negative, found {rng!r}")
-    return int(rng), np.random.default_rng(int(rng))
-
-
-@contextmanager
-def _progress(wanted: bool | Progress) -> Iterator[Progress]:
-    """Yield what a method reports its progress to; a bar is shown on a terminal only and leaves no trace."""
-    if callable(wanted):
-        yield wanted
-    elif wanted:
-        with tqdm(total=1, disable=None, leave=False, desc="fusing", unit="start") as bar:
-
-            def report(done: int, total: int) -> None:
-                bar.total, bar.n = total, done
-                bar.refresh()
-
-            yield report
-    else:
-        yield silent

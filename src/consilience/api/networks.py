@@ -21,8 +21,17 @@ from consilience.methods.base import Method, Progress, Status
 from consilience.methods.network_average import NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.methods.network_methods import make_network_method
-from consilience.models.network_given import Gathered, GivenNetwork, canonical_order, gather_networks, with_symmetry
+from consilience.models.network_given import (
+    Gathered,
+    GivenNetwork,
+    canonical_order,
+    gather_networks,
+    with_symmetry,
+    without_symmetry,
+)
+from consilience.models.network_information import gather_information, without_information
 from consilience.models.torch_network import arrays_of_module, is_module
+from consilience.networks.information import FisherInformation
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Injection, Spread, Transport
 from consilience.result.networks import NetworkFusion, NetworkInput
@@ -42,6 +51,7 @@ class Arguments:
     target: nn.Module | None = None
     target_widths: Mapping[str, int] | None = None
     reference: int | None = None
+    fishers: Sequence[Any] | None = None
 
 
 ARGUMENTS = tuple(one.name for one in fields(Arguments))
@@ -69,13 +79,13 @@ def fuse_networks(
     """
     told, options = _split(options)
     chosen = make_network_method(method, options)
-    given = gather_networks(models)
+    given, information = _gathered(models, chosen, told)
     shares = as_weights(weights, len(given))
     shares = shares / shares.sum()
     if chosen.keeps_models:
         return _side_by_side(given, chosen, shares, seed)
     proving, fusing, fitting = rng.spawn(3)
-    gathered = with_symmetry(given, told.symmetry, told.example, told.module, proving)
+    gathered = _with_symmetry(given, information, chosen, told, proving)
     order = canonical_order(given)
     base = order[0] if told.reference is None else told.reference
     units = _target_units(gathered, chosen, told)
@@ -86,6 +96,7 @@ def fuse_networks(
         order.index(base),
         _activations(gathered, order, told.inputs) if chosen.wants_activations and told.inputs is not None else None,
         tuple(order),
+        information=None if information is None else tuple(information[i] for i in order),
     )
     outcome = chosen.fuse(ensemble, fusing, progress)
     found = outcome.alignment
@@ -99,7 +110,11 @@ def fuse_networks(
         objective=found.objective,
         history=found.history,
         status=found.status,
-        details={**found.details, "proved": gathered.symmetry.proved, "notes": list(gathered.symmetry.notes)},
+        details={
+            **found.details,
+            "proved": gathered.symmetry.proved,
+            "notes": [*gathered.symmetry.notes, *found.details.get("notes", ())],
+        },
         provenance={},
         inputs=tuple(
             NetworkInput(one.name, outcome.ensemble.networks[place], float(share), one.digest)
@@ -122,19 +137,45 @@ def check_networks(
     told, options = _split(options)
     chosen = make_network_method(method, options)
     try:
-        given = gather_networks(models)
+        given, information = _gathered(models, chosen, told)
         shares = as_weights(weights, len(given))
         if chosen.keeps_models:
             return []
-        gathered = with_symmetry(given, told.symmetry, told.example, told.module, np.random.default_rng(0))
+        gathered = _with_symmetry(given, information, chosen, told, np.random.default_rng(0))
         base = told.reference or 0
         units = _target_units(gathered, chosen, told)
         activations = () if told.inputs is not None else None
-        return chosen.reasons(NetworkEnsemble(gathered.networks, shares / shares.sum(), units, base, activations))
+        ensemble = NetworkEnsemble(gathered.networks, shares / shares.sum(), units, base, activations)
+        return chosen.reasons(replace(ensemble, information=information))
     except InputError as error:
         return list(error.problems)
     except OptionError as error:
         return [str(error)]
+
+
+def _gathered(
+    models: Sequence[Any], method: NetworkMethod, told: Arguments
+) -> tuple[list[GivenNetwork], tuple[FisherInformation, ...] | None]:
+    """Return the networks, and what is known of them where the method wants it; files of it are no networks."""
+    networks, files = without_information(models)
+    given = gather_networks(networks)
+    if not method.wants_information:
+        return given, None
+    return given, gather_information(given, told.fishers, files)
+
+
+def _with_symmetry(
+    given: Sequence[GivenNetwork],
+    information: Sequence[FisherInformation] | None,
+    method: NetworkMethod,
+    told: Arguments,
+    rng: np.random.Generator,
+) -> Gathered:
+    """Return the networks with their symmetry; of no units where the method goes without and nobody told."""
+    unknown = told.symmetry is None and told.example is None and all(one.symmetry is None for one in given)
+    if method.optional_symmetry and unknown:
+        return without_symmetry(given, told.module, [one.aliases for one in information or ()])
+    return with_symmetry(given, told.symmetry, told.example, told.module, rng)
 
 
 def _target_units(gathered: Gathered, method: NetworkMethod, told: Arguments) -> dict[str, int]:

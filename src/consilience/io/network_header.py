@@ -22,9 +22,9 @@ from consilience.networks.symmetry import Symmetry, symmetry_to_json
 
 FORMAT_VERSION = 1
 REMEDY = "write it with consilience.save or safetensors.torch.save_file"
-_NETWORK, _POSTERIOR = "consilience-network", "consilience-posterior"
+_NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
 
-Kind = Literal["posterior", "network", "checkpoint"]
+Kind = Literal["posterior", "network", "fisher", "checkpoint"]
 
 
 class NetworkHeader(BaseModel):
@@ -49,7 +49,7 @@ class _AnyHeader(BaseModel):
     """As much of a header as tells which file it is."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
-    format: Literal["consilience-posterior", "consilience-network"]
+    format: Literal["consilience-posterior", "consilience-network", "consilience-fisher"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def file_kind(path: Path) -> Kind:
     Returns
     -------
     kind
-        "posterior" and "network" for our own files, "checkpoint" for those without our metadata.
+        "posterior", "network" and "fisher" for our own files, "checkpoint" for those without our metadata.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def file_kind(path: Path) -> Kind:
         metadata = file.metadata()
     if not metadata or KEY not in metadata:
         return "checkpoint"
-    kinds: dict[str, Kind] = {_POSTERIOR: "posterior", _NETWORK: "network"}
+    kinds: dict[str, Kind] = {_POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher"}
     found = validated(path, _AnyHeader, parse_document(path, metadata[KEY]))
     return kinds[found.format]
 
@@ -146,6 +146,10 @@ def _parse_header(path: Path, metadata: dict[str, str] | None) -> NetworkHeader 
     if found == _POSTERIOR:
         raise FileFormatError(
             f"{path}: is a posterior file, expected a network or a checkpoint; fuse it with other posterior files"
+        )
+    if found == _FISHER:
+        raise FileFormatError(
+            f"{path}: is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
         )
     if found == _NETWORK:
         check_version(path, document, FORMAT_VERSION)

@@ -58,11 +58,16 @@ def patches(layer: Layer, given: Tensor, rows: Tensor) -> Tensor:
     """
     if isinstance(layer, nn.Linear):
         return given.flatten(0, -2)[rows]
+    view = windows(layer, given)
+    return view[torch.unravel_index(rows, positions(layer, given))].flatten(1)
+
+
+def windows(layer: Any, given: Tensor) -> Tensor:
+    """Return what lies under the kernel of a convolution (samples, *positions, channels, *kernel), as a view."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     view = functional.pad(given, layer._reversed_padding_repeated_twice, mode=mode)
     for axis, (size, dilation, stride) in enumerate(
         zip(layer.kernel_size, layer.dilation, layer.stride, strict=True), 2
     ):
         view = view.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
-    view = view.movedim(1, len(layer.kernel_size) + 1)  # (samples, positions, channels, kernel)
-    return view[torch.unravel_index(rows, positions(layer, given))].flatten(1)
+    return view.movedim(1, len(layer.kernel_size) + 1)

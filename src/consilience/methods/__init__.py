@@ -14,6 +14,7 @@ from consilience.methods.consensus import Consensus
 from consilience.methods.dirichlet_process import DirichletProcess
 from consilience.methods.ensemble import PredictionEnsemble
 from consilience.methods.fedma import FedMA
+from consilience.methods.fisher import FisherMerging
 from consilience.methods.gromov_wasserstein import GromovFusion
 from consilience.methods.kl import KLFusion
 from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
@@ -22,6 +23,7 @@ from consilience.methods.network_methods import NETWORK_METHODS, make_network_me
 from consilience.methods.optimal_transport import OTFusion
 from consilience.methods.options import named, refuse_options
 from consilience.methods.rebasin import ReBasin
+from consilience.methods.self_supervised_fisher import SelfSupervisedFisher
 from consilience.methods.spahm import SPAHM
 from consilience.methods.wasserstein import WassersteinFusion
 
@@ -68,6 +70,7 @@ __all__ = [
     "Consensus",
     "DirichletProcess",
     "FedMA",
+    "FisherMerging",
     "GromovFusion",
     "KLFusion",
     "KMeans",
@@ -80,6 +83,7 @@ __all__ = [
     "PredictionEnsemble",
     "Progress",
     "ReBasin",
+    "SelfSupervisedFisher",
     "Status",
     "WassersteinFusion",
     "make_method",

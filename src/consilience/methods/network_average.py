@@ -26,6 +26,7 @@ class NetworkAverage(NetworkMethod):
     needs: ClassVar[str] = "networks of the same widths, best of one common start"
     gives: ClassVar[str] = "one network of the same widths"
     paper: ClassVar[str] = "mcmahan2017"
+    optional_symmetry: ClassVar[bool] = True
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Move nothing."""

@@ -25,6 +25,7 @@ from consilience.errors import InputError, OptionError
 from consilience.methods.base import Progress, Status, silent
 from consilience.methods.options import Options
 from consilience.networks.axes import Axis
+from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Transport, dense, move_axis, undense
@@ -50,6 +51,8 @@ class NetworkEnsemble:
         For every model, its number in the list that was handed in, to which options that speak of models refer.
     placed
         For every model, where a matching of all groups together puts its units; for methods that start from there.
+    information
+        For every model, the Fisher information of its parameters; for methods that weigh by it.
     """
 
     networks: tuple[Network, ...]
@@ -59,6 +62,7 @@ class NetworkEnsemble:
     activations: tuple[Mapping[str, Array], ...] | None = None
     given: tuple[int, ...] = ()
     placed: tuple[Mapping[str, Transport], ...] | None = None
+    information: tuple[FisherInformation, ...] | None = None
 
     @property
     def symmetry(self) -> Symmetry:
@@ -114,8 +118,8 @@ class NetworkMethod(Options, ABC):
 
     Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
     comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``widths`` (whether models and the fused
-    network may differ in their numbers of units), and ``keeps_models`` (whether the fused model is all models side by
-    side).
+    network may differ in their numbers of units), ``keeps_models`` (whether the fused model is all models side by
+    side), and ``optional_symmetry`` (whether it goes without knowing which axes move together, units as they are).
     """
 
     summary: ClassVar[str]
@@ -124,10 +128,16 @@ class NetworkMethod(Options, ABC):
     paper: ClassVar[str]
     widths: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
+    optional_symmetry: ClassVar[bool] = False
 
     @property
     def wants_activations(self) -> bool:
         """Whether it matches by what units give on inputs."""
+        return False
+
+    @property
+    def wants_information(self) -> bool:
+        """Whether it weighs parameters by Fisher information."""
         return False
 
     @property

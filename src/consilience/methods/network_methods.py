@@ -9,12 +9,14 @@ from consilience.errors import OptionError
 from consilience.methods.base import Method
 from consilience.methods.consensus import Consensus
 from consilience.methods.fedma import FedMA
+from consilience.methods.fisher import FisherMerging
 from consilience.methods.gromov_wasserstein import GromovFusion
 from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkMethod
 from consilience.methods.optimal_transport import OTFusion
 from consilience.methods.options import named, refuse_options
 from consilience.methods.rebasin import ReBasin
+from consilience.methods.self_supervised_fisher import SelfSupervisedFisher
 from consilience.methods.wasserstein import WassersteinFusion
 
 NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
@@ -24,6 +26,8 @@ NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
     OTFusion,
     ReBasin,
     FedMA,
+    FisherMerging,
+    SelfSupervisedFisher,
     NetworkAverage,
     NetworkEnsembleMethod,
 )

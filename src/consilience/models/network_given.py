@@ -16,7 +16,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.io.network_file import file_kind, read_network, read_symmetry
 from consilience.io.provenance import file_digest
 from consilience.models import ADAPTERS
-from consilience.models.torch_network import arrays_of_module, is_module, layer_kinds, module_with
+from consilience.models.torch_network import aliases_of_module, arrays_of_module, is_module, layer_kinds, module_with
 from consilience.networks.axes import Layout, Proof, fixed_axes
 from consilience.networks.network import Network, is_floating, not_finite, to_bytes
 from consilience.networks.symmetry import Symmetry
@@ -200,21 +200,64 @@ def with_symmetry(
     found = symmetry if symmetry is not None else (own[0] if own else None)
     if found is None:
         found = _traced(given, template, example)
+    _refuse_other_layers(given)
+    found = _proved(found, given, template, example, rng)
+    return Gathered(tuple(given), _networks(given, found), found, template)
+
+
+def without_symmetry(
+    given: Sequence[GivenNetwork],
+    module: nn.Module | Callable[[], nn.Module] | None,
+    aliases: Sequence[Mapping[str, str]] = (),
+) -> Gathered:
+    """Return the networks as arrays of which nothing moves, for methods that take units as they are numbered.
+
+    Parameters
+    ----------
+    given
+        The networks.
+    module
+        As in `with_symmetry`.
+    aliases
+        Other names of tied arrays to their names, as somebody knows them for networks that are files.
+
+    Raises
+    ------
+    InputError
+        For networks that are not of one architecture.
+    """
+    template = _template(given, module)
+    _refuse_other_layers(given)
+    tied = {alias: name for known in aliases for alias, name in known.items()}
+    if template is not None:
+        tied |= aliases_of_module(template)
+    arrays = given[0].arrays
+    tied = {alias: name for alias, name in tied.items() if alias in arrays and name in arrays}
+    layouts = {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in tied}
+    found = Symmetry(layouts, (), tied)
+    return Gathered(tuple(given), _networks(given, found), found, template)
+
+
+def _refuse_other_layers(given: Sequence[GivenNetwork]) -> None:
     problems = _other_layers(given)
     problems += [problem for one in given if one.module is not None for problem in not_finite(one.arrays, one.name)]
     if problems:
         raise InputError(problems)
-    found = _proved(found, given, template, example, rng)
+
+
+def _networks(given: Sequence[GivenNetwork], symmetry: Symmetry) -> tuple[Network, ...]:
+    """Return the networks with a symmetry, or raise with everything that does not fit."""
     networks: list[Network] = []
+    problems: list[str] = []
     for one in given:
         try:
-            networks.append(Network(one.arrays, found, one.name))
+            networks.append(Network(one.arrays, symmetry, one.name))
         except InputError as error:
             problems += error.problems
     problems += [problem for one in networks[1:] for problem in _other_kinds(one, networks[0])]
     if problems:
         raise InputError(problems)
-    return Gathered(tuple(given), tuple(networks), found, template)
+    return tuple(networks)
 
 
 def _other_layers(given: Sequence[GivenNetwork]) -> list[str]:

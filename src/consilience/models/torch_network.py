@@ -33,6 +33,16 @@ def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:
     return {name: values.detach() for name, values in module.state_dict().items()}
 
 
+def aliases_of_module(module: nn.Module) -> dict[str, str]:
+    """Return the other names of tied parameters, to the first."""
+    first: dict[int, str] = {}
+    found = {}
+    for name, values in module.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(values), name) != name:
+            found[name] = first[id(values)]
+    return found
+
+
 def layer_kinds(module: nn.Module) -> dict[str, str]:
     """Return, by path, which of torch's layers with parameters and activations the parts of a module are."""
     found = {}

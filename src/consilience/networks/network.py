@@ -209,6 +209,14 @@ def to_numpy(values: AnyArray) -> Array:
     return np.asarray(detached, dtype=np.float64)
 
 
+def alike(values: AnyArray, other: AnyArray) -> AnyArray:
+    """Return an array as one of the library and on the device of another, in at least 32 bits."""
+    values, xp = working_precision(values), array_namespace(other)
+    if array_namespace(values) is not xp:
+        values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    return xp.asarray(values, device=other.device)
+
+
 def total_size(arrays: Mapping[str, Any]) -> int:
     """Return the number of entries of all arrays together."""
     return sum(prod(values.shape) for values in arrays.values())

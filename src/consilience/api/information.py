@@ -1,0 +1,127 @@
+"""The public function fisher: what a site computes on its data and sends with its network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from consilience.api.progress import seeded, shown
+from consilience.checks import is_count
+from consilience.errors import InputError, OptionError
+from consilience.methods.base import Progress
+from consilience.models.torch_network import is_module
+from consilience.networks.information import LIKELIHOODS, FisherInformation, Likelihood
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_KINDS = ("diagonal", "factors")
+
+
+def fisher(
+    model: nn.Module,
+    batches: Any,
+    kind: Literal["diagonal", "factors"] = "diagonal",
+    likelihood: Likelihood = "categorical",
+    samples: int | None = None,
+    prior_precision: float = 1.0,
+    *,
+    noise: float = 1.0,
+    rank: int | None = 256,
+    observations: float | None = None,
+    minimum: int = 100,
+    rng: int | np.random.Generator = 0,
+    progress: bool | Progress = False,
+    compat: bool = False,
+) -> FisherInformation:
+    """Return the Fisher information of a network's trained parameters on the data of a site.
+
+    For every observation x the expectation over outcomes y of the model itself, summed over observations,
+
+        F = sum_n E_{y ~ p(. | x_n)} [ grad log p(y | x_n) grad log p(y | x_n)^T ];
+
+    labels are not used. Frozen parameters are left out, tied ones counted once. The network runs in evaluation mode.
+
+    Parameters
+    ----------
+    model
+        The network as it will be sent; its first axis in and out counts observations. It is left as it is.
+    batches
+        Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
+    kind
+        ``"diagonal"``: F_pp, an array for every parameter. ``"factors"``: also the leading singular directions G of all
+        gradients together, so that F is G^T G plus a diagonal. Gradients of single observations never leave.
+    likelihood
+        What outputs stand for: ``"categorical"`` (logits of classes on the second axis), ``"bernoulli"`` (logits),
+        ``"gaussian"`` (means).
+    samples
+        Outcomes drawn for each observation (Monte Carlo); None takes the expectation exactly, which costs a backward
+        pass for each output.
+    prior_precision
+        alpha of the prior N(0, I / alpha) that the network was trained with, on the scale of the sum: N times the
+        weight decay where the loss is a mean over N observations. 0 without any.
+    noise
+        Standard deviation sigma of a gaussian likelihood, in units of the outputs.
+    rank
+        Directions that are kept at most; None keeps all, at most one for each parameter.
+    observations
+        How many observations the site has, where `batches` are only some of them: F is scaled up to that number.
+    minimum
+        Fewer observations are refused, since sums over few may betray single ones.
+    rng
+        Draws outcomes.
+    progress
+        True shows a bar on a terminal; a callable is told (batches done, batches in all).
+    compat
+        Compute the sums that the published code of self-supervised Fisher merging keeps instead: the mean gradient of
+        one sampled logit (not log probability) as the only factor, and the sum of its squares.
+
+    Returns
+    -------
+    FisherInformation
+        To be saved with ``consilience.save``, and fused with ``consilience.fuse(..., method="fisher", fishers=[...])``.
+
+    Raises
+    ------
+    InputError
+        For too few observations, outputs that do not fit the likelihood or are not finite, no information at all.
+    OptionError
+        For options that do not exist.
+    UnsupportedError
+        For a network that normalises over the batch, where no observation has a gradient of its own.
+
+    References
+    ----------
+    Matena, Raffel (2022), "Merging models with Fisher-weighted averaging"; (3) of Recasens et al. (2023), "Beyond
+    parameter averaging in model aggregation".
+
+    Examples
+    --------
+    >>> import torch
+    >>> net, x = torch.nn.Linear(3, 2), torch.randn(100, 3)
+    >>> info = fisher(net, x)
+    >>> {name: tuple(values.shape) for name, values in info.diagonal.items()}
+    {'weight': (2, 3), 'bias': (2,)}
+    """
+    if not is_module(model):
+        raise InputError(f"model: expected a torch module, found {type(model).__name__}")
+    for what, valid, expected in (
+        ("kind", kind in _KINDS, " or ".join(map(repr, _KINDS))),
+        ("likelihood", likelihood in LIKELIHOODS, ", ".join(map(repr, LIKELIHOODS))),
+        ("samples", samples is None or is_count(samples), "a positive integer or None"),
+        ("rank", rank is None or is_count(rank), "a positive integer or None"),
+        ("minimum", is_count(minimum), "a positive integer"),
+        ("compat", not compat or kind == "factors", "False, or True with kind 'factors'"),
+        ("compat", not compat or likelihood == "categorical", "False for such a likelihood"),
+    ):
+        if not valid:
+            raise OptionError(f"{what}: expected {expected}, found {locals()[what]!r}")
+    _, generator = seeded(rng)
+    from consilience.learners.fisher_information import fisher_information  # here, since it needs torch
+
+    with shown(progress, "Fisher information", "batch") as report:
+        return fisher_information(
+            model, batches, kind == "factors", likelihood, noise, samples, rank, observations, prior_precision,
+            minimum, generator, report, compat,
+        )  # fmt: skip

@@ -1,0 +1,62 @@
+"""The leading singular directions of very many rows that never are in memory together.
+
+Rows R (m, P) come in pieces; kept are Sigma V^T of their singular value decomposition, cut to a rank, which have
+(nearly) the same products R^T R; what was cut off is remembered on the diagonal. The rows themselves are gone: any
+rotation of them gives the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_ROUNDING = 100.0
+"""Sums of squares that differ by less than this many times the rounding of one number are the same."""
+
+_ROOM = 128
+"""Rows that are waited for at least before they are compressed."""
+
+
+class Directions:
+    """A sketch of rows of length P.
+
+    Parameters
+    ----------
+    size
+        P.
+    rank
+        Directions that are kept at most; None keeps all that there are.
+    """
+
+    def __init__(self, size: int, rank: int | None) -> None:
+        """Start without rows."""
+        self._rank = size if rank is None else min(rank, size)
+        self._rows: list[Tensor] = []
+        self._count = 0
+        self._squares = torch.zeros(size, dtype=torch.float64)
+
+    def add(self, rows: Tensor) -> None:
+        """Take in rows (m, P)."""
+        self._squares += rows.square().sum(dim=0, dtype=torch.float64).cpu()
+        self._rows.append(rows)
+        self._count += len(rows)
+        kept = self._rank + self._rank // 4  # more than is wanted, so that little is lost on the way
+        if self._count >= 2 * kept + _ROOM:
+            self._compress(kept)
+
+    def finished(self) -> tuple[Tensor, Tensor]:
+        """Return the directions (r, P), and what they lack of the sums of squares (P,), never negative."""
+        kept = self._compress(self._rank)
+        left = self._squares - kept.square().sum(dim=0, dtype=torch.float64).cpu()
+        rounding = _ROUNDING * torch.finfo(kept.dtype).eps * self._squares
+        return kept, torch.where(left > rounding, left, torch.zeros_like(left))
+
+    def _compress(self, rank: int) -> Tensor:
+        """Replace rows R by U^T R, U the leading eigenvectors of R R^T; more rows than columns by a triangle first."""
+        rows = torch.cat(self._rows)
+        if len(rows) > rows.shape[1]:
+            rows = torch.linalg.qr(rows, mode="r").R
+        vectors = torch.linalg.eigh((rows @ rows.T).double()).eigenvectors
+        kept = vectors[:, -rank:].flip(1).T.to(rows.dtype) @ rows
+        self._rows, self._count = [kept], len(kept)
+        return kept

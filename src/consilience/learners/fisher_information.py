@@ -1,0 +1,254 @@
+"""Fisher information of a torch network on the data of a site: its diagonal, or its leading directions too.
+
+    F = sum_n sum_c (J_n^T s_nc) (J_n^T s_nc)^T,    J_n = d f(x_n) / d theta,    s_nc as in ``likelihoods``,
+
+exactly, or with outcomes drawn from the model. Rows J^T s of single observations betray inputs (a row of a linear
+layer's is an output's gradient times the input), so they never leave: what leaves is the sum of their squares, and the
+singular directions of all of them together, both from no fewer than a minimum of observations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from consilience.errors import InputError
+from consilience.landscape.evaluation import evaluation_mode
+from consilience.landscape.passes import as_batches, call
+from consilience.learners.directions import Directions
+from consilience.learners.likelihoods import drawn, labels_drawn, square_root
+from consilience.learners.sample_gradients import Pulled, SampleGradients, length, rows_of
+from consilience.models.torch_network import aliases_of_module, arrays_of_module
+from consilience.networks.information import FisherInformation, Likelihood, parameter_digest
+
+Progress = Callable[[int, int], None]
+Named = dict[str, Tensor]
+
+_ENTRIES = 2**25
+"""Numbers of all observations together that are in memory at once."""
+
+_LINEAR = 1e-4
+"""A network is linear in its parameters when the mean of two steps to either side differs by less than this share."""
+
+
+def fisher_information(
+    module: nn.Module,
+    batches: Any,
+    factors: bool,
+    likelihood: Likelihood,
+    noise: float,
+    samples: int | None,
+    rank: int | None,
+    observations: float | None,
+    prior_precision: float | None,
+    minimum: int,
+    rng: np.random.Generator,
+    progress: Progress,
+    compat: bool = False,
+) -> FisherInformation:
+    """Return the Fisher information of a network's trained parameters; see `consilience.fisher`."""
+    parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
+    if not parameters:
+        raise InputError("module: has no parameter with requires_grad, so there is nothing to inform; set it")
+    given = as_batches(batches)
+    total = len(given) if isinstance(given, Sized) else 0
+    sums = _sums(parameters, factors, rank, compat)
+    seen, linear = 0, False
+    generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+    with evaluation_mode(module):
+        gradients = SampleGradients(module, parameters)
+        together, step = False, 1
+        for number, batch in enumerate(given):
+            if not number:
+                together = gradients.fits(batch)
+                linear = _is_linear(module, parameters, batch, generator)
+                room = gradients.entries(batch) if together else sum(v.numel() for v in parameters.values())
+                step = max(1, min(_ENTRIES // max(1, room), 512))
+            for start in range(0, length(batch), step):
+                outputs, pull = gradients.run(rows_of(batch, slice(start, start + step)), together)
+                _refuse_outputs(outputs, likelihood)
+                for column in _columns(outputs, likelihood, noise, samples, generator, compat):
+                    sums.add(pull(column))
+                seen += len(outputs)
+            progress(number + 1, max(total, number + 1))
+    if seen < minimum:
+        raise InputError(
+            f"batches: Fisher information over {seen} observations may betray single ones; give at least {minimum}, or "
+            "allow fewer with minimum="
+        )
+    residual, rows = sums.finished(seen)
+    scale = 1.0 if compat or observations is None else observations / seen
+    state = arrays_of_module(module)
+    return FisherInformation(
+        residual={name: (values * scale).to(parameters[name]).detach() for name, values in residual.items()},
+        factors={name: (values * scale**0.5).to(parameters[name]).detach() for name, values in rows.items()},
+        observations=float(seen if observations is None else observations),
+        prior_precision=prior_precision,
+        likelihood=likelihood,
+        noise=noise,
+        seen=seen,
+        samples=1 if compat else samples,
+        linear=linear,
+        compat=compat,
+        digest=parameter_digest(state, parameters),
+        aliases={alias: name for alias, name in aliases_of_module(module).items() if name in parameters},
+    )
+
+
+class _Sums(ABC):
+    """What is summed over observations."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        """Start with nothing."""
+        self.parameters = parameters
+
+    @abstractmethod
+    def add(self, pulled: Pulled) -> None:
+        """Take in the gradients of some observations."""
+
+    @abstractmethod
+    def finished(self, seen: int) -> tuple[Named, Named]:
+        """Return the residual and the factors of what so many observations gave."""
+
+    def zeros(self) -> Named:
+        """Return zeros of the parameters' shapes."""
+        return {name: torch.zeros_like(v, dtype=torch.float64) for name, v in self.parameters.items()}
+
+    def flat(self, pulled: Pulled) -> Tensor:
+        """Return the gradients of all parameters in rows (n, P)."""
+        return torch.cat([pulled.gradients(name).flatten(1) for name in self.parameters], dim=1)
+
+    def split(self, rows: Tensor) -> Named:
+        """Return rows (..., P) by parameter."""
+        parts = torch.split(rows, [values.numel() for values in self.parameters.values()], dim=-1)
+        return {
+            name: part.reshape(*rows.shape[:-1], *values.shape).contiguous()
+            for (name, values), part in zip(self.parameters.items(), parts, strict=True)
+        }
+
+
+class _Squares(_Sums):
+    """The diagonal."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        """Start with zeros."""
+        super().__init__(parameters)
+        self.total = self.zeros()
+
+    def add(self, pulled: Pulled) -> None:
+        """Add squares."""
+        for name, total in self.total.items():
+            total += pulled.squares(name)
+
+    def finished(self, seen: int) -> tuple[Named, Named]:
+        """Return the diagonal."""
+        del seen
+        return self.total, {}
+
+
+class _Sketch(_Sums):
+    """The leading directions, and what they leave of the diagonal."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], rank: int | None) -> None:
+        """Start without rows."""
+        super().__init__(parameters)
+        self.directions = Directions(sum(values.numel() for values in parameters.values()), rank)
+
+    def add(self, pulled: Pulled) -> None:
+        """Add rows."""
+        self.directions.add(self.flat(pulled))
+
+    def finished(self, seen: int) -> tuple[Named, Named]:
+        """Return what the directions leave, and the directions."""
+        del seen
+        kept, left = self.directions.finished()
+        return self.split(left), self.split(kept)
+
+
+class _Published(_Sums):
+    """The mean gradient g as the only factor, and the sum of squares less g^2: what the published code keeps."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        """Start with zeros."""
+        super().__init__(parameters)
+        self.total, self.squares = self.zeros(), self.zeros()
+
+    def add(self, pulled: Pulled) -> None:
+        """Add gradients and their squares."""
+        for name in self.parameters:
+            self.total[name] += pulled.gradients(name).sum(dim=0)
+            self.squares[name] += pulled.squares(name)
+
+    def finished(self, seen: int) -> tuple[Named, Named]:
+        """Return the sum of squares less the factor's, and the factor."""
+        means = {name: values / seen for name, values in self.total.items()}
+        left = {name: (values - means[name].square()).clamp(min=0) for name, values in self.squares.items()}
+        return left, {name: values[None] for name, values in means.items()}
+
+
+def _sums(parameters: Mapping[str, Tensor], factors: bool, rank: int | None, compat: bool) -> _Sums:
+    if compat:
+        return _Published(parameters)
+    return _Sketch(parameters, rank) if factors else _Squares(parameters)
+
+
+def _columns(
+    outputs: Tensor,
+    likelihood: Likelihood,
+    noise: float,
+    samples: int | None,
+    generator: torch.Generator,
+    compat: bool,
+) -> Iterator[Tensor]:
+    """Yield gradients of the outputs, a column for each row of an observation's information."""
+    if compat:
+        return iter([labels_drawn(outputs, generator)])
+    if samples is None:
+        return square_root(outputs, likelihood, noise)
+    return drawn(outputs, likelihood, noise, samples, generator)
+
+
+def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
+    if likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
+        raise InputError(
+            f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two classes "
+            "or more on the second axis (likelihood='bernoulli' takes a logit alone)"
+        )
+
+
+def _is_linear(module: nn.Module, parameters: Mapping[str, Tensor], batch: Any, generator: torch.Generator) -> bool:
+    """Return whether outputs are linear in the parameters, tried with a step to either side."""
+    few = rows_of(batch, slice(0, 8))
+    steps = {
+        name: torch.randn(v.shape, generator=generator).to(v) * (v.detach().square().mean().sqrt() + 0.1)
+        for name, v in parameters.items()
+    }
+
+    def at(sign: float) -> Tensor:
+        moved = {name: values.detach() + sign * steps[name] for name, values in parameters.items()}
+        with torch.no_grad():
+            return call(_Placed(module, moved), few)
+
+    middle, up, down = at(0.0), at(1.0), at(-1.0)
+    if not isinstance(middle, Tensor):
+        return False
+    return bool((up + down - 2.0 * middle).abs().max() <= _LINEAR * (up - down).abs().max())
+
+
+class _Placed(nn.Module):
+    """A network with other values for its parameters."""
+
+    def __init__(self, module: nn.Module, values: Mapping[str, Tensor]) -> None:
+        """Take the network and the values."""
+        super().__init__()
+        self.module, self.values = module, values
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        """Return what it answers."""
+        return functional_call(self.module, dict(self.values), given, named)

@@ -1,0 +1,190 @@
+"""Fisher merging: every site's posterior as a Gaussian around its parameters, and the mode of their product.
+
+    (sum_k w_k P_k - excess I) theta = sum_k w_k P_k theta_k,    P_k = F_k + alpha_k I,
+
+(5) of Recasens et al. (2023), whose K - 1 surplus priors are the excess. With P_k = I that is the mean (isotropic);
+with diagonal F_k, without priors, a mean weighted entry by entry (Matena and Raffel 2022); with
+F_k = G_k^T G_k + diag(r_k) the equations are solved by conjugate gradients, products with G_k only, or as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import is_number
+from consilience.methods.base import Progress, Status
+from consilience.methods.conjugate_gradients import conjugate_gradients
+from consilience.methods.informed import InformedMethod, Merged, Prior, Sites
+from consilience.methods.network_method import NetworkEnsemble
+from consilience.methods.precision import Posteriors
+from consilience.networks.information import FisherInformation
+from consilience.networks.transport import AnyArray
+
+Structure = Literal["isotropic", "diagonal", "low_rank", "full"]
+
+_DENSE = 8192
+"""Parameters of which a full matrix is made at most (half a gigabyte)."""
+
+_RIDGE = 1e-8
+"""Where nothing is known of a direction, it is held at the diagonal merge by this share of the mean precision."""
+
+_TARGET_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class FisherMerging(InformedMethod):
+    """Merge networks by what each site's data say of every parameter, and of how parameters hang together.
+
+    Parameters
+    ----------
+    prior
+        "removed": every site's posterior has the prior once, the fused one too, (5). "kept": the product of the
+        posteriors, (1), with all priors. "ignored": likelihoods alone. None ignores it for a diagonal or isotropic
+        merge, as published, and removes it otherwise.
+    prior_precision
+        alpha of the fused network's prior; None takes the sites', if they have the same.
+    shrinkage
+        Part of the off-diagonal information that is not trusted, 0 to 1; at 1 the merge is diagonal. None takes 0 for
+        networks that are linear in their parameters, for which the merge then is the posterior of all data, and 0.9
+        for others.
+    aligned
+        Whether units are matched first, by weights; None does where it is known which axes move together.
+    restarts
+        Descents of that matching.
+    tolerance
+        Of the residual of the equations, as a share.
+    max_iterations
+        Steps of conjugate gradients at most.
+    structure
+        "isotropic": the mean. "diagonal": the diagonal of F. "low_rank": factors and a diagonal. "full": the same with
+        a P x P matrix, up to 8192 parameters. None takes low_rank where the sites sent factors, else diagonal.
+    normalize
+        Whether each site's diagonal is divided by its norm first, as Matena and Raffel do (diagonal only).
+    floor
+        Least value of a diagonal entry (diagonal only): where no site knows anything, the merge is the mean.
+    favor_target
+        Whether the floor, then at least 1e-6, holds for the reference model only, so that where no site knows anything
+        the merge is its value (diagonal only; Matena and Raffel's).
+
+    References
+    ----------
+    Matena, Raffel (2022), "Merging models with Fisher-weighted averaging", NeurIPS. Recasens et al. (2023), "Beyond
+    parameter averaging in model aggregation", (1)-(5). Low rank by conjugate gradients, shrinkage and alignment are
+    this library's.
+    """
+
+    name: ClassVar[str] = "fisher"
+    summary: ClassVar[str] = "weigh parameters by Fisher information: diagonal, low rank or full"
+    needs: ClassVar[str] = "networks of the same widths, and of each what consilience.fisher gives"
+    gives: ClassVar[str] = "one network; the posterior of all data for models linear in their parameters"
+    paper: ClassVar[str] = "matena2022, recasens2023"
+
+    structure: Structure | None = None
+    normalize: bool = False
+    floor: float = 1e-20
+    favor_target: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = (None, "isotropic", "diagonal", "low_rank", "full")
+        self.require("structure", self.structure in known, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
+        self.require("normalize", isinstance(self.normalize, bool), "true or false")
+        self.require("favor_target", isinstance(self.favor_target, bool), "true or false")
+        self.require("floor", is_number(self.floor) and self.floor > 0, "a positive number")
+
+    @property
+    def wants_information(self) -> bool:
+        """Whether it needs Fisher information."""
+        return self.structure != "isotropic"
+
+    def prior_of(self, sites: Sequence[FisherInformation]) -> Prior:
+        """Return that the prior is ignored by a diagonal merge, and removed otherwise."""
+        return "ignored" if self._structure(sites) == "diagonal" else "removed"
+
+    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+        """Return why these networks cannot be merged, a line each."""
+        reasons = super().refuse(ensemble)
+        if not reasons and self.structure == "full" and ensemble.information:
+            size = sum(int(np.prod(values.shape)) for values in ensemble.information[0].residual.values())
+            if size > _DENSE:
+                reasons.append(
+                    f"structure 'full' makes a matrix of {size} x {size} parameters, at most {_DENSE} are allowed; "
+                    "structure 'low_rank' solves the same equations"
+                )
+        return reasons
+
+    def _structure(self, sites: Sequence[FisherInformation]) -> Structure:
+        if self.structure is not None:
+            return self.structure
+        return "low_rank" if any(one.factors for one in sites) else "diagonal"
+
+    def merge(self, sites: Sites, rng: np.random.Generator, progress: Progress) -> Merged:
+        """Return the merged parameters."""
+        del rng
+        structure = self._structure(sites.information)
+        posteriors, details = self.posteriors(sites)
+        details |= {"structure": structure}
+        if structure == "diagonal":
+            return self._diagonal(sites, posteriors, details)
+        start, ridge = start_and_ridge(posteriors, details)
+        b = posteriors.downhill(start)
+        if structure == "full":
+            dense = posteriors.dense()
+            xp = array_namespace(dense)
+            dense = dense + ridge * xp.eye(dense.shape[0], dtype=dense.dtype, device=dense.device)
+            theta = start + xp.linalg.solve(dense, b[:, None])[:, 0]
+            return Merged(theta, posteriors.energy(theta), details=details)
+        found = conjugate_gradients(
+            lambda step: posteriors.times(step) + ridge * step,
+            b,
+            posteriors.diagonal + ridge,
+            self.tolerance,
+            self.max_iterations,
+            progress,
+        )
+        status = Status.CONVERGED if found.converged else Status.UNSOLVED
+        theta, first = start + found.x, posteriors.energy(start)
+        details |= {"residual": found.residual}
+        return Merged(theta, posteriors.energy(theta), first + found.history, status, details)
+
+    def _diagonal(self, sites: Sites, posteriors: Posteriors, details: dict[str, Any]) -> Merged:
+        """Return the mean weighted entry by entry."""
+        above, below = 0.0, -posteriors.excess
+        least = max(self.floor, _TARGET_FLOOR) if self.favor_target else self.floor
+        first = posteriors.means[sites.reference]
+        xp = array_namespace(first)
+        for number, (mean, precision, count) in enumerate(
+            zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True)
+        ):
+            weight = precision.diagonal
+            if self.normalize:
+                weight = weight / xp.linalg.vector_norm(weight)
+            if not self.favor_target or number == sites.reference:
+                weight = xp.where(weight > least, weight, xp.asarray(least, dtype=weight.dtype, device=weight.device))
+            # differences to one of them, so that equal parameters stay as they are to the last bit
+            above, below = above + count * weight * (mean - first), below + count * weight
+        theta = first + (above + posteriors.excess * first) / below
+        return Merged(theta, posteriors.energy(theta), details=details)
+
+
+def start_and_ridge(posteriors: Posteriors, details: dict[str, Any]) -> tuple[AnyArray, float]:
+    """Return the diagonal merge without priors' excess, and what holds directions there of which nothing is known."""
+    first = posteriors.means[0]
+    above, below = 0.0, 0.0
+    for mean, precision, count in zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True):
+        above, below = above + count * precision.diagonal * (mean - first), below + count * precision.diagonal
+    xp = array_namespace(first)
+    known = below > 0
+    mean = sum(count * (one - first) for one, count in zip(posteriors.means, posteriors.counts, strict=True))
+    start = first + xp.where(known, above / xp.where(known, below, xp.ones_like(below)), mean / sum(posteriors.counts))
+    own = sum(count * one.own for one, count in zip(posteriors.precisions, posteriors.counts, strict=True))
+    least, typical = float(xp.min(own)) - posteriors.excess, float(xp.mean(posteriors.diagonal))
+    ridge = _RIDGE * typical if least <= _RIDGE * typical else 0.0
+    if ridge:
+        details["ridge"] = ridge
+    return start, ridge

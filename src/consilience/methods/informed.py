@@ -1,0 +1,265 @@
+"""What merging by information shares: units aligned first, what sites know moved with them, one Gaussian for each site.
+
+Networks of different starts have their units elsewhere. Renumbering units (or turning their sign) leaves a network's
+posterior what it was, in other coordinates: means, factors and diagonals move together (`FisherInformation.moved`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from consilience.checks import Array, is_count, is_number
+from consilience.methods.base import Progress, Status
+from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod, average
+from consilience.methods.precision import Flat, Posteriors, Precision
+from consilience.methods.weight_matching import matched
+from consilience.networks.information import FisherInformation
+from consilience.networks.network import alike, identity
+from consilience.networks.scaling import balanced, shared_groups
+from consilience.networks.transport import AnyArray, Transport
+
+Prior = Literal["removed", "kept", "ignored"]
+
+SHRINKAGE = 0.9
+"""For networks that are not linear in their parameters; see docs/adr/0013."""
+
+_APART = 0.2
+"""Networks of one start that were trained apart have a higher cosine than this, those of different starts near none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A merged vector and how it was found.
+
+    Parameters
+    ----------
+    vector
+        The parameters (P,).
+    objective, history, status, details
+        As in Alignment.
+    """
+
+    vector: AnyArray
+    objective: float
+    history: Array = field(default_factory=lambda: np.zeros(0))
+    status: Status = Status.CONVERGED
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """What sites sent, in common coordinates.
+
+    Parameters
+    ----------
+    flat
+        Where the parameters with information lie in a vector.
+    means
+        theta_k (P,), float64.
+    information
+        Of each.
+    weights
+        How much each counts, summing to 1.
+    reference
+        The site whose numbering is kept.
+    """
+
+    flat: Flat
+    means: tuple[AnyArray, ...]
+    information: tuple[FisherInformation, ...]
+    weights: Array
+    reference: int
+
+    @property
+    def counts(self) -> list[float]:
+        """How often each counts, 1 on average."""
+        return (self.weights * len(self.weights)).tolist()
+
+
+@dataclass(frozen=True)
+class InformedMethod(NetworkMethod, ABC):
+    """A method that weighs parameters by what the sites' data say of them."""
+
+    optional_symmetry: ClassVar[bool] = True
+
+    prior: Prior | None = None
+    prior_precision: float | None = None
+    shrinkage: float | None = None
+    aligned: bool | None = None
+    restarts: int = 2
+    tolerance: float = 1e-8
+    max_iterations: int = 1000
+
+    def __post_init__(self) -> None:
+        self.require("prior", self.prior in (None, "removed", "kept", "ignored"), "'removed', 'kept' or 'ignored'")
+        own = self.prior_precision
+        self.require("prior_precision", own is None or (is_number(own) and own >= 0), "a number, not negative, or None")
+        rho = self.shrinkage
+        self.require("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None")
+        self.require("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None")
+        self.require("restarts", is_count(self.restarts), "a positive integer")
+        self.require("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number")
+        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
+
+    @property
+    def wants_information(self) -> bool:
+        """Whether it needs Fisher information of the networks."""
+        return True
+
+    @abstractmethod
+    def merge(self, sites: Sites, rng: np.random.Generator, progress: Progress) -> Merged:
+        """Return the merged parameters."""
+
+    @abstractmethod
+    def prior_of(self, sites: Sequence[FisherInformation]) -> Prior:
+        """Return what is done about the prior, where nobody says."""
+
+    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+        """Return why these networks cannot be merged with what is known of them, a line each."""
+        reasons = super().refuse(ensemble)
+        if self.aligned and not ensemble.symmetry.all_groups:
+            reasons.append(
+                f"{self.name}: aligned=True needs to know which axes move together; give example= or symmetry="
+            )
+        if not self.wants_information:
+            return reasons
+        if ensemble.information is None:
+            return [
+                *reasons,
+                f"{self.name}: needs fishers=, what consilience.fisher computed at each site, one for each network "
+                "(or their files among the models)",
+            ]
+        for network, own in zip(ensemble.networks, ensemble.information, strict=True):
+            reasons += own.unfit(network)
+        return reasons or self._unlike(ensemble) or self._without_prior(ensemble.information)
+
+    def _unlike(self, ensemble: NetworkEnsemble) -> list[str]:
+        """Return what tells that the sites counted differently."""
+        own = [one.renamed(ensemble.symmetry) for one in ensemble.information or ()]
+        first, found = own[0], []
+        for other in own[1:]:
+            if odd := sorted(set(first.residual) ^ set(other.residual)):
+                found.append(
+                    f"{other.name}: informs other parameters than {first.name} ({', '.join(odd[:3])}); freeze the same "
+                    "ones at all sites"
+                )
+            for what, one, two in (
+                ("is a sum over observations", first.observations is not None, other.observations is not None),
+                ("has the published code's sums", first.compat, other.compat),
+                ("likelihood", first.likelihood, other.likelihood),
+            ):
+                if one != two:
+                    found.append(
+                        f"{other.name}: is counted on another scale than {first.name} ({what}: {two}, there {one}); "
+                        "compute all with consilience.fisher and the same options"
+                    )
+        return found
+
+    def _without_prior(self, sites: Sequence[FisherInformation]) -> list[str]:
+        """Return whose prior must be known and is not, or differs."""
+        prior = self.prior or self.prior_of(sites)
+        if prior == "ignored":
+            return []
+        if silent := [one.name for one in sites if one.prior_precision is None]:
+            return [
+                f"{', '.join(silent)}: says no prior precision, which is needed to count the prior once; compute it "
+                "with consilience.fisher(..., prior_precision=...), or set prior='ignored'"
+            ]
+        told = sorted({float(one.prior_precision or 0.0) for one in sites})
+        if prior == "removed" and len(told) > 1 and self.prior_precision is None:
+            return [
+                f"the sites were trained with different priors (precisions {', '.join(f'{one:g}' for one in told)}); "
+                "give prior_precision=, that of the fused network, or set prior='kept'"
+            ]
+        return []
+
+    @final
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Return aligned units, and the merged parameters; what has no information (buffers) is averaged."""
+        aligning, merging = rng.spawn(2)
+        transports, details = self._aligned(ensemble, aligning, progress)
+        arrays = average(ensemble, transports)
+        if not self.wants_information:
+            return Alignment(transports, details=details, arrays=arrays)
+        sites = _sites(ensemble, transports)
+        found = self.merge(sites, merging, progress)
+        for key, values in sites.flat.arrays(found.vector).items():
+            arrays[key] = array_namespace(values).astype(values, arrays[key].dtype)
+        return Alignment(transports, found.objective, found.history, found.status, {**details, **found.details}, arrays)
+
+    def _aligned(
+        self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress
+    ) -> tuple[tuple[Mapping[str, Transport], ...], dict[str, Any]]:
+        """Return where units go, and what is to be said of it."""
+        if self.aligned is not False and ensemble.symmetry.all_groups:
+            shared = shared_groups(ensemble.networks)
+            compared = replace(ensemble, networks=tuple(balanced(one, shared) for one in ensemble.networks))
+            starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
+            found = matched(compared, starts, 100, rng, progress, signs=True)
+            return found.transports, {"aligned": True}
+        details: dict[str, Any] = {"aligned": False}
+        if (cosine := _cosine(ensemble)) < _APART:
+            details["notes"] = [
+                f"the networks are far apart (mean cosine {cosine:.2f}), as those of different starts are: give "
+                "example= or symmetry=, so that their units are aligned first"
+            ]
+        return tuple(identity(one.units) for one in ensemble.networks), details
+
+    def shrunk(self, sites: Sites) -> float:
+        """Return how much off-diagonal information is shrunk: not at all where it is exact."""
+        if self.shrinkage is not None:
+            return self.shrinkage
+        exact = all(one.linear or one.compat for one in sites.information)
+        return 0.0 if exact else SHRINKAGE
+
+    def posteriors(self, sites: Sites) -> tuple[Posteriors, dict[str, Any]]:
+        """Return the sites' Gaussians with what is done about their priors, and what is to be said of it."""
+        prior, shrinkage = self.prior or self.prior_of(sites.information), self.shrunk(sites)
+        alphas = [0.0 if prior == "ignored" else float(one.prior_precision or 0.0) for one in sites.information]
+        precisions = tuple(
+            Precision.of(one, sites.flat, shrinkage, alpha)
+            for one, alpha in zip(sites.information, alphas, strict=True)
+        )
+        counted = sum(count * alpha for count, alpha in zip(sites.counts, alphas, strict=True))
+        alone = alphas[0] if self.prior_precision is None else self.prior_precision
+        excess = counted - alone if prior == "removed" else 0.0
+        return Posteriors(sites.means, precisions, sites.counts, excess), {"prior": prior, "shrinkage": shrinkage}
+
+
+def _sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> Sites:
+    """Return what sites sent with units where they go, all arrays of the reference's library."""
+    like = next(iter(ensemble.networks[ensemble.reference].working.values()))
+    means, moved = [], []
+    flat = None
+    for network, own, moves in zip(ensemble.networks, ensemble.information or (), transports, strict=True):
+        one = own.moved(network, moves)
+        if flat is None:
+            flat = Flat({key: tuple(values.shape) for key, values in sorted(one.residual.items())})
+        arrays = network.move(moves)
+        means.append(flat.vector({key: alike(arrays[key], like) for key in flat.shapes}))
+        residual = {key: alike(values, like) for key, values in one.residual.items()}
+        factors = {key: alike(values, like) for key, values in one.factors.items()}
+        moved.append(replace(one, residual=residual, factors=factors) if residual else one)
+    return Sites(flat or Flat({}), tuple(means), tuple(moved), ensemble.weights, ensemble.reference)
+
+
+def _cosine(ensemble: NetworkEnsemble) -> float:
+    """Return the mean cosine of the first network's weights with those of the others; biases and gains say little."""
+    first, *others = (
+        {key: values for key, values in one.working.items() if values.ndim > 1} for one in ensemble.networks
+    )
+    if not first or not others:
+        return 1.0
+
+    def product(one: Mapping[str, AnyArray], two: Mapping[str, AnyArray]) -> float:
+        return sum(float(array_namespace(one[key]).sum(one[key] * two[key])) for key in first)
+
+    own = product(first, first)
+    found = [product(first, other) / max((own * product(other, other)) ** 0.5, 1e-300) for other in others]
+    return float(np.mean(found))

@@ -1,0 +1,67 @@
+"""Stochastic gradient descent with momentum on objectives that are drawn anew, the last iterates averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import OptionError
+from consilience.methods.base import Progress
+from consilience.methods.masked import MaskedObjective
+
+
+def descend(
+    objectives: Callable[[], MaskedObjective],
+    start: Array,
+    rate: float,
+    momentum: float,
+    steps: int,
+    averaged: float,
+    progress: Progress,
+) -> tuple[Array, Array]:
+    """Return where descent ends (P,), and the objective at every step (steps,), each for its own masks.
+
+    It may rise from one step to the next, for other masks and since momentum overshoots. Steps end early where the
+    iterate moves by less than 1e-6 of its length.
+
+    Parameters
+    ----------
+    objectives
+        Gives the objective of a step.
+    start
+        Where to begin (P,).
+    rate, momentum
+        v = momentum v + gradient; theta = theta - rate v.
+    steps
+        Steps at most.
+    averaged
+        Part of the steps, the last ones, whose iterates are averaged; 0 takes the last.
+    progress
+        Told about steps.
+
+    Raises
+    ------
+    OptionError
+        When the steps diverge.
+    """
+    theta, speed, total, counted = start.copy(), np.zeros_like(start), np.zeros_like(start), 0
+    history: list[float] = []
+    for step in range(steps):
+        value, gradient = objectives().value_and_gradient(theta)
+        history.append(value)
+        speed = momentum * speed + gradient
+        moved = rate * speed
+        theta = theta - moved
+        if not np.isfinite(value) or value > _FAR * (1.0 + abs(history[0])):
+            raise OptionError(f"learning_rate: steps of rate {rate:.3g} diverge after {step + 1}; give a lower one")
+        if step >= steps * (1.0 - averaged):
+            total, counted = total + theta, counted + 1
+        progress(step + 1, steps)
+        if np.linalg.norm(moved) < _STILL * np.linalg.norm(theta):
+            break
+    return (total / counted if counted else theta), np.array(history)
+
+
+_FAR, _STILL = 1e6, 1e-6
