@@ -117,8 +117,14 @@ def fuse_networks(
         },
         provenance={},
         inputs=tuple(
-            NetworkInput(one.name, outcome.ensemble.networks[place], float(share), one.digest)
-            for one, place, share in zip(given, back, shares, strict=True)
+            NetworkInput(
+                one.name,
+                outcome.ensemble.networks[place],
+                float(share),
+                one.digest,
+                None if information is None else information[i],
+            )
+            for i, (one, place, share) in enumerate(zip(given, back, shares, strict=True))
         ),
         _rebuild=None if gathered.template is None else gathered.module,
     )
@@ -233,6 +239,8 @@ def _provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) 
         record: dict[str, Any] = {"name": one.name, "units": dict(one.network.units), "weight": one.weight}
         if one.sha256 is not None:
             record["sha256"] = one.sha256
+        if one.information is not None:
+            record["fisher"] = one.information.record()
         inputs.append(record)
     inputs.sort(key=lambda record: (str(record.get("sha256", "")), str(record["name"])))
     result = {

@@ -10,6 +10,7 @@ import click
 
 from consilience.cli.evaluation import evaluate
 from consilience.cli.fusing import check, fuse
+from consilience.cli.information import fisher
 from consilience.cli.inspection import inspect
 from consilience.cli.networks import barrier, symmetry
 from consilience.cli.report import report
@@ -22,7 +23,7 @@ def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""
 
 
-for _command in (fuse, check, inspect, report, evaluate, symmetry, barrier):
+for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barrier):
     cli.add_command(_command)
 
 

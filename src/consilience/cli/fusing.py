@@ -17,6 +17,7 @@ from consilience.errors import InputError
 from consilience.io.atomic import refuse_unwritable
 from consilience.methods import make_method, make_network_method
 from consilience.methods.ensemble import NO_FILE
+from consilience.models.network_information import without_information
 from consilience.report.words import printable
 from consilience.result import Fusion, NetworkFusion
 
@@ -81,7 +82,8 @@ def check(**given: Any) -> None:
         problems = api.check(recipe.models, recipe.method, weights=recipe.weights, **recipe.options, **plan.arguments())
     if problems:
         raise InputError(problems)
-    click.echo(f"ok: {len(recipe.models)} models can be fused")
+    count = len(without_information(recipe.models)[0])
+    click.echo(f"ok: {count} models can be fused")
 
 
 def _same_file(one: Path, other: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from consilience.errors import InputError
+from consilience.io.fisher_file import FisherSummary, read_fisher_summary
 from consilience.io.network_file import NetworkSummary, file_kind, read_network_summary, read_symmetry
 from consilience.io.posterior_file import FileSummary, read_summary
 from consilience.methods.slots import STATISTICS
@@ -24,7 +25,7 @@ _FEW = 8
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(file: Path, as_json: bool) -> None:
-    """Say what is inside FILE (a posterior, a network, a checkpoint, a symmetry), from its header alone."""
+    """Say what is inside FILE: a posterior, network, checkpoint, symmetry or Fisher information."""
     document, text = _found(file)
     click.echo(json.dumps(document, indent=2, sort_keys=True) if as_json else text)
 
@@ -43,6 +44,12 @@ def _found(file: Path) -> tuple[dict[str, Any], str]:
         summary = read_summary(file)
         shapes = {name: list(shape) for name, shape in summary.shapes.items()}
         return {"header": summary.header.model_dump(), "shapes": shapes}, _inspection(file, summary)
+    if kind == "fisher":
+        known = read_fisher_summary(file)
+        said = {"kind": "fisher", "header": known.header.model_dump(), "rank": known.rank}
+        return {**said, "shapes": {name: list(s) for name, s in known.shapes.items()}}, _table(
+            _rows_of_fisher(file, known)
+        )
     network = read_network_summary(file)
     return _json_of_network(network), _table(_rows_of_network(file, network))
 
@@ -100,6 +107,28 @@ def _rows_of_network(file: Path, summary: NetworkSummary) -> list[tuple[str, str
     if summary.provenance is not None:
         rows += _rows_of_provenance(summary.provenance)
     return rows
+
+
+def _rows_of_fisher(file: Path, summary: FisherSummary) -> list[tuple[str, str]]:
+    """Return what is said of a file of Fisher information, line by line."""
+    header = summary.header
+    shown = [f"{name} {list(summary.shapes[f'residual/{name}'])}" for name in header.parameters]
+    kind = f"diagonal and {counted(summary.rank, 'factor')}" if summary.rank else "diagonal"
+    of = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
+    drawn = "exact" if header.samples is None else f"{counted(header.samples, 'outcome')} drawn for each"
+    return [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("information", f"{kind}; {of}, {drawn}"),
+        ("observations", f"{_plain(header.observations)}, {header.seen} of them looked at"),
+        ("prior", f"precision {_plain(header.prior_precision)}"),
+        ("parameters", _some(shown)),
+        ("network", f"sha256 {header.digest} of its parameters"),
+    ]
+
+
+def _plain(value: float | None) -> str:
+    return "not told" if value is None else f"{value:g}"
 
 
 def _rows_of_symmetry(symmetry: Symmetry, units: dict[str, int] | None = None) -> list[tuple[str, str]]:

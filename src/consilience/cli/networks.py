@@ -156,19 +156,31 @@ def network_summary(fusion: NetworkFusion) -> str:
     outer = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
     before = [sum(one.network.units[name] for name in outer) for one in fusion.inputs]
     units = str(before[0]) if len(set(before)) == 1 else f"{min(before)} to {max(before)}"
-    lines = [
-        f"{len(fusion.inputs)} networks with {units} units each in {counted(len(groups), 'group')}"
-        f" -> {sum(groups[name] for name in outer)} units (method {method})"
-    ]
+    lines = [f"{len(fusion.inputs)} networks, units as they are numbered (method {method})"]
     if groups:
+        lines = [
+            f"{len(fusion.inputs)} networks with {units} units each in {counted(len(groups), 'group')}"
+            f" -> {sum(groups[name] for name in outer)} units (method {method})"
+        ]
         lines += _quality_table(fusion)
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
     if fusion.details["proved"]:
         lines.append("symmetry: proved")
+    if "aligned" in fusion.details:
+        lines.append(_merging(fusion.details))
     lines += [f"note: {printable(note)}" for note in fusion.details["notes"][:_FEW]]
     lines += _repairs(fusion)
     return "\n".join(lines)
+
+
+_TOLD = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
+
+
+def _merging(details: Mapping[str, Any]) -> str:
+    """Return how networks were merged by what is known of their parameters."""
+    said = [f"{word}{details[key]}" for key, word in _TOLD.items() if key in details]
+    return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *said])
 
 
 def _quality_table(fusion: NetworkFusion) -> list[str]:

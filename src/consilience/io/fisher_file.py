@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, InputError
 from consilience.io.network_arrays import DTYPES, framework_for, storable, write_arrays
-from consilience.io.provenance import library_versions
+from consilience.io.provenance import file_digest, library_versions
 from consilience.io.safetensors_file import KEY, check_version, opened, parse_document, validated
 from consilience.networks.information import FisherInformation, Likelihood
 
@@ -145,6 +145,7 @@ def read_fisher(path: Path) -> FisherInformation:
             factors={name: arrays[f"factors/{name}"] for name in header.parameters if f"factors/{name}" in arrays},
             aliases=header.aliases,
             name=str(path),
+            sha256=file_digest(path),
             **{name: getattr(header, name) for name in _FIELDS},
         )
     except IndexError as error:  # factors without an axis

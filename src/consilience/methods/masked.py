@@ -79,7 +79,7 @@ def draw_masks(
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A posterior N(mean, (rows rows^T + diag(own))^-1) of weight `count`: mean (P,), rows (P, r), own (P,) positive."""
+    """A posterior N(mean, (rows rows^T + diag(own))^-1) of weight count: mean (P,), rows (P, r), own (P,) positive."""
 
     mean: Array
     rows: Array

@@ -66,6 +66,8 @@ class FisherInformation:
         Other names of tied parameters, to the name that it has here.
     name
         What it is called in messages.
+    sha256
+        Digest of the file that it was read from.
 
     Raises
     ------
@@ -87,6 +89,7 @@ class FisherInformation:
     digest: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     name: str = "Fisher information"
+    sha256: str | None = None
 
     def __post_init__(self) -> None:
         problems = [f"{self.name}: has no parameters"] if not self.residual else []
@@ -141,6 +144,11 @@ class FisherInformation:
             bool(array_namespace(values).any(values != 0))
             for values in (*self.residual.values(), *self.factors.values())
         )
+
+    def record(self) -> dict[str, Any]:
+        """Return what a fused file says of it, as JSON values."""
+        names = ("kind", "rank", "observations", "seen", "samples", "likelihood", "prior_precision", "sha256")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
     def kind(self) -> Literal["diagonal", "factors"]:

@@ -36,16 +36,19 @@ def path(sizes: Sequence[Size], chosen: int, what: str) -> Markup:
 
 
 def _curve(xs: Sequence[int], ys: Sequence[float], x_name: str, y_name: str, alt: str, chosen: int | None) -> Markup:
-    height, left, right, top, bottom = 270.0, 62.0, 10.0, 30.0, 46.0
+    height, right, top, bottom = 270.0, 10.0, 30.0, 46.0
     low, high = min(ys), _ceiling(ys)
     if high > 0 and 0 <= low < 0.35 * high:  # near enough to zero that leaving it out would exaggerate
         low = 0.0
-    x, y = Scale(xs[0], xs[-1], left + 10, _HALF - right - 10), Scale(low, high, height - bottom, top + 6)
+    y = Scale(low, high, height - bottom, top + 6)
     marks = ticks(y.low, y.high) if high > low else [low]
+    labels = [tick_label(mark, marks) for mark in marks]
+    left = max(62.0, 12.0 + 7.5 * max(map(len, labels)))
+    x = Scale(xs[0], xs[-1], left + 10, _HALF - right - 10)
     parts = [text(0, 14, y_name, "axis")]
-    for mark in marks:
+    for mark, label in zip(marks, labels, strict=True):
         parts.append(line(left, y(mark), _HALF - right, y(mark), "grid"))
-        parts.append(text(left - 8, y(mark) + 4, tick_label(mark, marks), "tick", "end"))
+        parts.append(text(left - 8, y(mark) + 4, label, "tick", "end"))
     places = whole_ticks(xs[0], xs[-1], 6)
     parts += [text(x(place), height - bottom + 20, f"{place:,}", "tick", "middle") for place in places]
     parts.append(text(_HALF - right, height - 6, x_name, "axis", "end"))

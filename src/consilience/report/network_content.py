@@ -23,6 +23,26 @@ _PAGE_HAS = 2_000  # steps of a history that a figure can show
 
 
 @dataclass(frozen=True)
+class Known:
+    """What is known of a network's parameters: Fisher information.
+
+    Parameters
+    ----------
+    kind, rank
+        "diagonal" or "factors", and how many.
+    observations
+        How many it stands for; None where nobody said.
+    prior_precision
+        Of the prior; None where nobody said.
+    """
+
+    kind: str
+    rank: int
+    observations: float | None = None
+    prior_precision: float | None = None
+
+
+@dataclass(frozen=True)
 class Site:
     """One of the networks that went in.
 
@@ -38,6 +58,8 @@ class Site:
         How much it counted.
     sha256
         Digest of its file, if it was one.
+    known
+        The Fisher information that it came with, if the method weighed by it.
     """
 
     name: str
@@ -46,6 +68,7 @@ class Site:
     parameters: int | None
     weight: float
     sha256: str | None
+    known: Known | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +78,7 @@ class Told:
     Parameters
     ----------
     proved
-        Whether the symmetry is proved; None for networks kept side by side, which need none.
+        Whether the symmetry is proved; None for networks that need none, side by side or with units as they are.
     trials, deviation
         Random changes of every group in that proof, and the largest relative difference of outputs they made.
     notes
@@ -169,7 +192,7 @@ def findings_and_told(
     proof = None if symmetry is None or not symmetry.proved else symmetry.proof
     refit, repaired = (result.get(name) for name in ("refit", "repaired"))
     told = Told(
-        proved=None if side_by_side else proof is not None,
+        proved=None if side_by_side or (symmetry is not None and not symmetry.all_groups) else proof is not None,
         trials=None if proof is None else proof.trials,
         deviation=None if proof is None else proof.deviation,
         notes=() if symmetry is None else symmetry.notes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,12 +19,22 @@ from consilience.io.provenance import file_digest
 from consilience.io.safetensors_file import validated
 from consilience.methods.quality import match_quality
 from consilience.networks.network import Network, identity, total_size
-from consilience.report.network_content import NetworkContent, Site, apart_of, findings_and_told
+from consilience.report.network_content import Known, NetworkContent, Site, apart_of, findings_and_told
 from consilience.report.network_layers import Layer, layers_of
 from consilience.report.network_quality import Group
 from consilience.report.words import natural_key, short_names
 
 _Count = Annotated[int, Field(ge=0, lt=10**15)]
+
+
+class _Known(BaseModel):
+    """What was known of a network's parameters."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    kind: Literal["diagonal", "factors"]
+    rank: _Count
+    observations: Annotated[float, Field(ge=0, le=1e300)] | None = None
+    prior_precision: Annotated[float, Field(ge=0, le=1e300)] | None = None
 
 
 class _Input(BaseModel):
@@ -35,6 +45,7 @@ class _Input(BaseModel):
     weight: Annotated[float, Field(ge=0, le=1e300)]
     units: dict[str, _Count] = Field(default_factory=dict)
     sha256: str | None = None
+    fisher: _Known | None = None
 
 
 class _Provenance(BaseModel):
@@ -94,6 +105,7 @@ def network_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> Network
                 None if site is None else total_size(site.arrays),
                 one.weight,
                 one.sha256,
+                None if one.fisher is None else Known(**one.fisher.model_dump()),
             )
             for one, name, site in zip(inputs, names, known, strict=True)
         ),

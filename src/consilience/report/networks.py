@@ -11,9 +11,10 @@ import numpy as np
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.methods.quality import GroupQuality
+from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network, total_size
 from consilience.networks.transport import Transport
-from consilience.report.network_content import NetworkContent, Site, apart_of, findings_and_told
+from consilience.report.network_content import Known, NetworkContent, Site, apart_of, findings_and_told
 from consilience.report.network_couplings import couplings_of
 from consilience.report.network_layers import layers_of
 from consilience.report.network_page import write_network_content
@@ -45,6 +46,10 @@ class FusedInput(Protocol):
     @property
     def sha256(self) -> str | None:
         """Digest of its file."""
+
+    @property
+    def information(self) -> FisherInformation | None:
+        """What is known of its parameters."""
 
 
 class FusedNetworks(Protocol):
@@ -135,7 +140,15 @@ def network_content_of(
         seed=made["seed"],
         versions=tuple(sorted(made["versions"].items())),
         sites=tuple(
-            Site(name, one.name, _units(one.network), total_size(one.network.arrays), weight, one.sha256)
+            Site(
+                name,
+                one.name,
+                _units(one.network),
+                total_size(one.network.arrays),
+                weight,
+                one.sha256,
+                _known(one.information),
+            )
             for one, name, weight in zip(fusion.inputs, names, weights, strict=True)
         ),
         groups=_groups(fusion, networks) if matched else (),
@@ -150,6 +163,12 @@ def network_content_of(
         planes=_planes(planes),
         scores=_scores(scores),
     )
+
+
+def _known(information: FisherInformation | None) -> Known | None:
+    if information is None:
+        return None
+    return Known(information.kind, information.rank, information.observations, information.prior_precision)
 
 
 def _units(network: Network) -> int:

@@ -84,7 +84,7 @@ def tick_label(value: float, others: Sequence[float]) -> str:
     if largest >= 1e6 or (0 < largest < 1e-3):
         return signed(f"{value:.3g}")
     step = min((abs(b - a) for a, b in pairwise(others)), default=max(largest, 1.0))
-    digits = next(d for d in range(7) if d == 6 or all(abs(round(v, d) - v) < 1e-3 * step for v in others))
+    digits = next(d for d in range(10) if d == 9 or all(abs(round(v, d) - v) < 1e-3 * step for v in others))
     return signed(f"{round(value, digits) + 0.0:,.{digits}f}")
 
 

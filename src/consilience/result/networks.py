@@ -17,6 +17,7 @@ from consilience.matching.result import Matching
 from consilience.methods.base import Status
 from consilience.methods.ensemble import NO_FILE
 from consilience.methods.quality import GroupQuality, match_quality
+from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.transport import Transport
 from consilience.result.base import Fusion
@@ -36,12 +37,15 @@ class NetworkInput:
         How much it counted, weights summing to 1.
     sha256
         Digest of its file; None for a module that was handed in.
+    information
+        The Fisher information of its parameters, where the method weighed by it.
     """
 
     name: str
     network: Network
     weight: float
     sha256: str | None
+    information: FisherInformation | None = None
 
 
 @dataclass(frozen=True, eq=False)
