@@ -157,7 +157,7 @@ class Cell:
 def cell_of(module: Recurrent, layer: int, way: int) -> Cell:
     """Return one layer of a recurrent module, in single precision or better; `way` is 1 for the reverse direction."""
     names = _names(module, layer, way)
-    arrays = {name: _precise(getattr(module, key).detach()) for name, key in names.items()}
+    arrays = {name: precise(getattr(module, key).detach()) for name, key in names.items()}
     of_input, of_state = arrays["weight_ih"], arrays["weight_hh"]
     gates = _GATES[module.mode]
     first = gates.together(module.hidden_size)
@@ -200,7 +200,8 @@ def _names(module: Recurrent, layer: int, way: int) -> dict[str, str]:
     return {kind: f"{kind}_l{layer}{'_reverse' if way else ''}" for kind in kinds}
 
 
-def _precise(values: Tensor) -> Tensor:
+def precise(values: Tensor) -> Tensor:
+    """Return real numbers in single precision or better."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -250,16 +251,16 @@ class Sequences:
     def given_to(cls, module: Recurrent, values: Tensor, first: Any, chosen: Tensor) -> Sequences:
         """Return some of the sequences (their numbers) that a module is called with, and their first states if told."""
         ways = 2 if module.bidirectional else 1
-        values = _precise(values.transpose(0, 1) if module.batch_first else values)[:, chosen]
+        values = precise(values.transpose(0, 1) if module.batch_first else values)[:, chosen]
         number = module.num_layers * ways
         states, inner = (
             values.new_zeros(number, len(chosen), size)
             for size in (module.proj_size or module.hidden_size, module.hidden_size)
         )
         if isinstance(first, (tuple, list)):
-            states, inner = (_precise(one)[:, chosen] for one in first)
+            states, inner = (precise(one)[:, chosen] for one in first)
         elif first is not None:
-            states = _precise(first)[:, chosen]
+            states = precise(first)[:, chosen]
         return cls(values, states, inner)
 
     def run(self, module: Recurrent, layer: int) -> list[Run]:

@@ -86,8 +86,8 @@ def fisher_information(
     scale = 1.0 if compat or observations is None else observations / seen
     state = arrays_of_module(module)
     return FisherInformation(
-        residual={name: (values * scale).to(parameters[name]).detach() for name, values in residual.items()},
-        factors={name: (values * scale**0.5).to(parameters[name]).detach() for name, values in rows.items()},
+        residual={name: _written(values * scale, parameters[name]) for name, values in residual.items()},
+        factors={name: _written(values * scale**0.5, parameters[name]) for name, values in rows.items()},
         observations=float(seen if observations is None else observations),
         prior_precision=prior_precision,
         likelihood=likelihood,
@@ -212,6 +212,11 @@ def _columns(
     if samples is None:
         return square_root(outputs, likelihood, noise)
     return drawn(outputs, likelihood, noise, samples, generator)
+
+
+def _written(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return sums in the precision of their parameter, single at least."""
+    return values.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
 
 
 def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from consilience.landscape.recurrence import Cell, Recurrent, cell_of, unfit
+from consilience.landscape.recurrence import Cell, Recurrent, cell_of, precise, unfit
 from consilience.learners.uses import Product, Sum, Use
 
 
@@ -52,10 +52,11 @@ def _forward(
 ) -> Any:
     """Return what a recurrent module answers: states of the last layer, and last states of all."""
     ways = 2 if module.bidirectional else 1
-    given = values.transpose(0, 1) if module.batch_first else values
+    given = precise(values.transpose(0, 1) if module.batch_first else values)
     sizes = (module.proj_size or module.hidden_size, module.hidden_size)
     zeros = [given.new_zeros(module.num_layers * ways, given.shape[1], size) for size in sizes]
-    first, inner = hx if isinstance(hx, (tuple, list)) else (zeros[0] if hx is None else hx, zeros[1])
+    told = hx if isinstance(hx, (tuple, list)) else (zeros[0] if hx is None else hx, zeros[1])
+    first, inner = map(precise, told)
     last: list[Tensor] = []
     last_inner: list[Tensor] = []
     for layer in range(module.num_layers):
@@ -68,9 +69,9 @@ def _forward(
             last_inner.append(end)
             made.append(states.flip(0) if way else states)
         given = torch.cat(made, dim=-1)
-    answer = given.transpose(0, 1) if module.batch_first else given
-    ends = torch.stack(last)
-    return (answer, (ends, torch.stack(last_inner))) if isinstance(module, nn.LSTM) else (answer, ends)
+    answer = (given.transpose(0, 1) if module.batch_first else given).to(values)
+    ends = torch.stack(last).to(values)
+    return (answer, (ends, torch.stack(last_inner).to(values))) if isinstance(module, nn.LSTM) else (answer, ends)
 
 
 _ARRAYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")

@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from consilience.errors import InputError, UnsupportedError
 from consilience.landscape.passes import call, is_layer
 from consilience.landscape.patches import windows
-from consilience.landscape.recurrence import is_recurrent
+from consilience.landscape.recurrence import is_recurrent, precise
 from consilience.learners.recurrent_uses import unrolled
 from consilience.learners.uses import Lookup, Product, Sum, Use, summed_squares
 
@@ -137,7 +137,10 @@ class SampleGradients:
         except (RuntimeError, IndexError):  # something has another shape than such layers have
             return False
         alone = self._one_by_one(few)[1](column)
-        return all(_alike(found[name], alone.gradients(name)) for name in self.parameters)
+        return all(
+            _alike(found[name], alone.gradients(name), torch.finfo(values.dtype).eps)
+            for name, values in self.parameters.items()
+        )
 
     def entries(self, batch: Any) -> int:
         """Return how many numbers are kept for each observation."""
@@ -156,7 +159,7 @@ class SampleGradients:
         by_parameter: dict[str, list[Use]] = {}
         for use in uses:
             by_parameter.setdefault(use.parameter, []).append(use)
-        g = {id(answer): gradient for answer, gradient in zip(answers, found, strict=True)}
+        g = {id(answer): precise(gradient) for answer, gradient in zip(answers, found, strict=True)}
         return _Together(len(outputs), by_parameter, g)
 
     def _one_by_one(self, batch: Any) -> tuple[Tensor, Pull]:
@@ -169,7 +172,8 @@ class SampleGradients:
                 for i, output in enumerate(single)
             ]
             stacked = {
-                name: torch.stack(parts) for name, parts in zip(self.parameters, zip(*rows, strict=True), strict=True)
+                name: precise(torch.stack(parts))
+                for name, parts in zip(self.parameters, zip(*rows, strict=True), strict=True)
             }
             return _OneByOne(len(single), stacked)
 
@@ -203,7 +207,7 @@ def _uses(part: nn.Module, given: tuple[Any, ...], answer: Any, name: Name) -> l
     """Return how a part uses its parameters; nothing for one that is not known."""
     if len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(answer, Tensor):
         return []
-    values = given[0].detach()
+    values = precise(given[0].detach()) if given[0].is_floating_point() else given[0]
     weight, bias = name(part, "weight"), name(part, "bias")
     if is_layer(part) and values.ndim > 1:
         return _layer_uses(part, values, answer, weight, bias)
@@ -215,10 +219,11 @@ def _uses(part: nn.Module, given: tuple[Any, ...], answer: Any, name: Name) -> l
     normalised = _normalised(part, values)
     if normalised is None:
         return []
-    shape = part.normalized_shape if isinstance(part, nn.LayerNorm) else normalised.shape[1:2]
+    of_last_axes = isinstance(part, (nn.LayerNorm, nn.RMSNorm))
+    shape: Any = part.normalized_shape if of_last_axes else normalised.shape[1:2]
 
     def rows(g: Tensor) -> Tensor:  # (n, positions, *shape)
-        if isinstance(part, nn.LayerNorm):
+        if of_last_axes:
             return g.reshape(len(values), -1, *shape)
         return g.reshape(*g.shape[:2], -1).transpose(1, 2)
 
@@ -255,12 +260,15 @@ def _layer_uses(part: Any, values: Tensor, answer: Tensor, weight: str | None, b
 
 def _normalised(part: nn.Module, values: Tensor) -> Tensor | None:
     """Return what a normalisation multiplies by its gain; None for other parts."""
-    if isinstance(part, _BatchNorm):
-        return functional.batch_norm(values, part.running_mean, part.running_var, eps=part.eps)
+    if isinstance(part, _BatchNorm) and part.running_mean is not None and part.running_var is not None:
+        mean, variance = precise(part.running_mean), precise(part.running_var)
+        return functional.batch_norm(values, mean, variance, eps=part.eps)
     if isinstance(part, nn.GroupNorm):
         return functional.group_norm(values, part.num_groups, eps=part.eps)
     if isinstance(part, nn.LayerNorm):
         return functional.layer_norm(values, part.normalized_shape, eps=part.eps)
+    if isinstance(part, nn.RMSNorm):
+        return functional.rms_norm(values, part.normalized_shape, eps=part.eps)
     return None
 
 
@@ -304,8 +312,8 @@ def rows_of(batch: Any, rows: slice) -> Any:
     return (batch[0] if isinstance(batch, (tuple, list)) else batch)[rows]
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def _alike(one: Tensor, other: Tensor, eps: float) -> bool:
     if one.shape != other.shape:
         return False
     most = float(other.abs().max()) if prod(other.shape) else 0.0
-    return bool((one - other).abs().max() <= _ROUNDING * torch.finfo(other.dtype).eps * max(most, 1e-30))
+    return bool((one - other).abs().max() <= _ROUNDING * eps * max(most, 1e-30))

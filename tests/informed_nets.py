@@ -1,0 +1,82 @@
+"""Networks with Fisher information, small enough for P x P matrices, and how it would be counted one by one."""
+
+from functools import cache
+
+import torch
+from torch import nn
+
+import consilience as cs
+
+
+def perceptron(seed=0, inputs=3, hidden=4, classes=3):
+    """Return a small network of double precision."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, classes)).double().eval()
+
+
+def observations(seed, number=40, width=3):
+    """Return inputs (number, width)."""
+    return torch.randn(number, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def one_by_one(module, inputs, likelihood="categorical", noise=1.0):
+    """Return rows (observations * outputs, P) whose products sum to the information, a backward pass for each."""
+    own = [values for values in module.parameters() if values.requires_grad]
+    rows = []
+    for x in inputs:
+        outputs = module(x[None])
+        outputs = outputs.reshape(1, -1) if likelihood != "categorical" else outputs
+        flat = outputs.flatten(2) if outputs.ndim > 2 else outputs[:, :, None]
+        for place in range(flat.shape[2]):
+            logits = flat[0, :, place]
+            for output in range(len(logits)):
+                if likelihood == "categorical":
+                    share = logits.softmax(0)[output].detach()
+                    value = share.sqrt() * logits.log_softmax(0)[output]
+                elif likelihood == "bernoulli":
+                    share = logits[output].sigmoid().detach()
+                    value = (share * (1 - share)).sqrt() * logits[output]
+                else:
+                    value = logits[output] / noise
+                found = torch.autograd.grad(value, own, retain_graph=True, materialize_grads=True)
+                rows.append(torch.cat([one.reshape(-1) for one in found]))
+    return torch.stack(rows)
+
+
+def flat(arrays):
+    """Return arrays by name as one vector, or rows of one more axis."""
+    return torch.cat([torch.as_tensor(values).reshape(-1) for values in arrays.values()])
+
+
+def dense(information):
+    """Return the whole matrix (P, P)."""
+    residual = torch.diag(flat(information.residual))
+    if not information.factors:
+        return residual
+    rows = torch.cat(
+        [torch.as_tensor(one).reshape(information.rank, -1) for one in information.factors.values()], dim=1
+    )
+    return rows.T @ rows + residual
+
+
+def vector(module):
+    """Return the parameters of a module in one vector."""
+    return torch.cat([values.detach().reshape(-1) for values in module.parameters()])
+
+
+@cache
+def informed(kind="factors", prior_precision=0.7, number=3):
+    """Return networks of one start, and what is known of them; made once for all tests, never changed."""
+    models = []
+    for seed in range(number):
+        model = perceptron()
+        with torch.no_grad():
+            for values, own in zip(model.parameters(), perceptron(seed + 1).parameters(), strict=True):
+                values += 0.3 * own
+        models.append(model)
+    known = [
+        cs.fisher(model, observations(seed) + seed, kind, rank=None, prior_precision=prior_precision, minimum=1)
+        for seed, model in enumerate(models)
+    ]
+    return models, known
