@@ -122,7 +122,7 @@ def test_where_nobody_knows_anything_the_mean_or_the_target_is_taken():
         one["0.weight"][0] = 0.0
     found = cs.fuse(models, "fisher", fishers=blind).model[0].weight[0]
     assert torch.allclose(found, sum(one[0].weight[0] for one in models) / 3)
-    target = cs.fuse(models, "fisher", fishers=blind, favor_target=True, reference=1).model[0].weight[0]
+    target = cs.fuse(models, "fisher", fishers=blind, favor_target=1).model[0].weight[0]
     assert torch.allclose(target, models[1][0].weight[0])
 
 

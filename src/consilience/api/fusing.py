@@ -12,7 +12,7 @@ from consilience.api.networks import ARGUMENTS, check_networks, fuse_networks
 from consilience.api.posteriors import check_posteriors, fuse_posteriors
 from consilience.api.progress import seeded, shown
 from consilience.errors import OptionError
-from consilience.methods import Method, NetworkMethod
+from consilience.methods import Method, NetworkMethod, needs_no_symmetry
 from consilience.methods.base import Progress
 from consilience.models.network_given import are_networks
 from consilience.result import Fusion
@@ -89,7 +89,7 @@ def fuse(
         raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
     seed, generator = seeded(rng)
     with shown(progress, "fusing", "start") as report:
-        if isinstance(method, NetworkMethod) or _are_networks(models, options):
+        if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
             return fuse_networks(models, method, weights, generator, seed, report, options)
         return fuse_posteriors(models, method, weights, generator, seed, report, samples, options)
 
@@ -111,11 +111,15 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
-    if isinstance(method, NetworkMethod) or _are_networks(models, options):
+    if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
         return check_networks(models, method, weights, options)
     return check_posteriors(models, method, weights, samples, options)
 
 
-def _are_networks(models: Any, options: Mapping[str, Any]) -> bool:
-    """Return whether the models are networks; plain checkpoints only with an option that only networks take."""
-    return are_networks(models, any(key in options for key in ARGUMENTS))
+def _are_networks(models: Any, method: str | Method | None, options: Mapping[str, Any]) -> bool:
+    """Return whether the models are networks.
+
+    Plain checkpoints are with an option that only networks take, or a method that needs to know nothing of their units.
+    """
+    told = any(key in options for key in ARGUMENTS)
+    return are_networks(models, told or needs_no_symmetry(method))

@@ -106,6 +106,8 @@ def fisher(
     """
     if not is_module(model):
         raise InputError(f"model: expected a torch module, found {type(model).__name__}")
+    if isinstance(batches, tuple) and len({getattr(one, "ndim", None) for one in batches}) > 1:
+        raise InputError("batches: inputs with labels are one batch; give [(inputs, labels)], a list of batches")
     for what, valid, expected in (
         ("kind", kind in _KINDS, " or ".join(map(repr, _KINDS))),
         ("likelihood", likelihood in LIKELIHOODS, ", ".join(map(repr, LIKELIHOODS))),

@@ -14,7 +14,7 @@ import click
 from consilience.errors import InputError, OptionError
 from consilience.io.network_file import file_kind
 from consilience.io.recipe import Recipe, parse_yaml, read_recipe
-from consilience.methods import NETWORK_METHODS
+from consilience.methods import needs_no_symmetry
 from consilience.models.network_given import UnprovedSymmetryWarning
 
 Command = Callable[..., None]
@@ -181,16 +181,17 @@ def _are_networks(plan: Recipe) -> bool:
     if not plain:
         if told:
             raise InputError(unreadable)
-        return "fisher" in kinds.values()
-    if plan.module is None and plan.symmetry is None and not _needs_no_symmetry(plan.method):
+        if "fisher" in kinds.values():
+            raise InputError(
+                [*unreadable, *(f"{one}: {_INFORMATION}" for one, kind in kinds.items() if kind == "fisher")]
+            )
+        return False
+    if plan.module is None and plan.symmetry is None and not needs_no_symmetry(plan.method):
         raise InputError([*unreadable, *(f"{model}: {_PLAIN}" for model in plain)])
     return True
 
 
-def _needs_no_symmetry(method: str | None) -> bool:
-    """Return whether a method takes units as they are numbered where nobody says which axes move together."""
-    return any(kind.name == method and kind.optional_symmetry for kind in NETWORK_METHODS)
-
+_INFORMATION = "is Fisher information of a network; give the networks too"
 
 _PLAIN = (
     "is a plain checkpoint, which says nothing of which axes move together; give --symmetry FILE, or "
@@ -215,7 +216,7 @@ def _arguments(plan: Recipe) -> dict[str, Any]:
         found["module"] = module
         if plan.example is not None:
             found["example"] = make_example(plan.example, module)
-        elif plan.symmetry is None and not _needs_no_symmetry(plan.method) and not _symmetries(plan.models):
+        elif plan.symmetry is None and not needs_no_symmetry(plan.method) and not _symmetries(plan.models):
             raise OptionError(f"--module {plan.module}: needs --example SHAPE to find which axes move together")
         if plan.inputs is not None:
             found["inputs"] = read_inputs(Path(plan.inputs), module)

@@ -13,8 +13,8 @@ from torch import Tensor
 _ROUNDING = 100.0
 """Sums of squares that differ by less than this many times the rounding of one number are the same."""
 
-_ROOM = 128
-"""Rows that are waited for at least before they are compressed."""
+_ROOM = 64
+"""Directions that are kept on the way beyond the rank, at least."""
 
 
 class Directions:
@@ -40,8 +40,8 @@ class Directions:
         self._squares += rows.square().sum(dim=0, dtype=torch.float64).cpu()
         self._rows.append(rows)
         self._count += len(rows)
-        kept = self._rank + self._rank // 4  # more than is wanted, so that little is lost on the way
-        if self._count >= 2 * kept + _ROOM:
+        kept = self._rank + max(_ROOM, self._rank // 4)  # more than is wanted, so that little is lost on the way
+        if self._count >= 2 * kept:
             self._compress(kept)
 
     def finished(self) -> tuple[Tensor, Tensor]:

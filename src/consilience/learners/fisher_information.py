@@ -122,13 +122,17 @@ class _Sums(ABC):
 
     def flat(self, pulled: Pulled) -> Tensor:
         """Return the gradients of all parameters in rows (n, P)."""
-        return torch.cat([pulled.gradients(name).flatten(1) for name in self.parameters], dim=1)
+        return torch.cat([self._rows(pulled.gradients(name)) for name in self.parameters], dim=1)
+
+    @staticmethod
+    def _rows(gradients: Tensor) -> Tensor:
+        return gradients.reshape(len(gradients), -1)
 
     def split(self, rows: Tensor) -> Named:
         """Return rows (..., P) by parameter."""
         parts = torch.split(rows, [values.numel() for values in self.parameters.values()], dim=-1)
         return {
-            name: part.reshape(*rows.shape[:-1], *values.shape).contiguous()
+            name: part.reshape((*rows.shape[:-1], *values.shape)).contiguous()
             for (name, values), part in zip(self.parameters.items(), parts, strict=True)
         }
 

@@ -19,7 +19,7 @@ from consilience.methods.gromov_wasserstein import GromovFusion
 from consilience.methods.kl import KLFusion
 from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkMethod
-from consilience.methods.network_methods import NETWORK_METHODS, make_network_method
+from consilience.methods.network_methods import NETWORK_METHODS, make_network_method, needs_no_symmetry
 from consilience.methods.optimal_transport import OTFusion
 from consilience.methods.options import named, refuse_options
 from consilience.methods.rebasin import ReBasin
@@ -88,4 +88,5 @@ __all__ = [
     "WassersteinFusion",
     "make_method",
     "make_network_method",
+    "needs_no_symmetry",
 ]

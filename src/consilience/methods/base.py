@@ -34,7 +34,9 @@ class Status(Enum):
 
     CONVERGED = "converged"
     MAX_ITERATIONS = "stopped at max_iterations before the matching settled; raise max_iterations"
-    UNSOLVED = "stopped at max_iterations before the equations were solved; raise max_iterations or tolerance"
+    UNSOLVED = (
+        "stopped before the equations were solved; raise max_iterations (steps, where there are such) or tolerance"
+    )
     INDISTINCT = (
         "a copy tells less of its component than which one it is a copy of, so that matches mean little; raise mass, "
         "or give within_variance with optimize=False"

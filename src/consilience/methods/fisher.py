@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import is_number
+from consilience.checks import is_count, is_number
 from consilience.methods.base import Progress, Status
 from consilience.methods.conjugate_gradients import conjugate_gradients
 from consilience.methods.informed import InformedMethod, Merged, Prior, Sites
-from consilience.methods.network_method import NetworkEnsemble
 from consilience.methods.precision import Posteriors
 from consilience.networks.information import FisherInformation
 from consilience.networks.transport import AnyArray
@@ -68,8 +68,8 @@ class FisherMerging(InformedMethod):
     floor
         Least value of a diagonal entry (diagonal only): where no site knows anything, the merge is the mean.
     favor_target
-        Whether the floor, then at least 1e-6, holds for the reference model only, so that where no site knows anything
-        the merge is its value (diagonal only; Matena and Raffel's).
+        Number of a model: the floor, then at least 1e-6, holds for that one only, so that where no site knows anything
+        the merge is its value (diagonal only; Matena and Raffel's, with the first model). None for none.
 
     References
     ----------
@@ -87,14 +87,17 @@ class FisherMerging(InformedMethod):
     structure: Structure | None = None
     normalize: bool = False
     floor: float = 1e-20
-    favor_target: bool = False
+    favor_target: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         known = (None, "isotropic", "diagonal", "low_rank", "full")
         self.require("structure", self.structure in known, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
         self.require("normalize", isinstance(self.normalize, bool), "true or false")
-        self.require("favor_target", isinstance(self.favor_target, bool), "true or false")
+        target = self.favor_target
+        self.require(
+            "favor_target", target is None or target == 0 or is_count(target), "the number of a model, or None"
+        )
         self.require("floor", is_number(self.floor) and self.floor > 0, "a positive number")
 
     @property
@@ -106,11 +109,15 @@ class FisherMerging(InformedMethod):
         """Return that the prior is ignored by a diagonal merge, and removed otherwise."""
         return "ignored" if self._structure(sites) == "diagonal" else "removed"
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
-        """Return why these networks cannot be merged, a line each."""
-        reasons = super().refuse(ensemble)
-        if not reasons and self.structure == "full" and ensemble.information:
-            size = sum(int(np.prod(values.shape)) for values in ensemble.information[0].residual.values())
+    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
+        """Return what else is in the way of merging by what sites know, a line each."""
+        reasons = [
+            f"{one.name}: has the published code's sums, which only method 'ssf' reads" for one in sites if one.compat
+        ]
+        if self.favor_target is not None and self.favor_target >= len(sites):
+            reasons.append(f"favor_target: there are {len(sites)} models, from 0; found {self.favor_target}")
+        if self.structure == "full":
+            size = sum(prod(values.shape) for values in sites[0].residual.values())
             if size > _DENSE:
                 reasons.append(
                     f"structure 'full' makes a matrix of {size} x {size} parameters, at most {_DENSE} are allowed; "
@@ -155,16 +162,17 @@ class FisherMerging(InformedMethod):
     def _diagonal(self, sites: Sites, posteriors: Posteriors, details: dict[str, Any]) -> Merged:
         """Return the mean weighted entry by entry."""
         above, below = 0.0, -posteriors.excess
-        least = max(self.floor, _TARGET_FLOOR) if self.favor_target else self.floor
-        first = posteriors.means[sites.reference]
+        favored = self.favor_target is not None
+        least = max(self.floor, _TARGET_FLOOR) if favored else self.floor
+        first = posteriors.means[0]
         xp = array_namespace(first)
-        for number, (mean, precision, count) in enumerate(
-            zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True)
+        for number, mean, precision, count in zip(
+            sites.given, posteriors.means, posteriors.precisions, posteriors.counts, strict=True
         ):
             weight = precision.diagonal
             if self.normalize:
                 weight = weight / xp.linalg.vector_norm(weight)
-            if not self.favor_target or number == sites.reference:
+            if not favored or number == self.favor_target:
                 weight = xp.where(weight > least, weight, xp.asarray(least, dtype=weight.dtype, device=weight.device))
             # differences to one of them, so that equal parameters stay as they are to the last bit
             above, below = above + count * weight * (mean - first), below + count * weight

@@ -66,20 +66,21 @@ class Sites:
         Of each.
     weights
         How much each counts, summing to 1.
-    reference
-        The site whose numbering is kept.
+    given
+        For each, its number in the list that was handed in.
     """
 
     flat: Flat
     means: tuple[AnyArray, ...]
     information: tuple[FisherInformation, ...]
     weights: Array
-    reference: int
+    given: tuple[int, ...]
 
     @property
     def counts(self) -> list[float]:
-        """How often each counts, 1 on average."""
-        return (self.weights * len(self.weights)).tolist()
+        """How often each counts: once, or less than the one that counts most."""
+        counts: list[float] = (self.weights / self.weights.max()).tolist()
+        return counts
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,9 @@ class InformedMethod(NetworkMethod, ABC):
     def __post_init__(self) -> None:
         self.require("prior", self.prior in (None, "removed", "kept", "ignored"), "'removed', 'kept' or 'ignored'")
         own = self.prior_precision
-        self.require("prior_precision", own is None or (is_number(own) and own >= 0), "a number, not negative, or None")
+        self.require("prior_precision", own is None or is_number(own), "a number, not negative, or None")
+        removed = self.prior in (None, "removed")
+        self.require("prior_precision", own is None or removed, "left out unless the sites' priors are removed")
         rho = self.shrinkage
         self.require("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None")
         self.require("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None")
@@ -122,6 +125,7 @@ class InformedMethod(NetworkMethod, ABC):
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return why these networks cannot be merged with what is known of them, a line each."""
+        ensemble = _as_given(ensemble)
         reasons = super().refuse(ensemble)
         if self.aligned and not ensemble.symmetry.all_groups:
             reasons.append(
@@ -137,7 +141,13 @@ class InformedMethod(NetworkMethod, ABC):
             ]
         for network, own in zip(ensemble.networks, ensemble.information, strict=True):
             reasons += own.unfit(network)
-        return reasons or self._unlike(ensemble) or self._without_prior(ensemble.information)
+        found = self._unlike(ensemble) or self._without_prior(ensemble.information)
+        return reasons or found or self.refuse_information(ensemble.information)
+
+    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
+        """Return what else is in the way of merging by what sites know, a line each."""
+        del sites
+        return []
 
     def _unlike(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return what tells that the sites counted differently."""
@@ -163,7 +173,7 @@ class InformedMethod(NetworkMethod, ABC):
 
     def _without_prior(self, sites: Sequence[FisherInformation]) -> list[str]:
         """Return whose prior must be known and is not, or differs."""
-        prior = self.prior or self.prior_of(sites)
+        prior = self.prior or self._prior(sites)
         if prior == "ignored":
             return []
         if silent := [one.name for one in sites if one.prior_precision is None]:
@@ -211,6 +221,10 @@ class InformedMethod(NetworkMethod, ABC):
             ]
         return tuple(identity(one.units) for one in ensemble.networks), details
 
+    def _prior(self, sites: Sequence[FisherInformation]) -> Prior:
+        """Return what is done about the prior: removed where somebody told the fused network's."""
+        return self.prior_of(sites) if self.prior_precision is None else "removed"
+
     def shrunk(self, sites: Sites) -> float:
         """Return how much off-diagonal information is shrunk: not at all where it is exact."""
         if self.shrinkage is not None:
@@ -220,7 +234,7 @@ class InformedMethod(NetworkMethod, ABC):
 
     def posteriors(self, sites: Sites) -> tuple[Posteriors, dict[str, Any]]:
         """Return the sites' Gaussians with what is done about their priors, and what is to be said of it."""
-        prior, shrinkage = self.prior or self.prior_of(sites.information), self.shrunk(sites)
+        prior, shrinkage = self.prior or self._prior(sites.information), self.shrunk(sites)
         alphas = [0.0 if prior == "ignored" else float(one.prior_precision or 0.0) for one in sites.information]
         precisions = tuple(
             Precision.of(one, sites.flat, shrinkage, alpha)
@@ -230,6 +244,19 @@ class InformedMethod(NetworkMethod, ABC):
         alone = alphas[0] if self.prior_precision is None else self.prior_precision
         excess = counted - alone if prior == "removed" else 0.0
         return Posteriors(sites.means, precisions, sites.counts, excess), {"prior": prior, "shrinkage": shrinkage}
+
+
+def _as_given(ensemble: NetworkEnsemble) -> NetworkEnsemble:
+    """Return the networks in the order in which they were handed in, for messages."""
+    if len(ensemble.given) != len(ensemble.networks):
+        return ensemble
+    order = sorted(range(len(ensemble.given)), key=ensemble.given.__getitem__)
+    known = ensemble.information
+    return replace(
+        ensemble,
+        networks=tuple(ensemble.networks[i] for i in order),
+        information=None if known is None else tuple(known[i] for i in order),
+    )
 
 
 def _sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> Sites:
@@ -246,7 +273,8 @@ def _sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transpor
         residual = {key: alike(values, like) for key, values in one.residual.items()}
         factors = {key: alike(values, like) for key, values in one.factors.items()}
         moved.append(replace(one, residual=residual, factors=factors) if residual else one)
-    return Sites(flat or Flat({}), tuple(means), tuple(moved), ensemble.weights, ensemble.reference)
+    given = ensemble.given or tuple(range(len(means)))
+    return Sites(flat or Flat({}), tuple(means), tuple(moved), ensemble.weights, given)
 
 
 def _cosine(ensemble: NetworkEnsemble) -> float:

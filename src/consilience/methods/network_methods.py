@@ -34,6 +34,11 @@ NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
 """Every method for networks, the recommended one first; a new one is one file and one line here."""
 
 
+def needs_no_symmetry(method: object) -> bool:
+    """Return whether a name is that of a method that takes units as they are numbered where nobody says which move."""
+    return any(kind.name == method and kind.optional_symmetry for kind in NETWORK_METHODS)
+
+
 def make_network_method(method: str | NetworkMethod | Method | None, options: Mapping[str, Any]) -> NetworkMethod:
     """Return the method of a name with these options, or the method itself when no option is given.
 

@@ -137,7 +137,7 @@ class Posteriors:
     precisions
         P_k.
     counts
-        How often each counts, w_k, 1 on average.
+        How often each counts, w_k, 1 at most.
     excess
         Precision of the priors that were counted too often, sum_k w_k alpha_k - alpha.
     """

@@ -8,8 +8,8 @@ hang together, though neither of it nor of the full merge is it the minimum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -23,7 +23,6 @@ from consilience.methods.fisher import start_and_ridge
 from consilience.methods.informed import InformedMethod, Merged, Prior, Sites
 from consilience.methods.masked import Mask, MaskedObjective, Site, draw_masks
 from consilience.methods.masked_descent import descend
-from consilience.methods.network_method import NetworkEnsemble
 from consilience.methods.precision import Posteriors
 from consilience.networks.information import FisherInformation
 from consilience.networks.network import to_numpy
@@ -40,7 +39,7 @@ class SelfSupervisedFisher(InformedMethod):
     prior, prior_precision, shrinkage, aligned, restarts
         As in FisherMerging; the prior is removed where nobody says.
     tolerance
-        Of the residual of the equations, as a share.
+        Of the residual of the equations, as a share ("exact" only; "sgd" ends where steps get shorter than 1e-6).
     max_iterations
         Steps of conjugate gradients at most.
     mask_rate
@@ -100,17 +99,14 @@ class SelfSupervisedFisher(InformedMethod):
         """Return that the prior is removed."""
         return "removed"
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
-        """Return why these networks cannot be merged, a line each."""
-        reasons = super().refuse(ensemble)
-        if not reasons and self.compat:
-            reasons = [
-                f"{one.name}: compat=True needs the sums of the published code; compute them with "
-                "consilience.fisher(..., kind='factors', compat=True)"
-                for one in ensemble.information or ()
-                if not one.compat
-            ]
-        return reasons
+    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
+        """Return whose sums are not the published ones, where these are asked for, a line each."""
+        return [
+            f"{one.name}: compat=True needs the sums of the published code; compute them with "
+            "consilience.fisher(..., kind='factors', compat=True)"
+            for one in sites
+            if self.compat and not one.compat
+        ]
 
     def merge(self, sites: Sites, rng: np.random.Generator, progress: Progress) -> Merged:
         """Return the merged parameters."""
@@ -125,12 +121,14 @@ class SelfSupervisedFisher(InformedMethod):
         def draw(generator: np.random.Generator) -> list[Mask]:
             return draw_masks(size, self.masks, masked, window, generator, balanced=not self.compat)
 
-        drawing, starting = rng.spawn(2)
-        first = to_numpy(start)
+        drawing, starting, probing = rng.spawn(3)
+        first, fixed = to_numpy(start), MaskedObjective(given, draw(drawing), posteriors.excess)
+        if self.solver == "exact" or self.compat:  # fresh masks may make up for one another; divergence tells
+            _refuse_unbounded(fixed, probing)
         if self.solver == "sgd" or self.compat:
-            merged = self._descended(given, draw, posteriors.excess, first, drawing, starting, progress, details)
+            merged = self._descended(fixed, lambda: draw(drawing), first, starting, progress, details)
         else:
-            merged = self._solved(MaskedObjective(given, draw(drawing), posteriors.excess), first, progress, details)
+            merged = self._solved(fixed, first, progress, details)
         xp = array_namespace(start)
         return Merged(
             xp.asarray(merged.vector, device=start.device), merged.objective, merged.history, merged.status, details
@@ -140,8 +138,6 @@ class SelfSupervisedFisher(InformedMethod):
         """Return the minimum for fixed masks."""
         begin, gradient = objective.value_and_gradient(start)
         diagonal = objective.diagonal
-        if not np.all(diagonal > 0):
-            raise InputError(_UNBOUNDED)
         found = conjugate_gradients(objective.times, -gradient, diagonal, self.tolerance, self.max_iterations, progress)
         if not found.definite:
             raise InputError(_UNBOUNDED)
@@ -152,36 +148,49 @@ class SelfSupervisedFisher(InformedMethod):
 
     def _descended(
         self,
-        given: Sequence[Site],
-        draw: Any,
-        excess: float,
+        fixed: MaskedObjective,
+        draw: Callable[[], list[Mask]],
         start: Array,
-        drawing: np.random.Generator,
         starting: np.random.Generator,
         progress: Progress,
         details: dict[str, Any],
     ) -> Merged:
-        """Return what stochastic gradient descent gives."""
-        fixed = MaskedObjective(given, draw(drawing), excess)
+        """Return what stochastic gradient descent gives, its masks fixed or drawn."""
         if self.start == "random" or self.compat:
             start = starting.normal(0.0, start.std(), len(start))
 
         def objectives() -> MaskedObjective:
-            return fixed if self.compat else MaskedObjective(given, draw(drawing), excess)
+            return fixed if self.compat else replace(fixed, masks=draw())
 
         rate = self.learning_rate
         if rate is None:
             rate = _PUBLISHED_RATE if self.compat else 1.0 / _largest_curvature(fixed, starting)
         averaged = 0.0 if self.compat else 0.2
-        theta, history = descend(objectives, start, rate, self.momentum, self.steps, averaged, progress)
+        theta, history, settled = descend(objectives, start, rate, self.momentum, self.steps, averaged, progress)
         details |= {"learning_rate": rate}
-        return Merged(theta, fixed.value(theta), history)
+        return Merged(theta, fixed.value(theta), history, Status.CONVERGED if settled else Status.UNSOLVED)
 
 
 _UNBOUNDED = (
     "ssf: with K - 1 priors removed, the objective has no minimum for these masks (where sites know little, predicting "
     "few parameters holds less than the priors push); set prior='kept', a larger mask_rate, or more shrinkage"
 )
+
+
+_PROBES = 50
+"""Steps in which a direction without curvature would have shown."""
+
+
+def _refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> None:
+    """Raise where the objective has no minimum: conjugate gradients from a random right-hand side show it."""
+    if objective.excess <= 0:
+        return
+    diagonal = objective.diagonal
+    if np.all(diagonal > 0):
+        b = diagonal**0.5 * rng.normal(size=len(diagonal))
+        if conjugate_gradients(objective.times, b, diagonal, 1e-6, _PROBES, lambda *_: None).definite:
+            return
+    raise InputError(_UNBOUNDED)
 
 
 def _in_rows(posteriors: Posteriors, ridge: float) -> list[Site]:

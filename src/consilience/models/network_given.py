@@ -93,7 +93,10 @@ def is_network(model: object) -> bool:
 
 
 def are_networks(models: Any, told: bool) -> bool:
-    """Return whether models are networks: modules, networks, or files of them; plain checkpoints only if `told` so."""
+    """Return whether models are networks: modules, networks, or files of them; plain checkpoints only if `told` so.
+
+    Files of Fisher information are only found beside networks.
+    """
     if isinstance(models, str | Path) or not isinstance(models, Sequence):
         return False
     kinds = set()
@@ -105,7 +108,7 @@ def are_networks(models: Any, told: bool) -> bool:
                 kinds.add(file_kind(Path(model)))
             except InputError:  # said better by whoever reads it
                 continue
-    return "network" in kinds or (told and "checkpoint" in kinds)
+    return bool(kinds & {"network", "fisher"}) or (told and "checkpoint" in kinds)
 
 
 def gather_networks(models: Sequence[Any]) -> list[GivenNetwork]:

@@ -213,7 +213,8 @@ def alike(values: AnyArray, other: AnyArray) -> AnyArray:
     """Return an array as one of the library and on the device of another, in at least 32 bits."""
     values, xp = working_precision(values), array_namespace(other)
     if array_namespace(values) is not xp:
-        values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+        plain = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+        values = plain if plain.flags.writeable else plain.copy()
     return xp.asarray(values, device=other.device)
 
 
