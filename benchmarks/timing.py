@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,3 +62,26 @@ def versions() -> dict[str, str]:
         "scs": scs.__version__,
         "machine": platform.machine(),
     }
+
+
+def write_parts(
+    results: Path, parts: Mapping[str, Callable[[], dict[str, Any]]], named: Sequence[str], more: Mapping[str, str]
+) -> None:
+    """Run the named parts, or all, and write them into a JSON file; a part that is not named keeps its numbers.
+
+    Parameters
+    ----------
+    results
+        The file.
+    parts
+        What each part does.
+    named
+        Which to run.
+    more
+        Versions beyond those that every benchmark has.
+    """
+    found = json.loads(results.read_text()) if results.exists() else {}
+    for part in named or parts:
+        found[part] = parts[part]()
+    found |= {"yardstick": yardstick(), "versions": versions() | dict(more)}
+    results.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")

@@ -137,6 +137,28 @@ def test_the_prior_is_counted_as_told():
     assert torch.allclose(own, above / (sum(diagonals) + 2.0))
 
 
+def test_sites_of_one_weight_decay_keep_their_priors():
+    models, known = informed()
+    products = [0.7 * (1 + 1e-9), 0.7, 0.7 * (1 - 1e-9)]
+    rounded = [replace(one, prior_precision=alpha) for one, alpha in zip(known, products, strict=True)]
+    assert cs.fuse(models, "fisher", fishers=rounded).details["prior"] == "removed"
+    mixed = [replace(one, prior_precision=alpha) for one, alpha in zip(known, (0.5, 1.0, 2.0), strict=True)]
+    fusion = cs.fuse(models, "fisher", fishers=mixed)
+    assert fusion.details["prior"] == "kept"
+    assert "priors differ" in fusion.details["notes"][0]
+    assert torch.equal(vector(fusion.model), merged(models, "fisher", mixed, prior="kept"))
+
+
+def test_a_site_whose_information_is_larger_need_not_count_more():
+    models, known = informed()
+    scaled = [known[0], *(replace(one, residual={k: 7.0 * v for k, v in one.residual.items()},
+                                  factors={k: 7.0**0.5 * v for k, v in one.factors.items()}) for one in known[1:])]  # fmt: skip
+    for method in ("fisher", "ssf"):
+        options = {"prior": "ignored", "normalize": True, **SOLVED}
+        one, other = (merged(models, method, given, **options) for given in (scaled, known))
+        assert torch.allclose(one, other, atol=1e-6)
+
+
 def test_dynamic_ranges_of_any_size_are_weighed():
     models, known = informed("diagonal")
     tiny = {key: np.full(values.shape, 1e-15, np.float32) for key, values in known[0].residual.items()}

@@ -164,7 +164,7 @@ def test_priors_must_be_known_where_they_count():
     refused(cs.InputError, "says no prior precision", fishers=diagonals(), structure="low_rank")
     cs.fuse(informed()[0], "fisher", fishers=silent, prior="ignored")
     mixed = [replace(known[0], prior_precision=3.0), *known[1:]]
-    refused(cs.InputError, "different priors (precisions 0.7, 3)", "prior_precision=", fishers=mixed)
+    refused(cs.InputError, "different priors (precisions 0.7, 0.7, 3)", "=", fishers=mixed, prior="removed")
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior_precision=1.0)
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior="kept")
 

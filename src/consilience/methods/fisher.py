@@ -45,13 +45,17 @@ class FisherMerging(InformedMethod):
     prior
         "removed": every site's posterior has the prior once, the fused one too, (5). "kept": the product of the
         posteriors, (1), with all priors. "ignored": likelihoods alone. None ignores it for a diagonal or isotropic
-        merge, as published, and removes it otherwise.
+        merge, as published, and otherwise removes it, or keeps all where they differ: then sites of one weight decay
+        give what training with that decay on all observations would.
     prior_precision
         alpha of the fused network's prior; None takes the sites', if they have the same.
     shrinkage
         Part of the off-diagonal information that is not trusted, 0 to 1; at 1 the merge is diagonal. None takes 0 for
         networks that are linear in their parameters, for which the merge then is the posterior of all data, and 0.9
         for others.
+    normalize
+        Whether each site counts less the larger its information is, divided by the norm of its diagonal, as Matena and
+        Raffel do: networks that are unsure of everything, trained briefly, would else outweigh those that are sure.
     aligned
         Whether units are matched first, by weights; None does where it is known which axes move together.
     restarts
@@ -63,8 +67,6 @@ class FisherMerging(InformedMethod):
     structure
         "isotropic": the mean. "diagonal": the diagonal of F. "low_rank": factors and a diagonal. "full": the same with
         a P x P matrix, up to 8192 parameters. None takes low_rank where the sites sent factors, else diagonal.
-    normalize
-        Whether each site's diagonal is divided by its norm first, as Matena and Raffel do (diagonal only).
     floor
         Least value of a diagonal entry (diagonal only): where no site knows anything, the merge is the mean.
     favor_target
@@ -85,7 +87,6 @@ class FisherMerging(InformedMethod):
     paper: ClassVar[str] = "matena2022, recasens2023"
 
     structure: Structure | None = None
-    normalize: bool = False
     floor: float = 1e-20
     favor_target: int | None = None
 
@@ -93,7 +94,6 @@ class FisherMerging(InformedMethod):
         super().__post_init__()
         known = (None, "isotropic", "diagonal", "low_rank", "full")
         self.require("structure", self.structure in known, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
-        self.require("normalize", isinstance(self.normalize, bool), "true or false")
         target = self.favor_target
         self.require(
             "favor_target", target is None or target == 0 or is_count(target), "the number of a model, or None"
@@ -137,6 +137,7 @@ class FisherMerging(InformedMethod):
         posteriors, details = self.posteriors(sites)
         details |= {"structure": structure}
         if structure == "diagonal":
+            del details["shrinkage"]  # which changes no diagonal
             return self._diagonal(sites, posteriors, details)
         start, ridge = start_and_ridge(posteriors, details)
         b = posteriors.downhill(start)
@@ -166,16 +167,16 @@ class FisherMerging(InformedMethod):
         least = max(self.floor, _TARGET_FLOOR) if favored else self.floor
         first = posteriors.means[0]
         xp = array_namespace(first)
-        for number, mean, precision, count in zip(
-            sites.given, posteriors.means, posteriors.precisions, posteriors.counts, strict=True
+        shares: list[float] = (sites.weights / sites.weights.max()).tolist()
+        for number, share, mean, precision, count in zip(
+            sites.given, shares, posteriors.means, posteriors.precisions, posteriors.counts, strict=True
         ):
-            weight = precision.diagonal
-            if self.normalize:
-                weight = weight / xp.linalg.vector_norm(weight)
+            weight = count * precision.diagonal
             if not favored or number == self.favor_target:
-                weight = xp.where(weight > least, weight, xp.asarray(least, dtype=weight.dtype, device=weight.device))
+                floor = xp.asarray(share * least, dtype=weight.dtype, device=weight.device)
+                weight = xp.where(weight > floor, weight, floor)
             # differences to one of them, so that equal parameters stay as they are to the last bit
-            above, below = above + count * weight * (mean - first), below + count * weight
+            above, below = above + weight * (mean - first), below + weight
         theta = first + (above + posteriors.excess * first) / below
         return Merged(theta, posteriors.energy(theta), details=details)
 
@@ -195,4 +196,9 @@ def start_and_ridge(posteriors: Posteriors, details: dict[str, Any]) -> tuple[An
     ridge = _RIDGE * typical if least <= _RIDGE * typical else 0.0
     if ridge:
         details["ridge"] = ridge
+        details["notes"] = [
+            *details.get("notes", ()),
+            "without a prior, directions of which sites know little are held by next to nothing and may end far away; "
+            "a prior precision or more shrinkage holds them",
+        ]
     return start, ridge

@@ -20,7 +20,7 @@ from consilience.methods.network_method import Alignment, NetworkEnsemble, Netwo
 from consilience.methods.precision import Flat, Posteriors, Precision
 from consilience.methods.weight_matching import matched
 from consilience.networks.information import FisherInformation
-from consilience.networks.network import alike, identity
+from consilience.networks.network import alike, identity, to_numpy
 from consilience.networks.scaling import balanced, shared_groups
 from consilience.networks.transport import AnyArray, Transport
 
@@ -31,6 +31,9 @@ SHRINKAGE = 0.9
 
 _APART = 0.2
 """Networks of one start that were trained apart have a higher cosine than this, those of different starts near none."""
+
+_ROUNDING = 1e-6
+"""Precisions that differ by no more than this share are the same: numbers of observations times a decay are rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +79,6 @@ class Sites:
     weights: Array
     given: tuple[int, ...]
 
-    @property
-    def counts(self) -> list[float]:
-        """How often each counts: once, or less than the one that counts most."""
-        counts: list[float] = (self.weights / self.weights.max()).tolist()
-        return counts
-
 
 @dataclass(frozen=True)
 class InformedMethod(NetworkMethod, ABC):
@@ -92,6 +89,7 @@ class InformedMethod(NetworkMethod, ABC):
     prior: Prior | None = None
     prior_precision: float | None = None
     shrinkage: float | None = None
+    normalize: bool = False
     aligned: bool | None = None
     restarts: int = 2
     tolerance: float = 1e-8
@@ -105,6 +103,7 @@ class InformedMethod(NetworkMethod, ABC):
         self.require("prior_precision", own is None or removed, "left out unless the sites' priors are removed")
         rho = self.shrinkage
         self.require("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None")
+        self.require("normalize", isinstance(self.normalize, bool), "true or false")
         self.require("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None")
         self.require("restarts", is_count(self.restarts), "a positive integer")
         self.require("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number")
@@ -173,7 +172,7 @@ class InformedMethod(NetworkMethod, ABC):
 
     def _without_prior(self, sites: Sequence[FisherInformation]) -> list[str]:
         """Return whose prior must be known and is not, or differs."""
-        prior = self.prior or self._prior(sites)
+        prior = self._prior(sites)
         if prior == "ignored":
             return []
         if silent := [one.name for one in sites if one.prior_precision is None]:
@@ -181,10 +180,11 @@ class InformedMethod(NetworkMethod, ABC):
                 f"{', '.join(silent)}: says no prior precision, which is needed to count the prior once; compute it "
                 "with consilience.fisher(..., prior_precision=...), or set prior='ignored'"
             ]
-        told = sorted({float(one.prior_precision or 0.0) for one in sites})
-        if prior == "removed" and len(told) > 1 and self.prior_precision is None:
+        told = [float(one.prior_precision or 0.0) for one in sites]
+        if prior == "removed" and not _same(told) and self.prior_precision is None:
             return [
-                f"the sites were trained with different priors (precisions {', '.join(f'{one:g}' for one in told)}); "
+                f"the sites were trained with different priors (precisions "
+                f"{', '.join(f'{one:g}' for one in sorted(told))}); "
                 "give prior_precision=, that of the fused network, or set prior='kept'"
             ]
         return []
@@ -201,7 +201,9 @@ class InformedMethod(NetworkMethod, ABC):
         found = self.merge(sites, merging, progress)
         for key, values in sites.flat.arrays(found.vector).items():
             arrays[key] = array_namespace(values).astype(values, arrays[key].dtype)
-        return Alignment(transports, found.objective, found.history, found.status, {**details, **found.details}, arrays)
+        notes = [*details.pop("notes", ()), *found.details.get("notes", ())]
+        details |= {**found.details, "notes": notes}
+        return Alignment(transports, found.objective, found.history, found.status, details, arrays)
 
     def _aligned(
         self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress
@@ -222,8 +224,18 @@ class InformedMethod(NetworkMethod, ABC):
         return tuple(identity(one.units) for one in ensemble.networks), details
 
     def _prior(self, sites: Sequence[FisherInformation]) -> Prior:
-        """Return what is done about the prior: removed where somebody told the fused network's."""
-        return self.prior_of(sites) if self.prior_precision is None else "removed"
+        """Return what is done about the prior: as told, removed where somebody told the fused network's, or as usual.
+
+        Sites of one weight decay and different numbers of observations have different priors, whose product is that of
+        training with this decay on all observations: so different ones are kept.
+        """
+        if self.prior is not None or self.prior_precision is not None:
+            return self.prior or "removed"
+        usual = self.prior_of(sites)
+        known = [one.prior_precision for one in sites]
+        if usual == "removed" and None not in known and not _same([float(one or 0.0) for one in known]):
+            return "kept"
+        return usual
 
     def shrunk(self, sites: Sites) -> float:
         """Return how much off-diagonal information is shrunk: not at all where it is exact."""
@@ -234,16 +246,37 @@ class InformedMethod(NetworkMethod, ABC):
 
     def posteriors(self, sites: Sites) -> tuple[Posteriors, dict[str, Any]]:
         """Return the sites' Gaussians with what is done about their priors, and what is to be said of it."""
-        prior, shrinkage = self.prior or self._prior(sites.information), self.shrunk(sites)
+        prior, shrinkage = self._prior(sites.information), self.shrunk(sites)
         alphas = [0.0 if prior == "ignored" else float(one.prior_precision or 0.0) for one in sites.information]
         precisions = tuple(
             Precision.of(one, sites.flat, shrinkage, alpha)
             for one, alpha in zip(sites.information, alphas, strict=True)
         )
-        counted = sum(count * alpha for count, alpha in zip(sites.counts, alphas, strict=True))
+        counts = self._counts(sites)
+        counted = sum(count * alpha for count, alpha in zip(counts, alphas, strict=True))
         alone = alphas[0] if self.prior_precision is None else self.prior_precision
         excess = counted - alone if prior == "removed" else 0.0
-        return Posteriors(sites.means, precisions, sites.counts, excess), {"prior": prior, "shrinkage": shrinkage}
+        details: dict[str, Any] = {"prior": prior, "shrinkage": shrinkage}
+        if self.prior is None and prior == "kept":
+            details["notes"] = [
+                "the sites' priors differ, so all of them were kept, which is right where all had one weight decay; "
+                "prior_precision= takes out all but that of the fused network"
+            ]
+        return Posteriors(sites.means, precisions, counts, excess), details
+
+    def _counts(self, sites: Sites) -> list[float]:
+        """Return how often each site counts: once, or less than the one that counts most."""
+        counts = sites.weights
+        if self.normalize:
+            norms = [float(np.linalg.norm(to_numpy(sites.flat.vector(one.diagonal)))) for one in sites.information]
+            counts = counts / np.array(norms)
+        relative: list[float] = (counts / counts.max()).tolist()
+        return relative
+
+
+def _same(values: Sequence[float]) -> bool:
+    """Return whether numbers are the same but for rounding."""
+    return max(values) - min(values) <= _ROUNDING * max(values)
 
 
 def _as_given(ensemble: NetworkEnsemble) -> NetworkEnsemble:

@@ -36,8 +36,8 @@ class SelfSupervisedFisher(InformedMethod):
 
     Parameters
     ----------
-    prior, prior_precision, shrinkage, aligned, restarts
-        As in FisherMerging; the prior is removed where nobody says.
+    prior, prior_precision, shrinkage, normalize, aligned, restarts
+        As in FisherMerging; the prior is removed where nobody says, or kept where the sites' differ.
     tolerance
         Of the residual of the equations, as a share ("exact" only; "sgd" ends where steps get shorter than 1e-6).
     max_iterations

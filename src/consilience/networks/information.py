@@ -41,7 +41,7 @@ class FisherInformation:
         By parameter, an array of its shape: the part of the diagonal that the factors do not have; all of it where
         there are none. In units of one over the parameter squared.
     factors
-        By parameter, an array (rank, *shape): G, split as the parameters are. Empty for a diagonal alone.
+        By parameter, an array ``(rank, *shape)``: G, split as the parameters are. Empty for a diagonal alone.
     observations
         How many observations it stands for (N); None where nobody said.
     prior_precision
