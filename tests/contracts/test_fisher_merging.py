@@ -151,8 +151,12 @@ def test_sites_of_one_weight_decay_keep_their_priors():
 
 def test_a_site_whose_information_is_larger_need_not_count_more():
     models, known = informed()
-    scaled = [known[0], *(replace(one, residual={k: 7.0 * v for k, v in one.residual.items()},
-                                  factors={k: 7.0**0.5 * v for k, v in one.factors.items()}) for one in known[1:])]  # fmt: skip
+
+    def enlarged(one):
+        residual = {key: 7.0 * values for key, values in one.residual.items()}
+        return replace(one, residual=residual, factors={key: 7.0**0.5 * values for key, values in one.factors.items()})
+
+    scaled = [known[0], *map(enlarged, known[1:])]
     for method in ("fisher", "ssf"):
         options = {"prior": "ignored", "normalize": True, **SOLVED}
         one, other = (merged(models, method, given, **options) for given in (scaled, known))
