@@ -7,7 +7,6 @@ weights, so that matching is neither trivial nor hopeless.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from itertools import pairwise
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
-from timing import interleaved, medians, seconds, versions, yardstick
+from timing import interleaved, medians, seconds, write_parts
 from torch import nn
 
 import consilience as cs
@@ -208,13 +207,9 @@ PARTS = {
 
 def main(parts: list[str]) -> None:
     """Run the named parts, or all."""
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        for part in parts or PARTS:
-            found[part] = PARTS[part]()
-        found |= {"yardstick": yardstick(), "versions": versions() | {"torch": torch.__version__}}
-    RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        write_parts(RESULTS, PARTS, parts, {"torch": torch.__version__})
 
 
 if __name__ == "__main__":

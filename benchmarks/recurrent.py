@@ -10,7 +10,6 @@ went to, and the assignment problems that it solved, on the same arrays and in t
 
 from __future__ import annotations
 
-import json
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
-from timing import interleaved, medians, seconds, versions, yardstick
+from timing import interleaved, medians, seconds, write_parts
 from torch import nn
 
 import consilience as cs
@@ -176,13 +175,9 @@ PARTS = {"pair": run_pair, "scaling": run_scaling, "memory": run_memory}
 
 def main(parts: list[str]) -> None:
     """Run the named parts, or all."""
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        for part in parts or PARTS:
-            found[part] = PARTS[part]()
-        found |= {"yardstick": yardstick(), "versions": versions() | {"torch": torch.__version__}}
-    RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        write_parts(RESULTS, PARTS, parts, {"torch": torch.__version__})
 
 
 if __name__ == "__main__":

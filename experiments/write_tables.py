@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from fisher.tables import TABLES as FISHER
 from kl_fusion.tables import TABLES as KL_FUSION
 from spahm.tables import TABLES as POINTS
 from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
@@ -21,6 +22,7 @@ PAGES = (
     "docs/benchmarks.md",
     "docs/demo.md",
     "docs/experiments.md",
+    "docs/experiments_fisher.md",
     "docs/experiments_networks.md",
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
@@ -218,6 +220,31 @@ def recurrent_speed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def fisher_speed_table() -> str:
+    """Return times of Fisher information and of merging by it, over what they are compared with, and memory."""
+    found = json.loads((ROOT / "benchmarks/fisher.json").read_text())
+    lines = ["| what | measured | target |", "| --- | ---: | ---: |"]
+    rows = found["information"]["results"]
+    ratios = ", ".join(f"{row['times_as_fast']:.1f}" for row in rows)
+    taken = median(row["seconds"]["library"] for row in rows)
+    lines.append(f"| exact diagonal, times as fast as a loop of backward passes ({taken:.1f} s) | {ratios} | 5 |")
+    for shrinkage in (0.9, 0.0):
+        rows = [row for row in found["masked"]["results"] if row["shrinkage"] == shrinkage]
+        for how, said in (("as low", "as low a loss"), ("to 1e-8", "the minimum")):
+            ratios = ", ".join(f"{row['times_as_fast'][how]:.0f}" for row in rows)
+            steps = ", ".join(str(row["iterations"][how]) for row in rows)
+            what = f"SSF to {said}, shrinkage {shrinkage:g} ({steps} steps), times as fast as 5,000 of descent"
+            lines.append(f"| {what} | {ratios} | 50 |")
+    for shrinkage in (0.0, 0.9):
+        rows = [row for row in found["low_rank"]["results"] if row["shrinkage"] == shrinkage]
+        ratios = ", ".join(f"{row['ratio']:.1f}" for row in rows)
+        taken = median(row["seconds"]["merge"] for row in rows)
+        lines.append(f"| low-rank merge, shrinkage {shrinkage:g}, over bare products ({taken:.0f} s) | {ratios} | 5 |")
+    peak = max(row["peak_gib"] for row in found["low_rank"]["results"])
+    lines.append(f"| low-rank merge, peak memory of the process, GiB | {peak:.1f} | 4 |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -232,8 +259,10 @@ TABLES = {
     **POINTS,
     **NETWORKS,
     **RECURRENT,
+    **FISHER,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
+    "fisher-speed": fisher_speed_table,
 }
 
 

@@ -104,10 +104,10 @@ class _Block:
     def solve(self, values: Array) -> Array:
         """Return P_MM^-1 times values (m,) or (m, n)."""
         if self._wide:
-            found: Array = cho_solve(self._factor, values)
+            found: Array = cho_solve(self._factor, values, check_finite=False)
             return found
         first = (values.T / self.own).T
-        back = self.rows @ cho_solve(self._factor, self.rows.T @ first)
+        back = self.rows @ cho_solve(self._factor, self.rows.T @ first, check_finite=False)
         return first - (back.T / self.own).T
 
 
