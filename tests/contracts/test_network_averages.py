@@ -164,3 +164,13 @@ def test_outputs_are_never_renumbered(method, name):
     found = outputs(fused([module, other], method, name).model, inputs).reshape(-1, last.out_features)
     if not isinstance(method, cs.ReBasin | cs.Consensus):  # which look at what units send
         np.testing.assert_allclose(found[:, 0], found[:, 1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [cs.NetworkAverage(), cs.ReBasin(), cs.FisherMerging(structure="isotropic")])
+def test_modules_and_files_are_fused_together(tmp_path, method):
+    module, inputs, symmetry = proved("mlp")
+    models = [module, near(module, 0.1, 1), near(module, 0.1, 2)]
+    cs.save(models[1], tmp_path / "plain.safetensors")
+    cs.save(models[2], tmp_path / "known.safetensors", symmetry=symmetry)
+    found = cs.fuse([module, tmp_path / "plain.safetensors", tmp_path / "known.safetensors"], method, example=inputs)
+    assert deviation(found.model, fused(models, method, "mlp").model, inputs) < SINGLE_PRECISION

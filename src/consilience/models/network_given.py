@@ -16,7 +16,14 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.io.network_file import file_kind, read_network, read_symmetry
 from consilience.io.provenance import file_digest
 from consilience.models import ADAPTERS
-from consilience.models.torch_network import aliases_of_module, arrays_of_module, is_module, layer_kinds, module_with
+from consilience.models.torch_network import (
+    aliases_of_module,
+    arrays_of_module,
+    beside,
+    is_module,
+    layer_kinds,
+    module_with,
+)
 from consilience.networks.axes import Layout, Proof, fixed_axes
 from consilience.networks.network import Network, is_floating, not_finite, to_bytes
 from consilience.networks.symmetry import Symmetry
@@ -252,9 +259,11 @@ def _networks(given: Sequence[GivenNetwork], symmetry: Symmetry) -> tuple[Networ
     """Return the networks with a symmetry, or raise with everything that does not fit."""
     networks: list[Network] = []
     problems: list[str] = []
+    tensor = next((v for one in given for v in one.arrays.values() if hasattr(v, "detach")), None)
     for one in given:
+        arrays = one.arrays if tensor is None else {key: beside(v, tensor) for key, v in one.arrays.items()}
         try:
-            networks.append(Network(one.arrays, symmetry, one.name))
+            networks.append(Network(arrays, symmetry, one.name))
         except InputError as error:
             problems += error.problems
     problems += [problem for one in networks[1:] for problem in _other_kinds(one, networks[0])]

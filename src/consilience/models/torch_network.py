@@ -71,6 +71,15 @@ def like(values: Any, other: AnyArray) -> AnyArray:
     return (wide.float() if wide.is_floating_point() and wide.element_size() < 4 else wide).numpy().astype(other.dtype)
 
 
+def beside(values: AnyArray, tensor: Any) -> Any:
+    """Return an array, of any library, as a tensor on the device of another tensor, in its own precision."""
+    import torch
+
+    if hasattr(values, "detach"):
+        return values.to(tensor.device)
+    return torch.from_numpy(values.copy()).to(tensor.device)
+
+
 def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: Symmetry) -> nn.Module:
     """Return a copy of a module with other arrays, its layers resized where the arrays have another width.
 
