@@ -31,7 +31,7 @@ from consilience.methods import (
     WassersteinFusion,
 )
 from consilience.models import describe, rebuild
-from consilience.models.network_given import UnprovedSymmetryWarning
+from consilience.models.gathered import UnprovedSymmetryWarning
 from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry

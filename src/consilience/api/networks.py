@@ -21,14 +21,8 @@ from consilience.methods.base import Method, Progress, Status
 from consilience.methods.network_average import NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.methods.network_methods import make_network_method
-from consilience.models.network_given import (
-    Gathered,
-    GivenNetwork,
-    canonical_order,
-    gather_networks,
-    with_symmetry,
-    without_symmetry,
-)
+from consilience.models.gathered import Gathered, with_symmetry, without_symmetry
+from consilience.models.network_given import GivenNetwork, canonical_order, gather_networks
 from consilience.models.network_information import gather_information, without_information
 from consilience.models.torch_network import arrays_of_module, is_module
 from consilience.networks.information import FisherInformation

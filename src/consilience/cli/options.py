@@ -15,7 +15,7 @@ from consilience.errors import InputError, OptionError
 from consilience.io.network_file import file_kind
 from consilience.io.recipe import Recipe, parse_yaml, read_recipe
 from consilience.methods import needs_no_symmetry
-from consilience.models.network_given import UnprovedSymmetryWarning
+from consilience.models.gathered import UnprovedSymmetryWarning
 
 Command = Callable[..., None]
 _RESERVED = {"models", "weights", "rng", "engine", "progress", "samples", "method", "module", "example", "symmetry"}

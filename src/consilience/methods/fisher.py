@@ -20,8 +20,9 @@ from array_api_compat import array_namespace
 from consilience.checks import is_count, is_number
 from consilience.methods.base import Progress, Status
 from consilience.methods.conjugate_gradients import conjugate_gradients
-from consilience.methods.informed import InformedMethod, Merged, Prior, Sites
+from consilience.methods.informed import InformedMethod, Merged, Prior
 from consilience.methods.precision import Posteriors
+from consilience.methods.sites import Sites
 from consilience.networks.information import FisherInformation
 from consilience.networks.transport import AnyArray
 

@@ -17,17 +17,18 @@ from array_api_compat import array_namespace
 from consilience.checks import Array, is_count, is_number
 from consilience.methods.base import Progress, Status
 from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod, average
-from consilience.methods.precision import Flat, Posteriors, Precision
+from consilience.methods.precision import Posteriors, Precision
+from consilience.methods.sites import Sites, as_given, gathered_sites, mean_cosine
 from consilience.methods.weight_matching import matched
 from consilience.networks.information import FisherInformation
-from consilience.networks.network import alike, identity, to_numpy
+from consilience.networks.network import identity, to_numpy
 from consilience.networks.scaling import balanced, shared_groups
 from consilience.networks.transport import AnyArray, Transport
 
 Prior = Literal["removed", "kept", "ignored"]
 
 SHRINKAGE = 0.9
-"""For networks that are not linear in their parameters; see docs/adr/0013."""
+"""For networks that are not linear in their parameters; see decision record 13."""
 
 _APART = 0.2
 """Networks of one start that were trained apart have a higher cosine than this, those of different starts near none."""
@@ -53,31 +54,6 @@ class Merged:
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
     details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Sites:
-    """What sites sent, in common coordinates.
-
-    Parameters
-    ----------
-    flat
-        Where the parameters with information lie in a vector.
-    means
-        theta_k (P,), float64.
-    information
-        Of each.
-    weights
-        How much each counts, summing to 1.
-    given
-        For each, its number in the list that was handed in.
-    """
-
-    flat: Flat
-    means: tuple[AnyArray, ...]
-    information: tuple[FisherInformation, ...]
-    weights: Array
-    given: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -124,7 +100,7 @@ class InformedMethod(NetworkMethod, ABC):
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return why these networks cannot be merged with what is known of them, a line each."""
-        ensemble = _as_given(ensemble)
+        ensemble = as_given(ensemble)
         reasons = super().refuse(ensemble)
         if self.aligned and not ensemble.symmetry.all_groups:
             reasons.append(
@@ -197,7 +173,7 @@ class InformedMethod(NetworkMethod, ABC):
         arrays = average(ensemble, transports)
         if not self.wants_information:
             return Alignment(transports, details=details, arrays=arrays)
-        sites = _sites(ensemble, transports)
+        sites = gathered_sites(ensemble, transports)
         found = self.merge(sites, merging, progress)
         for key, values in sites.flat.arrays(found.vector).items():
             arrays[key] = array_namespace(values).astype(values, arrays[key].dtype)
@@ -216,7 +192,7 @@ class InformedMethod(NetworkMethod, ABC):
             found = matched(compared, starts, 100, rng, progress, signs=True)
             return found.transports, {"aligned": True}
         details: dict[str, Any] = {"aligned": False}
-        if (cosine := _cosine(ensemble)) < _APART:
+        if (cosine := mean_cosine(ensemble)) < _APART:
             details["notes"] = [
                 f"the networks are far apart (mean cosine {cosine:.2f}), as those of different starts are: give "
                 "example= or symmetry=, so that their units are aligned first"
@@ -277,50 +253,3 @@ class InformedMethod(NetworkMethod, ABC):
 def _same(values: Sequence[float]) -> bool:
     """Return whether numbers are the same but for rounding."""
     return max(values) - min(values) <= _ROUNDING * max(values)
-
-
-def _as_given(ensemble: NetworkEnsemble) -> NetworkEnsemble:
-    """Return the networks in the order in which they were handed in, for messages."""
-    if len(ensemble.given) != len(ensemble.networks):
-        return ensemble
-    order = sorted(range(len(ensemble.given)), key=ensemble.given.__getitem__)
-    known = ensemble.information
-    return replace(
-        ensemble,
-        networks=tuple(ensemble.networks[i] for i in order),
-        information=None if known is None else tuple(known[i] for i in order),
-    )
-
-
-def _sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> Sites:
-    """Return what sites sent with units where they go, all arrays of the reference's library."""
-    like = next(iter(ensemble.networks[ensemble.reference].working.values()))
-    means, moved = [], []
-    flat = None
-    for network, own, moves in zip(ensemble.networks, ensemble.information or (), transports, strict=True):
-        one = own.moved(network, moves)
-        if flat is None:
-            flat = Flat({key: tuple(values.shape) for key, values in sorted(one.residual.items())})
-        arrays = network.move(moves)
-        means.append(flat.vector({key: alike(arrays[key], like) for key in flat.shapes}))
-        residual = {key: alike(values, like) for key, values in one.residual.items()}
-        factors = {key: alike(values, like) for key, values in one.factors.items()}
-        moved.append(replace(one, residual=residual, factors=factors) if residual else one)
-    given = ensemble.given or tuple(range(len(means)))
-    return Sites(flat or Flat({}), tuple(means), tuple(moved), ensemble.weights, given)
-
-
-def _cosine(ensemble: NetworkEnsemble) -> float:
-    """Return the mean cosine of the first network's weights with those of the others; biases and gains say little."""
-    first, *others = (
-        {key: values for key, values in one.working.items() if values.ndim > 1} for one in ensemble.networks
-    )
-    if not first or not others:
-        return 1.0
-
-    def product(one: Mapping[str, AnyArray], two: Mapping[str, AnyArray]) -> float:
-        return sum(float(array_namespace(one[key]).sum(one[key] * two[key])) for key in first)
-
-    own = product(first, first)
-    found = [product(first, other) / max((own * product(other, other)) ** 0.5, 1e-300) for other in others]
-    return float(np.mean(found))

@@ -20,10 +20,11 @@ from consilience.errors import InputError
 from consilience.methods.base import Progress, Status
 from consilience.methods.conjugate_gradients import conjugate_gradients
 from consilience.methods.fisher import start_and_ridge
-from consilience.methods.informed import InformedMethod, Merged, Prior, Sites
+from consilience.methods.informed import InformedMethod, Merged, Prior
 from consilience.methods.masked import Mask, MaskedObjective, Site, draw_masks
 from consilience.methods.masked_descent import descend
 from consilience.methods.precision import Posteriors
+from consilience.methods.sites import Sites
 from consilience.networks.information import FisherInformation
 from consilience.networks.network import to_numpy
 

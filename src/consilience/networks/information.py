@@ -20,9 +20,10 @@ from typing import Any, Literal, get_args
 from array_api_compat import array_namespace
 
 from consilience.errors import InputError
+from consilience.networks.entries import moved_entries
 from consilience.networks.network import Network, is_floating, not_finite, to_bytes
 from consilience.networks.symmetry import Symmetry
-from consilience.networks.transport import AnyArray, Transport, moved_entries
+from consilience.networks.transport import AnyArray, Transport
 
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 LIKELIHOODS: tuple[Likelihood, ...] = get_args(Likelihood)
