@@ -55,6 +55,13 @@ def test_units_are_aligned_first_where_a_module_tells_which_move(informed, comma
     assert command("check", *SITES, *KNOWN, "--method", "fisher").out == "ok: 2 models can be fused\n"
 
 
+def test_networks_that_come_with_information_are_merged_by_it(informed, folder, command):
+    assert command("fuse", *SITES, *KNOWN, "-o", "fused").code == 0
+    assert command("fuse", *SITES, *KNOWN, "--method", "fisher", "-o", "again").code == 0
+    one, two = (load_file(folder / name) for name in ("fused", "again"))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
 def test_what_is_known_of_a_network_is_inspected_from_the_header(informed, command):
     done = command("inspect", KNOWN[0])
     assert (done.code, done.err) == (0, "")
@@ -87,7 +94,6 @@ def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, comm
         (("fuse", *SITES, KNOWN[0], "--method", "fisher", "-o", "x"), "two.safetensors: no file of Fisher"),
         (("fuse", *SITES, "--method", "ssf", "-o", "x"), "needs fishers="),
         (("fuse", *KNOWN, "--method", "fisher", "-o", "x"), "give the networks too"),
-        (("fuse", *SITES, *KNOWN, "-o", "x"), "is a plain checkpoint"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(informed, folder, command, arguments, said):

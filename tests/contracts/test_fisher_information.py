@@ -103,6 +103,60 @@ def test_no_factor_is_the_gradient_of_an_observation():
     assert (products - torch.diag(products.diagonal())).abs().max() < 1e-9 * products.max()
 
 
+@pytest.mark.parametrize(("samples", "classes"), [(1, 10), (None, 2)])
+def test_inputs_cannot_be_taken_out_of_factors(samples, classes):
+    """Rows of the first layer are products of a gradient and an input: enough directions are taken apart into them.
+
+    (Two random projections of the directions to matrices have the rows' parts as common eigenvectors.)
+    """
+    x = torch.rand(120, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    module = perceptron(inputs=16, hidden=128, classes=classes)
+
+    def recovered(rank):
+        known = cs.fisher(module, x, "factors", samples=samples, rank=rank)
+        arrays = torch.cat([known.factors["0.weight"], known.factors["0.bias"][:, :, None]], dim=2).numpy()
+        rng = np.random.default_rng(0)
+        one, two = (arrays @ rng.normal(size=17) for _ in range(2))
+        _, parts = np.linalg.eig(one @ np.linalg.pinv(two))
+        rows = np.linalg.pinv(parts) @ arrays.reshape(len(arrays), -1)
+        found = [np.linalg.svd(row.reshape(128, 17))[2][0] for row in rows]
+        inputs = np.array([np.real(row[:16] / row[16]) for row in found])
+        distance = np.sqrt(((x.numpy()[:, None] - inputs) ** 2).mean(axis=2)).min(axis=1)
+        return int((distance < 0.01).sum())
+
+    assert recovered(rank=None) > 60
+    assert recovered(rank=256) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_weight_that_is_used_twice_is_noticed_in_any_precision(dtype):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return nn.functional.linear(self.layer(x).tanh(), self.layer.weight)
+
+    torch.manual_seed(0)
+    module, x = Twice(), observations(8).float()
+    expected = flat(cs.fisher(module, x, minimum=1).residual)
+    found = flat(cs.fisher(module.to(dtype), x, minimum=1).residual)
+    assert (found - expected).abs().max() < 0.1 * expected.max()
+
+
+def test_a_first_batch_of_one_observation_hides_nothing():
+    class Centred(nn.Linear):
+        def forward(self, x):
+            made = super().forward(x)
+            return made - made.mean(dim=0)
+
+    torch.manual_seed(0)
+    module, x = Centred(3, 2), observations(0).float()
+    with pytest.raises(cs.InputError, match="is zero for every parameter"):
+        cs.fisher(module, [x[:1], x[1:]], minimum=1)
+
+
 def test_information_is_additive_and_batches_change_nothing():
     module, x = perceptron(), observations(3, 60)
     whole = cs.fisher(module, x, minimum=1)

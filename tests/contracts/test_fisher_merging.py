@@ -349,6 +349,31 @@ def test_diagonal_information_gives_the_diagonal_merge_for_every_mask():
         assert torch.allclose(merged(models, "ssf", known, **options, **SOLVED), diagonal, atol=1e-8)
 
 
+@pytest.mark.parametrize("prior", ["ignored", "kept"])
+def test_parameters_that_no_mask_touches_stay_at_the_diagonal_merge(prior):
+    models, known = informed()
+    fusion = cs.fuse(models, "ssf", fishers=known, mask_rate=0.5, window=6, masks=2, prior=prior, shrinkage=0.9)
+    start = merged(models, "fisher", known, structure="diagonal", prior=prior)
+    assert fusion.status is cs.Status.CONVERGED
+    assert (torch.abs(vector(fusion.model) - start) < 1e-12).sum() >= len(start) - 12
+
+
+def test_a_site_without_a_prior_is_held_by_a_ridge_of_its_own():
+    models, known = informed()
+    mixed = [replace(one, prior_precision=float(number)) for number, one in enumerate(known)]
+    fusion = cs.fuse(models, "ssf", fishers=mixed, shrinkage=0.0, prior="kept")
+    assert fusion.details["ridge"] > 0
+
+
+def test_flat_priors_leave_the_mean_where_nobody_knows_anything():
+    models, known = informed("diagonal", 0.7)
+    blind = [replace(one, residual={k: v.clone() for k, v in one.residual.items()}) for one in known]
+    for one in blind:
+        one.residual["0.weight"][0] = 0.0
+    found = cs.fuse(models, "fisher", fishers=blind, prior_precision=0.0).model[0].weight[0]
+    assert torch.allclose(found, sum(one[0].weight[0] for one in models) / 3)
+
+
 def test_stochastic_descent_ends_near_the_exact_solution():
     models, known = informed()
     options = {"fishers": known, "mask_rate": 0.5, "masks": 8, "shrinkage": 0.9}

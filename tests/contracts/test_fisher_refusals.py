@@ -42,6 +42,10 @@ def diagonals(change=None, number=0):
         ({"likelihood": "poisson"}, "likelihood: expected"),
         ({"samples": 0}, "samples: expected a positive integer"),
         ({"rank": 0}, "rank: expected"),
+        ({"observations": -3.0}, "observations: expected a positive number"),
+        ({"prior_precision": -1.0}, "prior_precision: expected"),
+        ({"noise": 0.0}, "noise: expected"),
+        ({"noise": "a"}, "noise: expected"),
         ({"minimum": 0}, "minimum: expected"),
         ({"compat": True}, "kind 'factors'"),
         ({"kind": "factors", "compat": True, "likelihood": "gaussian"}, "compat"),
@@ -61,10 +65,11 @@ def test_options_that_do_not_exist_are_refused(options, said):
         (perceptron(), observations(0) * np.nan, {"minimum": 1}, "NaN or infinite"),
         (perceptron(classes=1), observations(0), {"minimum": 1}, "two classes"),
         (perceptron(), observations(0)[:0], {"minimum": 1}, "at least one batch"),
-        (perceptron(), (observations(0), torch.zeros(40)), {"minimum": 1}, "inputs with labels are one batch"),
-        (perceptron(), observations(0), {"minimum": 1, "observations": -3.0}, "observations must be a positive number"),
-        (perceptron(), observations(0), {"minimum": 1, "prior_precision": -1.0}, "prior_precision must be"),
-        (perceptron(), observations(0), {"minimum": 1, "likelihood": "gaussian", "noise": 0.0}, "noise must be"),
+        (perceptron(), (observations(0), torch.zeros(40)), {"minimum": 1}, "a tuple is one batch"),
+        (perceptron(), observations(0).numpy(), {"minimum": 1}, "found a NumPy array"),
+        (perceptron(), observations(0, 40, 5), {"minimum": 1}, "does not take these inputs"),
+        (perceptron(), [{"wrong": observations(0)}], {"minimum": 1}, "does not take these inputs"),
+        (perceptron(), observations(0), {"minimum": 1, "observations": 39.0}, "fewer than the 40"),
         ("a network", observations(0), {}, "expected a torch module"),
     ],
 )
@@ -192,6 +197,16 @@ def test_priors_taken_out_of_masks_that_hold_too_little_are_an_error():
     with pytest.raises(cs.InputError, match="no minimum for these masks"):
         cs.fuse(models, "ssf", **options)
     cs.fuse(models, "ssf", **options, prior="kept")
+
+
+def test_information_alone_is_no_network(files):
+    known = sorted(map(str, files.glob("*.fisher.safetensors")))
+    refused(cs.InputError, "give the networks too", models=known)
+
+
+def test_factors_of_rank_zero_are_refused():
+    with pytest.raises(cs.InputError, match="factors of rank 0"):
+        cs.FisherInformation({"weight": np.ones((2, 3))}, {"weight": np.ones((0, 2, 3))})
 
 
 def test_steps_that_diverge_are_an_error():

@@ -263,7 +263,7 @@ def test_factors_and_diagonal_are_the_sum_over_observations_and_outcomes(name, l
 @pytest.mark.parametrize("rank", [1, 4, 9])
 @pytest.mark.parametrize("name", ["mlp", "gru", "tied", "positions"])
 def test_truncated_factors_are_the_leading_directions_and_keep_the_diagonal(name, rank):
-    net, x = made(name)
+    net, x = made(name, 4 * rank)  # a direction for every four observations at most
     names = list(trained(net))
     dense, _ = expected(net, x)
     values, vectors = np.linalg.eigh(dense)
@@ -314,7 +314,7 @@ def test_truncated_factors_of_many_batches_say_no_more_than_the_information(rank
     net, x = made("mlp", 20)
     names = list(trained(net))
     dense, _ = expected(net, x)
-    factors, _, diagonal = measured(cs.fisher(net, x.split(3), "factors", rank=rank, minimum=1), names)
+    factors, _, diagonal = measured(cs.fisher(net, list(x.split(3)), "factors", rank=rank, minimum=1), names)
     near(diagonal, dense.diagonal())
     values = np.linalg.eigvalsh(dense)
     assert np.linalg.eigvalsh(dense - factors.T @ factors).min() >= -ROUNDING * values[-1]
@@ -483,7 +483,7 @@ def trio(name, rank=None, observations=5):
 @pytest.mark.parametrize("structure", ["full", "low_rank"])
 @pytest.mark.parametrize("name", ["mlp", "frozen", "tied", "normalisations"])
 def test_networks_merge_as_their_enumerated_information_says(name, structure, rank):
-    nets, infos, names, dense, thetas = trio(name, rank)
+    nets, infos, names, dense, thetas = trio(name, rank, 16)
     options = {"structure": structure, "shrinkage": 0.2, "aligned": False, "tolerance": EXACT, "weights": [3, 1, 2]}
     fused = cs.fuse(nets, method="fisher", fishers=infos, **options).model
     shrunk = dense * (0.8 + 0.2 * np.eye(len(dense[0])))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from consilience.api.progress import seeded, shown
-from consilience.checks import is_count
+from consilience.checks import is_count, is_number
 from consilience.errors import InputError, OptionError
 from consilience.methods.base import Progress
 from consilience.models.torch_network import is_module
@@ -51,7 +51,7 @@ def fisher(
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
     kind
         ``"diagonal"``: F_pp, an array for every parameter. ``"factors"``: also the leading singular directions G of all
-        gradients together, so that F is G^T G plus a diagonal. Gradients of single observations never leave.
+        gradients together, so that F is G^T G plus a diagonal. Gradients of single observations do not leave.
     likelihood
         What outputs stand for: ``"categorical"`` (logits of classes on the second axis), ``"bernoulli"`` (logits),
         ``"gaussian"`` (means).
@@ -64,7 +64,9 @@ def fisher(
     noise
         Standard deviation sigma of a gaussian likelihood, in units of the outputs.
     rank
-        Directions that are kept at most; None keeps all, at most one for each parameter.
+        Directions that are kept at most, and no more than one for every four observations: as many directions as there
+        were gradients can be taken apart into gradients, and these into inputs. None keeps all, at most one for each
+        parameter: only for many more observations than parameters, or where inputs are no secret.
     observations
         How many observations the site has, where `batches` are only some of them: F is scaled up to that number.
     minimum
@@ -72,7 +74,7 @@ def fisher(
     rng
         Draws outcomes.
     progress
-        True shows a bar on a terminal; a callable is told (batches done, batches in all).
+        True shows a bar on a terminal; a callable is told (observations seen, in all).
     compat
         Compute the sums that the published code of self-supervised Fisher merging keeps instead: the mean gradient of
         one sampled logit (not log probability) as the only factor, and the sum of its squares.
@@ -106,13 +108,16 @@ def fisher(
     """
     if not is_module(model):
         raise InputError(f"model: expected a torch module, found {type(model).__name__}")
-    if isinstance(batches, tuple) and len({getattr(one, "ndim", None) for one in batches}) > 1:
-        raise InputError("batches: inputs with labels are one batch; give [(inputs, labels)], a list of batches")
+    if isinstance(batches, tuple):
+        raise InputError("batches: a tuple is one batch, inputs with labels; give [(inputs, labels)], or a list")
     for what, valid, expected in (
         ("kind", kind in _KINDS, " or ".join(map(repr, _KINDS))),
         ("likelihood", likelihood in LIKELIHOODS, ", ".join(map(repr, LIKELIHOODS))),
         ("samples", samples is None or is_count(samples), "a positive integer or None"),
         ("rank", rank is None or is_count(rank), "a positive integer or None"),
+        ("prior_precision", is_number(prior_precision), "a number, not negative"),
+        ("noise", is_number(noise) and noise > 0, "a positive number"),
+        ("observations", observations is None or (is_number(observations) and observations > 0), "a positive number"),
         ("minimum", is_count(minimum), "a positive integer"),
         ("compat", not compat or kind == "factors", "False, or True with kind 'factors'"),
         ("compat", not compat or likelihood == "categorical", "False for such a likelihood"),
@@ -120,9 +125,11 @@ def fisher(
         if not valid:
             raise OptionError(f"{what}: expected {expected}, found {locals()[what]!r}")
     _, generator = seeded(rng)
+    if isinstance(batches, np.ndarray):
+        raise InputError("batches: expected tensors, found a NumPy array; give torch.from_numpy(array)")
     from consilience.learners.fisher_information import fisher_information  # here, since it needs torch
 
-    with shown(progress, "Fisher information", "batch") as report:
+    with shown(progress, "Fisher information", "observation") as report:
         return fisher_information(
             model, batches, kind == "factors", likelihood, noise, samples, rank, observations, prior_precision,
             minimum, generator, report, compat,

@@ -18,6 +18,7 @@ from consilience.errors import InputError, OptionError
 from consilience.io.provenance import make_provenance
 from consilience.matching.result import Matching
 from consilience.methods.base import Method, Progress, Status
+from consilience.methods.fisher import FisherMerging
 from consilience.methods.network_average import NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.methods.network_methods import make_network_method
@@ -72,7 +73,7 @@ def fuse_networks(
     The networks are put in an order by their contents first, so that the order in which they arrive changes nothing.
     """
     told, options = _split(options)
-    chosen = make_network_method(method, options)
+    chosen = make_network_method(_wanted(models, method, told), options)
     given, information = _gathered(models, chosen, told)
     shares = as_weights(weights, len(given))
     shares = shares / shares.sum()
@@ -135,7 +136,7 @@ def check_networks(
 ) -> list[str]:
     """Return everything that would go wrong in fusing networks, a line each; see ``check``."""
     told, options = _split(options)
-    chosen = make_network_method(method, options)
+    chosen = make_network_method(_wanted(models, method, told), options)
     try:
         given, information = _gathered(models, chosen, told)
         shares = as_weights(weights, len(given))
@@ -153,11 +154,19 @@ def check_networks(
         return [str(error)]
 
 
+def _wanted(models: Sequence[Any], method: Any, told: Arguments) -> Any:
+    """Return the method: where nobody says which, Fisher merging of networks that come with Fisher information."""
+    informed = told.fishers is not None or bool(without_information(models)[1])
+    return FisherMerging.name if method is None and informed else method
+
+
 def _gathered(
     models: Sequence[Any], method: NetworkMethod, told: Arguments
 ) -> tuple[list[GivenNetwork], tuple[FisherInformation, ...] | None]:
     """Return the networks, and what is known of them where the method wants it; files of it are no networks."""
     networks, files = without_information(models)
+    if files and not networks:
+        raise InputError([f"{path}: is Fisher information of a network; give the networks too" for path in files])
     given = gather_networks(networks)
     if not method.wants_information:
         return given, None

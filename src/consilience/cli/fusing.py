@@ -45,9 +45,9 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
     target = output or (None if recipe.output is None else Path(recipe.output))
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    if recipe.method is not None or plan.networks:
+    if recipe.method is not None:
         make = make_network_method if plan.networks else make_method
-        if make(recipe.method, recipe.options).keeps_models:  # type: ignore[arg-type]
+        if make(recipe.method, recipe.options).keeps_models:
             raise InputError(f"{target}: {_NO_NETWORK if plan.networks else NO_FILE}")
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))

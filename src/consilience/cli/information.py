@@ -46,7 +46,8 @@ from consilience.report.words import counted, printable
 def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, seed: int, **options: Any) -> None:
     """Compute the Fisher information of NETWORK on a site's data, for methods 'fisher' and 'ssf'.
 
-    Only sums over all inputs are written, never what a single one gave. Send the file with the network's.
+    Only sums over all inputs are written, and directions of such sums, one for every four inputs at most. Send the file
+    with the network's.
     """
     from consilience.cli.modules import import_module  # here with the others, since networks only need them
     from consilience.evaluation.networks import module_of_file

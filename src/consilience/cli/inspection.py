@@ -136,7 +136,8 @@ def _rows_of_symmetry(symmetry: Symmetry, units: dict[str, int] | None = None) -
     rows = [
         ("groups", f"{len(sizes)}: " + _some([f"{name} {size}" for name, size in sizes.items()]) if sizes else "none")
     ]
-    rows.append(("proved", proof_of(symmetry)))
+    if sizes:
+        rows.append(("proved", proof_of(symmetry)))
     if symmetry.aliases:
         rows.append(("tied", _some([f"{alias} is {name}" for alias, name in symmetry.aliases.items()])))
     return rows + [("note", note) for note in symmetry.notes]

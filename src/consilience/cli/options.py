@@ -186,7 +186,8 @@ def _are_networks(plan: Recipe) -> bool:
                 [*unreadable, *(f"{one}: {_INFORMATION}" for one, kind in kinds.items() if kind == "fisher")]
             )
         return False
-    if plan.module is None and plan.symmetry is None and not needs_no_symmetry(plan.method):
+    informed = plan.method is None and "fisher" in kinds.values()
+    if plan.module is None and plan.symmetry is None and not informed and not needs_no_symmetry(plan.method):
         raise InputError([*unreadable, *(f"{model}: {_PLAIN}" for model in plain)])
     return True
 

@@ -31,32 +31,37 @@ class Directions:
     def __init__(self, size: int, rank: int | None) -> None:
         """Start without rows."""
         self._rank = size if rank is None else min(rank, size)
-        self._rows: list[Tensor] = []
+        self._kept = self._rank + max(_ROOM, self._rank // 4)  # more than is wanted, so that little is lost on the way
+        self._rows: Tensor | None = None
         self._count = 0
         self._squares = torch.zeros(size, dtype=torch.float64)
 
     def add(self, rows: Tensor) -> None:
         """Take in rows (m, P)."""
+        if self._rows is None:
+            self._rows = rows.new_empty(2 * self._kept, rows.shape[1])
         self._squares += rows.square().sum(dim=0, dtype=torch.float64).cpu()
-        self._rows.append(rows)
-        self._count += len(rows)
-        kept = self._rank + max(_ROOM, self._rank // 4)  # more than is wanted, so that little is lost on the way
-        if self._count >= 2 * kept:
-            self._compress(kept)
+        for part in torch.split(rows, len(self._rows) - self._kept):
+            if self._count + len(part) > len(self._rows):
+                self._compress(self._kept)
+            self._rows[self._count : self._count + len(part)] = part
+            self._count += len(part)
 
-    def finished(self) -> tuple[Tensor, Tensor]:
-        """Return the directions (r, P), and what they lack of the sums of squares (P,), never negative."""
-        kept = self._compress(self._rank)
+    def finished(self, most: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the directions (r, P), at most so many, and what they lack of the sums of squares (P,)."""
+        kept = self._compress(self._rank if most is None else min(self._rank, most))
         left = self._squares - kept.square().sum(dim=0, dtype=torch.float64).cpu()
         rounding = _ROUNDING * torch.finfo(kept.dtype).eps * self._squares
         return kept, torch.where(left > rounding, left, torch.zeros_like(left))
 
     def _compress(self, rank: int) -> Tensor:
         """Replace rows R by U^T R, U the leading eigenvectors of R R^T; more rows than columns by a triangle first."""
-        rows = torch.cat(self._rows)
+        assert self._rows is not None  # noqa: S101  (narrows the type; there is a row before anything is compressed)
+        rows = self._rows[: self._count]
         if len(rows) > rows.shape[1]:
             rows = torch.linalg.qr(rows, mode="r").R
         vectors = torch.linalg.eigh((rows @ rows.T).double()).eigenvectors
         kept = vectors[:, -rank:].flip(1).T.to(rows.dtype) @ rows
-        self._rows, self._count = [kept], len(kept)
+        self._count = len(kept)
+        self._rows[: self._count] = kept
         return kept

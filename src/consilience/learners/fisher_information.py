@@ -10,7 +10,8 @@ singular directions of all of them together, both from no fewer than a minimum o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from consilience.landscape.passes import as_batches, call
 from consilience.learners.directions import Directions
 from consilience.learners.likelihoods import drawn, labels_drawn, square_root
 from consilience.learners.sample_gradients import Pulled, SampleGradients, length, rows_of
+from consilience.models.network_inputs import first_line
 from consilience.models.torch_network import aliases_of_module, arrays_of_module
 from consilience.networks.information import FisherInformation, Likelihood, parameter_digest
 
@@ -32,6 +34,9 @@ Named = dict[str, Tensor]
 
 _ENTRIES = 2**25
 """Numbers of all observations together that are in memory at once."""
+
+_BEHIND_EACH = 4
+"""Observations behind each direction that leaves, at least."""
 
 _LINEAR = 1e-4
 """A network is linear in its parameters when the mean of two steps to either side differs by less than this share."""
@@ -57,31 +62,37 @@ def fisher_information(
     if not parameters:
         raise InputError("module: has no parameter with requires_grad, so there is nothing to inform; set it")
     given = as_batches(batches)
-    total = len(given) if isinstance(given, Sized) else 0
+    total = sum(map(length, given)) if isinstance(given, (list, Tensor)) else 0
     sums = _sums(parameters, factors, rank, compat)
     seen, linear = 0, False
+    size = sum(values.numel() for values in parameters.values())
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     with evaluation_mode(module):
         gradients = SampleGradients(module, parameters)
-        together, step = False, 1
-        for number, batch in enumerate(given):
-            if not number:
-                together = gradients.fits(batch)
+        together: bool | None = None
+        step = 1
+        for batch in given:
+            if not seen:
+                _refuse_unfit(gradients, batch)
                 linear = _is_linear(module, parameters, batch, generator)
-                room = gradients.entries(batch) if together else sum(v.numel() for v in parameters.values())
+            if together is None and length(batch) > 1:  # one observation alone says nothing of whether several meet
+                together = _in_single_precision(gradients).fits(batch)
+                room = max(gradients.entries(batch) if together else size, size if factors else 1)
                 step = max(1, min(_ENTRIES // max(1, room), 512))
             for start in range(0, length(batch), step):
-                outputs, pull = gradients.run(rows_of(batch, slice(start, start + step)), together)
+                outputs, pull = gradients.run(rows_of(batch, slice(start, start + step)), bool(together))
                 _refuse_outputs(outputs, likelihood)
                 for column in _columns(outputs, likelihood, noise, samples, generator, compat):
                     sums.add(pull(column))
                 seen += len(outputs)
-            progress(number + 1, max(total, number + 1))
+                progress(seen, max(total, seen))
     if seen < minimum:
         raise InputError(
             f"batches: Fisher information over {seen} observations may betray single ones; give at least {minimum}, or "
             "allow fewer with minimum="
         )
+    if observations is not None and observations < seen:
+        raise InputError(f"observations: {observations:g} are fewer than the {seen} that were looked at; leave it out")
     residual, rows = sums.finished(seen)
     scale = 1.0 if compat or observations is None else observations / seen
     state = arrays_of_module(module)
@@ -162,6 +173,7 @@ class _Sketch(_Sums):
     def __init__(self, parameters: Mapping[str, Tensor], rank: int | None) -> None:
         """Start without rows."""
         super().__init__(parameters)
+        self.rank = rank
         self.directions = Directions(sum(values.numel() for values in parameters.values()), rank)
 
     def add(self, pulled: Pulled) -> None:
@@ -169,9 +181,12 @@ class _Sketch(_Sums):
         self.directions.add(self.flat(pulled))
 
     def finished(self, seen: int) -> tuple[Named, Named]:
-        """Return what the directions leave, and the directions."""
-        del seen
-        kept, left = self.directions.finished()
+        """Return what the directions leave, and the directions.
+
+        Nearly as many directions as there were rows can be taken apart into the rows again, and these into inputs: so
+        there is one for every four observations at most, unless all were asked for.
+        """
+        kept, left = self.directions.finished(None if self.rank is None else max(1, seen // _BEHIND_EACH))
         return self.split(left), self.split(kept)
 
 
@@ -216,6 +231,31 @@ def _columns(
     if samples is None:
         return square_root(outputs, likelihood, noise)
     return drawn(outputs, likelihood, noise, samples, generator)
+
+
+def _in_single_precision(gradients: SampleGradients) -> SampleGradients:
+    """Return the same, of a copy in single precision where the network has less, whose rounding would hide faults."""
+    if all(torch.finfo(values.dtype).bits >= 32 for values in gradients.parameters.values()):
+        return gradients
+    module = deepcopy(gradients.module).float()
+    named = dict(module.named_parameters())
+    return SampleGradients(module, {name: named[name] for name in gradients.parameters})
+
+
+def _refuse_unfit(gradients: SampleGradients, batch: Any) -> None:
+    """Raise where the network does not take what it is given.
+
+    Raises
+    ------
+    InputError
+        Saying what the network says.
+    """
+    try:
+        gradients.run(rows_of(batch, slice(0, 1)), together=False)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"batches: the network does not take these inputs ({first_line(error)})") from error
 
 
 def _written(values: Tensor, parameter: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 Layers that are known (linear, convolutions, normalisation, embeddings, recurrent ones) are watched while the network
 runs; what each was given and the gradient of what it answered give the gradient of every observation (see ``uses``).
 Whether that holds for a network is tried on a few observations taken alone: where parameters are used otherwise, or
-observations meet, the gradients are taken one by one, which is slower and always right.
+observations meet, the gradients are taken one by one, which is slower. (A network that uses its layers otherwise for
+other inputs may pass the trial: three observations cannot tell.)
 """
 
 from __future__ import annotations
@@ -162,6 +163,10 @@ class SampleGradients:
         return _Together(len(outputs), by_parameter, g)
 
     def _one_by_one(self, batch: Any) -> tuple[Tensor, Pull]:
+        with torch.backends.cudnn.flags(enabled=False):  # whose recurrent layers go backward in training mode only
+            return self._singles(batch)
+
+    def _singles(self, batch: Any) -> tuple[Tensor, Pull]:
         single = [_outputs(self.module, rows_of(batch, slice(i, i + 1))) for i in range(length(batch))]
         own = list(self.parameters.values())
 

@@ -21,6 +21,9 @@ from torch import Tensor
 _ENTRIES = 2**25
 """Entries of gradients that are in memory at once."""
 
+_LARGE = 2**15
+"""A weight of more entries is a matter of memory more than of calls."""
+
 
 @dataclass(frozen=True, eq=False)
 class Use(ABC):
@@ -81,9 +84,20 @@ class Product(Use):
     def squares(self, g: Tensor, observations: int) -> Tensor:
         """Return the sum of squares; with one position they factorise."""
         if self.given.shape[2] > 1:
-            return super().squares(g, observations)
+            large = torch.Size(self.shape).numel() > _LARGE
+            return self._summed(g) if large else super().squares(g, observations)
         of_outputs, given = self.outputs(g).square()[:, :, 0], self.given.square()[:, :, 0]
         return torch.einsum("ngo,ngi->goi", of_outputs, given).reshape(self.shape)
+
+    def _summed(self, g: Tensor) -> Tensor:
+        """Return the sum of squares, one gradient at a time in one place: what is large is read and written once."""
+        of_outputs, given = self.outputs(g).transpose(2, 3), self.given
+        made = given.new_empty(given.shape[1], of_outputs.shape[2], given.shape[3])
+        total = torch.zeros_like(made)
+        for one, read in zip(of_outputs, given, strict=True):
+            torch.bmm(one, read, out=made)
+            total.addcmul_(made, made)
+        return total.reshape(self.shape)
 
 
 @dataclass(frozen=True, eq=False)

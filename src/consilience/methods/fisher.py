@@ -31,10 +31,13 @@ Structure = Literal["isotropic", "diagonal", "low_rank", "full"]
 _DENSE = 8192
 """Parameters of which a full matrix is made at most (half a gigabyte)."""
 
-_RIDGE = 1e-8
+RIDGE = 1e-8
 """Where nothing is known of a direction, it is held at the diagonal merge by this share of the mean precision."""
 
 _TARGET_FLOOR = 1e-6
+
+_NOTHING = 1e-12
+"""Less than this share of what went in is left of the precision where priors cancel: rounding."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ class FisherMerging(InformedMethod):
         alpha of the fused network's prior; None takes the sites', if they have the same.
     shrinkage
         Part of the off-diagonal information that is not trusted, 0 to 1; at 1 the merge is diagonal. None takes 0 for
-        networks that are linear in their parameters, for which the merge then is the posterior of all data, and 0.9
-        for others.
+        networks that are linear in their parameters, for which the merge then is the product of their posteriors
+        (of all data, for a gaussian likelihood), and 0.9 for others.
     normalize
         Whether each site counts less the larger its information is, divided by the norm of its diagonal, as Matena and
         Raffel do: networks that are unsure of everything, trained briefly, would else outweigh those that are sure.
@@ -84,7 +87,7 @@ class FisherMerging(InformedMethod):
     name: ClassVar[str] = "fisher"
     summary: ClassVar[str] = "weigh parameters by Fisher information: diagonal, low rank or full"
     needs: ClassVar[str] = "networks of the same widths, and of each what consilience.fisher gives"
-    gives: ClassVar[str] = "one network; the posterior of all data for models linear in their parameters"
+    gives: ClassVar[str] = "one network; for linear regressions, the posterior of all data"
     paper: ClassVar[str] = "matena2022, recasens2023"
 
     structure: Structure | None = None
@@ -97,7 +100,9 @@ class FisherMerging(InformedMethod):
         self.require("structure", self.structure in known, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
         target = self.favor_target
         self.require(
-            "favor_target", target is None or target == 0 or is_count(target), "the number of a model, or None"
+            "favor_target",
+            target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
+            "the number of a model, or None",
         )
         self.require("floor", is_number(self.floor) and self.floor > 0, "a positive number")
 
@@ -140,7 +145,7 @@ class FisherMerging(InformedMethod):
         if structure == "diagonal":
             del details["shrinkage"]  # which changes no diagonal
             return self._diagonal(sites, posteriors, details)
-        start, ridge = start_and_ridge(posteriors, details)
+        start, ridge = diagonal_merge(posteriors), _ridge(posteriors, details)
         b = posteriors.downhill(start)
         if structure == "full":
             dense = posteriors.dense()
@@ -178,28 +183,39 @@ class FisherMerging(InformedMethod):
                 weight = xp.where(weight > floor, weight, floor)
             # differences to one of them, so that equal parameters stay as they are to the last bit
             above, below = above + weight * (mean - first), below + weight
-        theta = first + (above + posteriors.excess * first) / below
+        theta = first + _quotient(above + posteriors.excess * first, below, posteriors)
         return Merged(theta, posteriors.energy(theta), details=details)
 
 
-def start_and_ridge(posteriors: Posteriors, details: dict[str, Any]) -> tuple[AnyArray, float]:
-    """Return the diagonal merge without priors' excess, and what holds directions there of which nothing is known."""
+def diagonal_merge(posteriors: Posteriors) -> AnyArray:
+    """Return the mean weighted by the diagonals of precisions, without regard to surplus priors: where to start."""
     first = posteriors.means[0]
     above, below = 0.0, 0.0
     for mean, precision, count in zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True):
         above, below = above + count * precision.diagonal * (mean - first), below + count * precision.diagonal
-    xp = array_namespace(first)
-    known = below > 0
+    return first + _quotient(above, below, posteriors)
+
+
+def _quotient(above: AnyArray, below: AnyArray, posteriors: Posteriors) -> AnyArray:
+    """Return above / below, and where nothing is below the mean of the sites less the first."""
+    first = posteriors.means[0]
     mean = sum(count * (one - first) for one, count in zip(posteriors.means, posteriors.counts, strict=True))
-    start = first + xp.where(known, above / xp.where(known, below, xp.ones_like(below)), mean / sum(posteriors.counts))
+    xp = array_namespace(first)
+    known = below > _NOTHING * (below + posteriors.excess)
+    return xp.where(known, above / xp.where(known, below, xp.ones_like(below)), mean / sum(posteriors.counts))
+
+
+def _ridge(posteriors: Posteriors, details: dict[str, Any]) -> float:
+    """Return what holds directions of which nothing is known, where something must, and say so."""
+    xp = array_namespace(posteriors.means[0])
     own = sum(count * one.own for one, count in zip(posteriors.precisions, posteriors.counts, strict=True))
     least, typical = float(xp.min(own)) - posteriors.excess, float(xp.mean(posteriors.diagonal))
-    ridge = _RIDGE * typical if least <= _RIDGE * typical else 0.0
-    if ridge:
-        details["ridge"] = ridge
-        details["notes"] = [
-            *details.get("notes", ()),
-            "without a prior, directions of which sites know little are held by next to nothing and may end far away; "
-            "a prior precision or more shrinkage holds them",
-        ]
-    return start, ridge
+    if least > RIDGE * typical:
+        return 0.0
+    details["ridge"] = RIDGE * typical
+    details["notes"] = [
+        *details.get("notes", ()),
+        "without a prior, directions of which sites know little are held by next to nothing and may end far away; "
+        "a prior precision or more shrinkage holds them",
+    ]
+    return RIDGE * typical

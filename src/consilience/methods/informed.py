@@ -233,11 +233,8 @@ class InformedMethod(NetworkMethod, ABC):
         alone = alphas[0] if self.prior_precision is None else self.prior_precision
         excess = counted - alone if prior == "removed" else 0.0
         details: dict[str, Any] = {"prior": prior, "shrinkage": shrinkage}
-        if self.prior is None and prior == "kept":
-            details["notes"] = [
-                "the sites' priors differ, so all of them were kept, which is right where all had one weight decay; "
-                "prior_precision= takes out all but that of the fused network"
-            ]
+        if self.prior is None and self.prior_precision is None and alphas[0] > 0:
+            details["notes"] = [_KEPT if prior == "kept" else _REMOVED]
         return Posteriors(sites.means, precisions, counts, excess), details
 
     def _counts(self, sites: Sites) -> list[float]:
@@ -248,6 +245,16 @@ class InformedMethod(NetworkMethod, ABC):
             counts = counts / np.array(norms)
         relative: list[float] = (counts / counts.max()).tolist()
         return relative
+
+
+_KEPT = (
+    "the sites' priors differ, so all of them were kept, which is right where all had one weight decay; "
+    "prior_precision= takes out all but that of the fused network"
+)
+_REMOVED = (
+    "the sites have one prior, so it was counted once; where it stands for one weight decay of mean losses, "
+    "prior='kept' is what training on all data with that decay would be"
+)
 
 
 def _same(values: Sequence[float]) -> bool:

@@ -202,6 +202,14 @@ class MaskedObjective:
             total += site.count * (own + _quadratic(site.rows, shared))
         return self._scale * total
 
+    @property
+    def preconditioner(self) -> Array | None:
+        """The diagonal, with ones for parameters that no mask touches; None where the objective has no minimum."""
+        diagonal = self.diagonal
+        untouched = (diagonal == 0) & ((self._times_masked == 0) | (self.excess == 0))
+        found: Array = np.where(untouched, 1.0, diagonal)
+        return found if np.all(found > 0) else None
+
 
 def _quadratic(rows: Array, products: Array) -> Array:
     """Return r^T S r of each row."""

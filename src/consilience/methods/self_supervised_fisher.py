@@ -19,7 +19,7 @@ from consilience.checks import Array, is_count, is_number
 from consilience.errors import InputError
 from consilience.methods.base import Progress, Status
 from consilience.methods.conjugate_gradients import conjugate_gradients
-from consilience.methods.fisher import start_and_ridge
+from consilience.methods.fisher import RIDGE, diagonal_merge
 from consilience.methods.informed import InformedMethod, Merged, Prior
 from consilience.methods.masked import Mask, MaskedObjective, Site, draw_masks
 from consilience.methods.masked_descent import descend
@@ -112,8 +112,7 @@ class SelfSupervisedFisher(InformedMethod):
     def merge(self, sites: Sites, rng: np.random.Generator, progress: Progress) -> Merged:
         """Return the merged parameters."""
         posteriors, details = self.posteriors(sites)
-        start, ridge = start_and_ridge(posteriors, details)
-        given = _in_rows(posteriors, ridge)
+        start, given = diagonal_merge(posteriors), _in_rows(posteriors, details)
         size = sites.flat.size
         window = None if self.window is None or self.window >= size else self.window
         masked = max(1, round(self.mask_rate * (size if window is None else window)))
@@ -138,7 +137,9 @@ class SelfSupervisedFisher(InformedMethod):
     def _solved(self, objective: MaskedObjective, start: Array, progress: Progress, details: dict[str, Any]) -> Merged:
         """Return the minimum for fixed masks."""
         begin, gradient = objective.value_and_gradient(start)
-        diagonal = objective.diagonal
+        diagonal = objective.preconditioner
+        if diagonal is None:
+            raise InputError(_UNBOUNDED)
         found = conjugate_gradients(objective.times, -gradient, diagonal, self.tolerance, self.max_iterations, progress)
         if not found.definite:
             raise InputError(_UNBOUNDED)
@@ -174,7 +175,7 @@ class SelfSupervisedFisher(InformedMethod):
 
 _UNBOUNDED = (
     "ssf: with K - 1 priors removed, the objective has no minimum for these masks (where sites know little, predicting "
-    "few parameters holds less than the priors push); set prior='kept', a larger mask_rate, or more shrinkage"
+    "few parameters holds less than the priors push); set prior='kept', a larger mask_rate or more masks, or shrinkage"
 )
 
 
@@ -186,25 +187,24 @@ def _refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> N
     """Raise where the objective has no minimum: conjugate gradients from a random right-hand side show it."""
     if objective.excess <= 0:
         return
-    diagonal = objective.diagonal
-    if np.all(diagonal > 0):
+    diagonal = objective.preconditioner
+    if diagonal is not None:
         b = diagonal**0.5 * rng.normal(size=len(diagonal))
         if conjugate_gradients(objective.times, b, diagonal, 1e-6, _PROBES, lambda *_: None).definite:
             return
     raise InputError(_UNBOUNDED)
 
 
-def _in_rows(posteriors: Posteriors, ridge: float) -> list[Site]:
-    """Return the sites' posteriors for masks, all entries of the diagonal positive."""
-    return [
-        Site(
-            to_numpy(mean),
-            np.ascontiguousarray(to_numpy(precision.rows()).T),
-            to_numpy(precision.own) + ridge,
-            count,
-        )
-        for mean, precision, count in zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True)
-    ]
+def _in_rows(posteriors: Posteriors, details: dict[str, Any]) -> list[Site]:
+    """Return the sites' posteriors for masks, with a ridge where entries of the diagonal are zero beside the others."""
+    found = []
+    for mean, precision, count in zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True):
+        own, ridge = to_numpy(precision.own), RIDGE * float(to_numpy(precision.diagonal).mean())
+        if own.min() <= ridge:
+            own = own + ridge
+            details["ridge"] = max(ridge, details.get("ridge", 0.0))
+        found.append(Site(to_numpy(mean), np.ascontiguousarray(to_numpy(precision.rows()).T), own, count))
+    return found
 
 
 def _largest_curvature(objective: MaskedObjective, rng: np.random.Generator, rounds: int = 20) -> float:

@@ -67,7 +67,7 @@ def gathered_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, 
         means.append(flat.vector({key: alike(arrays[key], like) for key in flat.shapes}))
         residual = {key: alike(values, like) for key, values in one.residual.items()}
         factors = {key: alike(values, like) for key, values in one.factors.items()}
-        moved.append(replace(one, residual=residual, factors=factors) if residual else one)
+        moved.append(replace(one, residual=residual, factors=factors))
     given = ensemble.given or tuple(range(len(means)))
     return Sites(flat or Flat({}), tuple(means), tuple(moved), ensemble.weights, given)
 

@@ -57,7 +57,8 @@ class FisherInformation:
     samples
         How many outcomes were drawn for each observation; None for the exact expectation.
     linear
-        Whether the network is linear in its parameters, for which the information is the same everywhere.
+        Whether the network is linear in its parameters; with a gaussian likelihood the information then is the same
+        everywhere.
     compat
         Whether it has the sums of the published code instead: one factor, the mean gradient of a sampled logit, and
         the sum of its squares.
@@ -130,6 +131,8 @@ class FisherInformation:
         """Return what is wrong with the shapes of factors."""
         if not self.factors:
             return []
+        if any(values.ndim == 0 or not values.shape[0] for values in self.factors.values()):
+            return [f"{self.name}: factors of rank 0; leave them out"]
         if set(self.factors) != set(self.residual):
             odd = sorted(set(self.factors) ^ set(self.residual))
             return [f"{self.name}: {_few(odd)}: both a residual and factors are needed"]
@@ -168,7 +171,7 @@ class FisherInformation:
 
     def renamed(self, symmetry: Symmetry) -> FisherInformation:
         """Return the same under the names that a symmetry has for tied parameters."""
-        own = {alias: key for key, alias in self._ties(symmetry)}
+        own = {key: name for key in self.residual if (name := self._name(key, symmetry)) != key}
         if not own:
             return self
         return replace(
@@ -177,13 +180,16 @@ class FisherInformation:
             factors={own.get(key, key): values for key, values in self.factors.items()},
         )
 
-    def _ties(self, symmetry: Symmetry) -> list[tuple[str, str]]:
-        """Return names of the symmetry, and what the parameter is called here."""
-        return [(symmetry.aliases[key], key) for key in self.residual if key in symmetry.aliases]
+    def _name(self, key: str, symmetry: Symmetry) -> str:
+        """Return what a parameter is called in a symmetry, which may know it by another of its names only."""
+        names = [key, *(alias for alias, name in self.aliases.items() if name == key)]
+        known = (symmetry.aliases.get(name, name) for name in names)
+        return next((name for name in known if name in symmetry.layouts), key)
 
     def unfit(self, network: Network) -> list[str]:
         """Return why this is not the information of a network, a line each; empty when it may be."""
-        own = self.renamed(network.symmetry).residual
+        names = {key: self._name(key, network.symmetry) for key in self.residual}
+        own = {names[key]: values for key, values in self.residual.items()}
         problems = (
             [
                 f"{self.name}: {_few([key for key in own if key not in network.arrays])}: not in {network.name}; give "
@@ -198,7 +204,11 @@ class FisherInformation:
             for key, values in own.items()
             if key in network.arrays and tuple(values.shape) != tuple(network.arrays[key].shape)
         ]
-        if not problems and self.digest is not None and self.digest != parameter_digest(network.arrays, own):
+        if (
+            not problems
+            and self.digest is not None
+            and self.digest != parameter_digest({key: network.arrays[name] for key, name in names.items()}, names)
+        ):
             problems.append(
                 f"{self.name}: was computed at other parameters than those of {network.name} (another network, other "
                 "order of units, or another precision); compute it for the network as it is sent"
