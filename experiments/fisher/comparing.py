@@ -68,6 +68,11 @@ def choices(
     return found
 
 
+def sources(by_seed: Mapping[int, Scores]) -> list[str]:
+    """Return digests of the states of the library that gave the scores."""
+    return sorted({one["library_source"] for found in by_seed.values() for one in found.values()})
+
+
 def rows(
     picked: Mapping[str, Mapping[str, Any]], by_seed: Mapping[int, Scores], counterparts: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:

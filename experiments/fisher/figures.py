@@ -48,7 +48,7 @@ def draw_linear(found: dict[str, Any]) -> plt.Figure:
                 axis.axhline(first, color="0.4", linestyle=style, linewidth=1, label=name)
         axis.set(xscale="log", yscale="log", xlabel="steps", title=f"{part}: error")
     axes[1].set_ylabel("mean squared error of the weights")
-    axes[1].legend(frameon=False, fontsize=8, loc="lower left")
+    axes[1].legend(frameon=False, fontsize=8, loc="upper right")
     return figure
 
 
@@ -73,7 +73,7 @@ def draw_pinwheel(found: dict[str, Any]) -> plt.Figure:
 def draw_convnets(found: dict[str, Any]) -> plt.Figure:
     """Draw paired differences from the Fisher diagonal, all settings and sets of images."""
     parts = found["parts"]
-    figure, axes = plt.subplots(1, len(parts), figsize=(9.6, 2.6), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(parts), figsize=(9.6, 2.9), layout="constrained", sharey=True)
     names = [*SHOWN, *NORMALISED, *NORMALISED_FACTORS]
     for axis, (title, part) in zip(axes, parts.items(), strict=True):
         for place, name in enumerate(names):
@@ -82,10 +82,11 @@ def draw_convnets(found: dict[str, Any]) -> plt.Figure:
                 axis.plot([row["low"], row["high"]], [place, place], color="C0")
                 axis.plot(row["mean"], place, "o", color="C0", markersize=4)
         axis.axvline(0.0, color="0.5", linewidth=0.8)
-        axis.set_title(title.replace("fashion_mnist", "Fashion-MNIST").replace("mnist", "MNIST").replace("-", ", ", 1))
+        axis.locator_params(axis="x", nbins=3)
+        axis.set_title(title.replace("fashion_mnist", "Fashion-MNIST").replace("mnist", "MNIST").replace("-", "\n", 1))
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
-    figure.supxlabel("test loss beyond the Fisher diagonal's, nats")
+    figure.supxlabel("test loss beyond the Fisher diagonal's, nats", fontsize=9)
     return figure
 
 

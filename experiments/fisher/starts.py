@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from comparing import FISHER, choices, key_of, paired, write
+from comparing import FISHER, choices, key_of, paired, sources, write
 from convnet_recipes import DATASETS
 from convnets import CHOOSING, SOURCE, Variant, base, base_rows, prepared, scored, shrunk, variants
 from kl_fusion.record import remembered
@@ -75,7 +75,8 @@ def merged(dataset: str, seeds: list[int], again: set[str]) -> tuple[dict[int, A
 
 def summary(by_seed: Mapping[int, Any], picked: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is written down of one set of images."""
-    found: dict[str, Any] = {"seeds": list(by_seed), "base": base_rows(by_seed), "methods": {}}
+    found: dict[str, Any] = {"seeds": list(by_seed), "sources": sources(by_seed), "base": base_rows(by_seed)}
+    found["methods"] = {}
     for how in HOW:
         keys = {name: key_of(f"{name}, {how}", picked[f"{name}, aligned"]["chosen"]) for name in METHODS}
         tests = {name: [own[key]["scores"]["test"] for own in by_seed.values()] for name, key in keys.items()}
@@ -85,6 +86,9 @@ def summary(by_seed: Mapping[int, Any], picked: Mapping[str, Any]) -> dict[str, 
                 row[score] = [one[score] for one in own]
                 if name != FISHER:
                     row[f"{score} difference"] = paired(row[score], [one[score] for one in tests[FISHER]])
+                if HOW[how]:
+                    before = found["methods"][f"{name}, as they are"][score]
+                    row[f"{score} by alignment"] = paired(row[score], before)
             found["methods"][f"{name}, {how}"] = row
     return found
 

@@ -28,8 +28,15 @@ PUBLISHED_CONVNETS = {
 """Table 2 of the paper, MNIST and Fashion-MNIST."""
 
 
+STARTS = ("loss", "difference [95 %]", "by alignment [95 %]", "accuracy, %")
+
+
 def _read(name: str) -> dict[str, Any]:
     return json.loads((HERE / f"{name}.json").read_text())
+
+
+def _parts(name: str) -> dict[str, Any]:
+    return _read(name)["parts"]
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
@@ -146,35 +153,32 @@ def convnets_table(setting: str) -> str:
 def starts_table() -> str:
     """Return test scores of merged ConvNets of different starts, with units as they are or aligned."""
     parts = _read("starts")["parts"]
-    columns = [f"{DATASETS[name]}: {what}" for name in parts for what in ("loss", "difference [95 %]", "accuracy, %")]
+    columns = [f"{DATASETS[name]}: {what}" for name in parts for what in STARTS]
     lines = _head("method", *columns)
     for loss, accuracy, shown in (("loss", "accuracy", "mean"), ("best", "best accuracy", "best")):
         cells = [
             cell
             for part in parts.values()
-            for cell in (_spread(part["base"][loss], 3), "", _spread(part["base"][accuracy], 2))
+            for cell in (_spread(part["base"][loss], 3), "", "", _spread(part["base"][accuracy], 2))
         ]
         lines.append(_line(f"base networks, {shown}", *cells))
     for name in parts["mnist"]["methods"]:
         cells = []
         for part in parts.values():
             row = part["methods"][name]
-            cells += [_spread(row["loss"], 3), _difference(row, "loss difference", 3), _spread(row["accuracy"], 2)]
+            cells += [_spread(row["loss"], 3), _difference(row, "loss difference", 3)]
+            cells += [_difference(row, "loss by alignment", 3), _spread(row["accuracy"], 2)]
         lines.append(_line(name, *cells))
     return _text(lines)
 
 
 def chosen_table() -> str:
-    """Return which variants were chosen, with their mean validation losses."""
+    """Return which variants were chosen for ConvNets, with their mean validation losses."""
     lines = _head("experiment", "method", "chosen", "validation loss")
-    found = [(f"pinwheel, {count} networks", one["methods"]) for count, one in _read("pinwheel")["tables"].items()]
-    found += [
-        (name.replace("_", "-").replace("-", ", ", 1), one["methods"])
-        for name, one in _read("convnets")["parts"].items()
-    ]
+    found = [(name.replace("_", "-").replace("-", ", ", 1), one["methods"]) for name, one in _parts("convnets").items()]
     found += [
         (f"starts, {name.replace('_', '-')}", {key: row for key, row in one["methods"].items() if "aligned" in key})
-        for name, one in _read("starts")["parts"].items()
+        for name, one in _parts("starts").items()
     ]
     for where, methods in found:
         for name, row in methods.items():

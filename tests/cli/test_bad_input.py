@@ -119,7 +119,10 @@ SETS = {
 IN_PROCESSES = [("process", case) for case in ("single", "copies", "told too few")]
 
 
-@pytest.mark.parametrize(("how", "case"), [*(("command", case) for case in SETS), *IN_PROCESSES])
+@pytest.mark.parametrize(
+    ("how", "case"),
+    [*(("command", case) for case in SETS), *(pytest.param(*one, marks=pytest.mark.slow) for one in IN_PROCESSES)],
+)
 def test_files_that_are_good_alone_but_not_together(folder, request, unchanged, how, case):
     (folder / "copy.safetensors").write_bytes((folder / "a.safetensors").read_bytes())
     (folder / "large.safetensors").write_bytes(content(site(5, components=4)))

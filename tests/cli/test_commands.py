@@ -77,6 +77,7 @@ def test_the_same_seed_gives_the_same_bytes_whoever_arrives_first(folder, comman
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_in_another_process(folder, command, process, four):
     command("fuse", *four, "-o", "here.safetensors", "--seed", 7)
     process("fuse", *reversed(four), "-o", "there.safetensors", "--seed", 7)
@@ -250,6 +251,7 @@ def test_a_bar_on_a_terminal_leaves_no_line(folder):
     assert shown.rstrip("\r").rsplit("\r", 1)[-1].strip() == ""  # the last that was drawn is blank
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["fuse", "-o", FUSED, "--quiet"], ["check"]])
 def test_a_terminal_stays_empty(folder, words):
     with on_terminal(*words, *TWO) as terminal:

@@ -124,7 +124,7 @@ def test_bad_data_are_refused_and_named(folder, command, unchanged, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["text.csv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("objects.npy", "stray.npz", "far.csv"))],
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("text.csv", "objects.npy", "stray.npz", "far.csv")],
 )
 def test_a_process_refuses_bad_data_too(folder, process, name):
     (folder / name).write_bytes(DATA[name][0])

@@ -234,6 +234,7 @@ def test_usage(command, fused, unchanged):
         assert message in done.err
 
 
+@pytest.mark.slow
 def test_the_command_in_a_process(folder, process, fused):
     shutil.copy(folder / FUSED, folder / "again.safetensors")
     assert process("report", "again.safetensors", *TWO, "-o", PAGE).out == f"wrote {PAGE}\n"

@@ -34,7 +34,16 @@ MATCHING = [name for name, method in METHODS.items() if method.relabels]
 DESCENDING = [name for name in METHODS if name not in ("average", "concatenate", "ensemble")]
 CLUSTERING = ("kmeans", "dp")  # what the names of methods begin with that may join components of one model
 every_family = pytest.mark.parametrize("family", ZOO)
-every_method = pytest.mark.parametrize("method", METHODS)
+# Averages without a closed form, iterated: slow, and of one mechanism with the others.
+SLOWER = "kl hellinger"
+
+
+def _named(names):
+    """Return methods by name as parameters, the slower one among the slow tests."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name == SLOWER else name for name in names]
+
+
+every_method = pytest.mark.parametrize("method", _named(METHODS))
 PRICE = 1e-3
 COPIES = {
     "given": cs.KLFusion(n_components=3),
@@ -101,7 +110,7 @@ def assert_same_up_to_order(actual, expected, rtol):
 
 
 @every_family
-@pytest.mark.parametrize("method", MATCHING)
+@pytest.mark.parametrize("method", _named(MATCHING))
 def test_relabelling_components_changes_only_labels(family, method):
     sites, rng = sites_for(family, method), np.random.default_rng(1)
     orders = [rng.permutation(p.n_components) for p in sites]
@@ -157,7 +166,7 @@ def test_the_largest_component_comes_first(family, method):
 
 
 @every_family
-@pytest.mark.parametrize("method", DESCENDING)
+@pytest.mark.parametrize("method", _named(DESCENDING))
 def test_the_objective_never_rises(family, method):
     rng, kind = np.random.default_rng(3), ZOO[family]
     sites = [site(kind.draw(rng, size), kind, rng) for size in (3, 2, 4, 3)]
@@ -196,7 +205,7 @@ def test_copies_fuse_to_the_model(family, method):
 
 
 @every_family
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "dp mixture"])
+@pytest.mark.parametrize("method", _named(name for name in METHODS if name != "dp mixture"))
 def test_one_model_comes_back(family, method):
     """But from a mixture over its components, which may find that some are alike."""
     model = sites_for(family, method)[0]
@@ -258,7 +267,7 @@ def test_a_weight_of_two_is_giving_the_model_twice(family, combine, direction):
 
 
 @every_family
-@pytest.mark.parametrize("method", DESCENDING)
+@pytest.mark.parametrize("method", _named(DESCENDING))
 def test_a_site_of_no_weight_changes_nothing_for_the_others(family, method):
     """It is matched, and has no say: components that only it has do not count."""
     rng, kind = np.random.default_rng(7), ZOO[family]
