@@ -44,7 +44,8 @@ CHOSEN = {
     "published": "table 2 and figure 3 of the paper on self-supervised Fisher merging",
     "training": "architecture and one start as published; data and hyper-parameters of the models: we chose",
     "information": f"{RANK} directions (the library now allows 125 of 500 images) and the residual diagonal, exact"
-    f" expectation over {IMAGES} training images of each site, scaled up to all of them; the diagonal is of the same images",
+    f" expectation over {IMAGES} training images of each site, scaled up to all of them; the diagonal is of the same"
+    " images",
     "prior precision": "number of training images times weight decay; 'damping' multiplies it",
     "normalised": "each site's information divided by the norm of its diagonal, as Matena and Raffel's code does; of"
     " low rank and SSF in the published setting only",
