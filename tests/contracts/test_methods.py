@@ -35,12 +35,12 @@ DESCENDING = [name for name in METHODS if name not in ("average", "concatenate",
 CLUSTERING = ("kmeans", "dp")  # what the names of methods begin with that may join components of one model
 every_family = pytest.mark.parametrize("family", ZOO)
 # Averages without a closed form, iterated: slow, and of one mechanism with the others.
-SLOWER = "kl hellinger"
+SLOWER = ("kl hellinger", "kl renyi")
 
 
 def _named(names):
-    """Return methods by name as parameters, the slower one among the slow tests."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name == SLOWER else name for name in names]
+    """Return methods by name as parameters, the slower ones among the slow tests."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOWER else name for name in names]
 
 
 every_method = pytest.mark.parametrize("method", _named(METHODS))

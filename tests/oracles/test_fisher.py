@@ -276,6 +276,7 @@ def test_truncated_factors_are_the_leading_directions_and_keep_the_diagonal(name
     assert np.linalg.eigvalsh(factors.T @ factors + np.diag(rest)).min() >= -ROUNDING * values[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "gru", "positions"])
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])
 def test_monte_carlo_lies_within_its_standard_error(name, likelihood):
@@ -479,6 +480,7 @@ def trio(name, rank=None, observations=5):
     return list(nets), infos, names, dense, thetas
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [None, 4])
 @pytest.mark.parametrize("structure", ["full", "low_rank"])
 @pytest.mark.parametrize("name", ["mlp", "frozen", "tied", "normalisations"])
@@ -724,6 +726,7 @@ def test_identical_models_without_prior_are_returned(method, same_information):
     near(sites.merge(method, shrinkage=0.0), sites.thetas[0], SOLVED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [1, 3, 4])
 def test_stochastic_solver_approaches_the_minimum_of_all_masks(masked):
     sites = Sites(4, alpha=0.05)
@@ -773,6 +776,7 @@ MERGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", MERGES)
 @pytest.mark.parametrize("name", ALIGNED)
 def test_units_that_stand_elsewhere_take_their_information_with_them(name, merge):

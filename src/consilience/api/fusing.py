@@ -38,7 +38,8 @@ def fuse(
         models that name their words may have different vocabularies: the fused one has all words. Or networks: torch
         modules, Networks, or paths of their files.
     method
-        A name (see ``consilience methods``) or a method object; None takes the recommended one.
+        A name (see ``consilience methods``) or a method object; None takes the recommended one, and Fisher merging for
+        networks that come with Fisher information.
     weights
         How much each model counts (J,); None counts all the same.
     rng

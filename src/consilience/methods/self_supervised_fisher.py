@@ -141,7 +141,7 @@ class SelfSupervisedFisher(InformedMethod):
         if diagonal is None:
             raise InputError(_UNBOUNDED)
         found = conjugate_gradients(objective.times, -gradient, diagonal, self.tolerance, self.max_iterations, progress)
-        if not found.definite:
+        if not found.definite and objective.excess > 0:  # without, it is rounding near the end
             raise InputError(_UNBOUNDED)
         details |= {"residual": found.residual}
         status = Status.CONVERGED if found.converged else Status.UNSOLVED
@@ -177,7 +177,6 @@ _UNBOUNDED = (
     "ssf: with K - 1 priors removed, the objective has no minimum for these masks (where sites know little, predicting "
     "few parameters holds less than the priors push); set prior='kept', a larger mask_rate or more masks, or shrinkage"
 )
-
 
 _PROBES = 50
 """Steps in which a direction without curvature would have shown."""
