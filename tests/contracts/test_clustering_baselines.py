@@ -90,6 +90,7 @@ def test_no_price_joins_only_what_is_the_same(family):
     assert outcome.details["violations"] == 1
 
 
+@pytest.mark.slow
 @every_family
 @pytest.mark.parametrize("penalty", [0.1, 0.5])
 def test_nothing_is_cheaper_than_the_cheapest_of_all_partitions(family, penalty):

@@ -243,6 +243,7 @@ def test_only_ratios_of_site_weights_matter(family, method):
     assert contents(scaled) == contents(plain(family, method))
 
 
+@pytest.mark.slow
 @every_family
 @pytest.mark.parametrize("combine", ["barycenter", "product"])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])

@@ -185,6 +185,7 @@ def test_the_order_of_sites_changes_only_the_order_of_labels():
         assert_array_equal(other.matching.confidence[other.matching.owner == place], sure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
 @pytest.mark.parametrize(("unit", "shift"), [(1e-4, 0.0), (1e5, 0.0), (1.0, 1e4)])
 def test_units_and_origins_do_not_matter(name, unit, shift):

@@ -121,6 +121,7 @@ def test_two_agents_are_aligned_by_one_linear_assignment(name, size):
             assert_allclose(-fusion.objective, best_alignment(sites), rtol=EXACT, atol=EXACT)
 
 
+@pytest.mark.slow
 @every_family
 @pytest.mark.parametrize("near", [None, 0.6])
 def test_the_best_of_all_alignments_is_found(name, near):
@@ -203,6 +204,7 @@ def grown(sites, labels, known):
     return sum(map(known, groups))
 
 
+@pytest.mark.slow
 @every_family
 @pytest.mark.parametrize("concentration", [0.2, 1.0, 50.0])
 def test_growth_mostly_finds_the_best_of_all_matchings_and_never_exceeds_it(name, concentration):

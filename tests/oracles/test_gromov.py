@@ -416,6 +416,7 @@ def test_alternating_with_entropy_is_equation_43(sizes):
     np.testing.assert_allclose(found.mass, expected, rtol=0, atol=MARGINALS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 0.001, 0.01, 0.1])
 @every_gates
 @every_size

@@ -74,6 +74,7 @@ def best_homogeneous(family, models, direction):
     return min(sum(cost[group] for group in zip(range(size), *chosen, strict=True)) for chosen in orders)
 
 
+@pytest.mark.slow
 @every_direction
 @pytest.mark.parametrize("name", ENUMERATED)
 @pytest.mark.parametrize(("n_models", "size"), [(2, 3), (2, 4), (3, 2), (3, 3), (3, 4)])
@@ -112,6 +113,7 @@ def best_heterogeneous(ensemble, price, direction):
     return min(sum(cost(tuple(group)) for group in groups) for groups in partitions(ensemble.owner.tolist()))
 
 
+@pytest.mark.slow
 @every_direction
 @pytest.mark.parametrize("name", ENUMERATED)
 @pytest.mark.parametrize("regularization", [0.05, 0.5])
@@ -143,6 +145,7 @@ def test_the_objective_is_what_it_says(name, direction, options):
     assert_allclose(outcome.history[-1], outcome.objective, rtol=tolerances.KL_MATRIX_PRODUCT, atol=slack)
 
 
+@pytest.mark.slow
 @every_direction
 @pytest.mark.parametrize("name", ENUMERATED)
 @pytest.mark.parametrize("regularization", [0.05, 1.0])
@@ -217,6 +220,7 @@ def priced(ensemble, labels, price, direction):
     return sum(group_cost(family, eta[r], weights[r], direction) + price * np.sqrt(len(r)) for r in rows)
 
 
+@pytest.mark.slow
 @every_direction
 @pytest.mark.parametrize("options", FOUND, ids=str)
 @pytest.mark.parametrize("name", PLANTED)
@@ -228,6 +232,7 @@ def test_planted_components_are_found(name, options, direction):
     assert adjusted_rand_score(truth, outcome.matching.labels) == 1.0
 
 
+@pytest.mark.slow
 @every_direction
 @every_assignment
 @few_planted
@@ -245,6 +250,7 @@ def test_the_answer_cannot_be_improved_by_merging_two_components(name, assignmen
             assert merged >= ours * (1 - tolerances.KL_MATRIX_PRODUCT)
 
 
+@pytest.mark.slow
 @every_direction
 @every_assignment
 @few_planted
