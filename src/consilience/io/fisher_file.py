@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
-from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, InputError
-from consilience.io.network_arrays import DTYPES, framework_for, storable, write_arrays
+from consilience.io.network_arrays import read_arrays, shapes_and_types, storable, write_arrays
 from consilience.io.provenance import file_digest, library_versions
 from consilience.io.safetensors_file import KEY, check_version, opened, parse_document, validated
 from consilience.networks.information import FisherInformation, Likelihood
@@ -103,9 +102,7 @@ def read_fisher_summary(path: Path) -> FisherSummary:
     """
     with opened(path, _REMEDY) as file:
         metadata = file.metadata()
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-        shapes = {name: tuple(one.get_shape()) for name, one in slices.items()}
-        dtypes = {name: DTYPES.get(str(one.get_dtype()), str(one.get_dtype())) for name, one in slices.items()}
+        shapes, dtypes = shapes_and_types(file)
     document = parse_document(path, metadata[KEY]) if metadata and KEY in metadata else None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise FileFormatError(f"{path}: is no file of Fisher information; {_REMEDY}")
@@ -130,14 +127,7 @@ def read_fisher(path: Path) -> FisherInformation:
         When its values are not valid, naming the parameters at fault.
     """
     summary = read_fisher_summary(path)
-    arrays: dict[str, Any] = {}
-    with opened(path, _REMEDY, framework_for(path, summary.dtypes)) as file:
-        for name in summary.shapes:
-            try:
-                arrays[name] = file.get_tensor(name)
-            except (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-                reason = str(error).partition("\n")[0]
-                raise FileFormatError(f"{path}: tensor {name!r} cannot be read ({reason}); {_REMEDY}") from error
+    arrays = read_arrays(path, list(summary.shapes), summary.dtypes, _REMEDY)
     header = summary.header
     try:
         return FisherInformation(

@@ -6,7 +6,7 @@ torch is imported only where an array is a tensor, or a file holds what NumPy ca
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, InputError
 from consilience.io.atomic import replacing
+from consilience.io.safetensors_file import opened
 from consilience.networks.transport import AnyArray
 
 _NUMPY_TYPES = {
@@ -109,6 +110,33 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str,
                 save_file(dict(arrays), partial, metadata)
     except SafetensorError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
+
+
+def shapes_and_types(file: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Return shapes and types (by NumPy's or torch's name) of the tensors of an open safetensors file."""
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    shapes = {name: tuple(one.get_shape()) for name, one in slices.items()}
+    return shapes, {name: DTYPES.get(str(one.get_dtype()), str(one.get_dtype())) for name, one in slices.items()}
+
+
+def read_arrays(path: Path, names: Sequence[str], dtypes: Mapping[str, str], remedy: str) -> dict[str, AnyArray]:
+    """Return tensors of a safetensors file by name: NumPy arrays, or tensors where any has a type that only torch has.
+
+    Raises
+    ------
+    FileFormatError
+        Naming a tensor that cannot be read.
+    """
+    arrays = {}
+    with opened(path, remedy, framework_for(path, dtypes)) as file:
+        for name in names:
+            try:
+                arrays[name] = file.get_tensor(name)
+            # Shapes without entries may be longer than either library can say.
+            except (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+                reason = str(error).partition("\n")[0]
+                raise FileFormatError(f"{path}: tensor {name!r} cannot be read ({reason}); {remedy}") from error
+    return arrays
 
 
 def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
-from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, InputError
 from consilience.io.atomic import write_bytes
-from consilience.io.network_arrays import framework_for, same_bits, storable, write_arrays
+from consilience.io.network_arrays import read_arrays, same_bits, storable, write_arrays
 from consilience.io.network_header import REMEDY, Kind, NetworkSummary, file_kind, header_text, read_network_summary
 from consilience.io.provenance import library_versions
-from consilience.io.safetensors_file import KEY, MAX_HEADER, check_version, opened, parse_document, validated
+from consilience.io.safetensors_file import KEY, MAX_HEADER, check_version, parse_document, validated
 from consilience.io.symmetry_json import REMEDY as SYMMETRY_REMEDY
 from consilience.io.symmetry_json import symmetry_from_json
 from consilience.networks.symmetry import Symmetry, symmetry_to_json
@@ -113,19 +112,8 @@ def read_network(path: Path) -> NetworkFile:
         valid, with a type that nothing here reads, or that holds a posterior.
     """
     summary = read_network_summary(path)
-    framework = framework_for(path, summary.dtypes)
     order = dict.fromkeys((*(summary.symmetry.layouts if summary.symmetry else ()), *summary.shapes))
-    arrays = {}
-    with opened(path, REMEDY, framework) as file:
-        for name in order:
-            if name not in summary.shapes:
-                continue
-            try:
-                arrays[name] = file.get_tensor(name)
-            # Shapes without entries may be longer than either library can say.
-            except (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-                reason = str(error).partition("\n")[0]
-                raise FileFormatError(f"{path}: tensor {name!r} cannot be read ({reason}); {REMEDY}") from error
+    arrays = read_arrays(path, [name for name in order if name in summary.shapes], summary.dtypes, REMEDY)
     return NetworkFile(arrays, summary.symmetry, summary.provenance)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from consilience.errors import FileFormatError, InputError
-from consilience.io.network_arrays import DTYPES
+from consilience.io.network_arrays import shapes_and_types
 from consilience.io.provenance import library_versions
 from consilience.io.safetensors_file import KEY, check_version, opened, parse_document, validated
 from consilience.io.symmetry_json import symmetry_from_json
@@ -84,9 +84,7 @@ def read_network_summary(path: Path) -> NetworkSummary:
     """
     with opened(path, REMEDY) as file:
         header = _parse_header(path, file.metadata())
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-        shapes = {name: tuple(one.get_shape()) for name, one in slices.items()}
-        dtypes = {name: DTYPES.get(str(one.get_dtype()), str(one.get_dtype())) for name, one in slices.items()}
+        shapes, dtypes = shapes_and_types(file)
     if header is None:
         return NetworkSummary("checkpoint", shapes, dtypes)
     symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, str(path))
