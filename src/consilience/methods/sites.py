@@ -57,19 +57,19 @@ def as_given(ensemble: NetworkEnsemble) -> NetworkEnsemble:
 def gathered_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> Sites:
     """Return what sites sent with units where they go, all arrays of the reference's library."""
     like = next(iter(ensemble.networks[ensemble.reference].working.values()))
+    known = ensemble.information or ()
+    first = known[0].renamed(ensemble.symmetry).residual
+    flat = Flat({key: tuple(values.shape) for key, values in sorted(first.items())})
     means, moved = [], []
-    flat = None
-    for network, own, moves in zip(ensemble.networks, ensemble.information or (), transports, strict=True):
+    for network, own, moves in zip(ensemble.networks, known, transports, strict=True):
         one = own.moved(network, moves)
-        if flat is None:
-            flat = Flat({key: tuple(values.shape) for key, values in sorted(one.residual.items())})
         arrays = network.move(moves)
         means.append(flat.vector({key: alike(arrays[key], like) for key in flat.shapes}))
         residual = {key: alike(values, like) for key, values in one.residual.items()}
         factors = {key: alike(values, like) for key, values in one.factors.items()}
         moved.append(replace(one, residual=residual, factors=factors))
     given = ensemble.given or tuple(range(len(means)))
-    return Sites(flat or Flat({}), tuple(means), tuple(moved), ensemble.weights, given)
+    return Sites(flat, tuple(means), tuple(moved), ensemble.weights, given)
 
 
 def mean_cosine(ensemble: NetworkEnsemble) -> float:
