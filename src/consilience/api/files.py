@@ -11,6 +11,8 @@ from consilience.io.fisher_file import read_fisher, write_fisher
 from consilience.io.network_file import file_kind, read_network, write_network
 from consilience.io.posterior_file import read_posterior, write_posterior
 from consilience.models import describe
+from consilience.models.bayesian_files import read_bayesian_network, write_bayesian_network
+from consilience.models.bayesian_network import BayesianNetwork
 from consilience.models.network_given import is_network
 from consilience.models.torch_network import arrays_of_module
 from consilience.networks.information import FisherInformation
@@ -28,10 +30,12 @@ def save(
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
+    A Bayesian network's file has a mean and a variance for every parameter; its module and the module's buffers stay.
+
     Parameters
     ----------
     model
-        A fitted model, a Posterior, a torch module, a Network, or what ``consilience.fisher`` gave.
+        A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, or what ``consilience.fisher`` gave.
     path
         Where to; usually ``*.safetensors``. The file appears whole or not at all.
     samples
@@ -40,7 +44,8 @@ def save(
     features
         What the columns mean; taken from the model where it knows.
     symmetry
-        Of a torch module, so that its file alone can be fused: what ``consilience.symmetry`` found.
+        Of a torch module or a BayesianNetwork, so that its file alone can be fused: what ``consilience.symmetry``
+        found. A BayesianNetwork's own if not given.
 
     Raises
     ------
@@ -51,6 +56,9 @@ def save(
     """
     if isinstance(model, FisherInformation):
         write_fisher(Path(path), model)
+        return
+    if isinstance(model, BayesianNetwork):
+        write_bayesian_network(Path(path), model, symmetry)
         return
     if isinstance(model, Network):
         write_network(Path(path), model.arrays, model.symmetry)
@@ -64,19 +72,23 @@ def save(
     write_posterior(Path(path), describe(model, samples=samples, features=features))
 
 
-def load(path: str | Path) -> Posterior | Network | FisherInformation:
-    """Return the posterior, the network or the Fisher information in a file.
+def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation:
+    """Return the posterior, the network (Bayesian or not) or the Fisher information in a file.
+
+    A Bayesian network comes without a module: give it one with ``with_module`` to ask it.
 
     Raises
     ------
     FileFormatError
-        When the file is not a posterior file of a version that this library reads.
+        When the file is none of these, or of a version that this library does not read.
     InputError
         When its values are not valid, naming the components at fault.
     """
     kind = file_kind(Path(path))
     if kind == "fisher":
         return read_fisher(Path(path))
+    if kind == "bayesian":
+        return read_bayesian_network(Path(path))
     if kind != "network":
         return read_posterior(Path(path))[0]
     file = read_network(Path(path))

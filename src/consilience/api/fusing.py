@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.api.networks import ARGUMENTS, check_networks, fuse_networks
+from consilience.api.bayesian import check_bayesian, fuse_bayesian
+from consilience.api.network_fusing import ARGUMENTS
+from consilience.api.networks import check_networks, fuse_networks
 from consilience.api.posteriors import check_posteriors, fuse_posteriors
 from consilience.api.progress import seeded, shown
 from consilience.errors import OptionError
 from consilience.methods import Method, NetworkMethod, needs_no_symmetry
 from consilience.methods.base import Progress
+from consilience.models.bayesian_gathered import are_bayesian
 from consilience.models.network_given import are_networks
 from consilience.result import Fusion
 
@@ -65,7 +68,7 @@ def fuse(
     Returns
     -------
     Fusion
-        A PosteriorFusion or a NetworkFusion.
+        A PosteriorFusion, a NetworkFusion, or a BayesianFusion.
 
     Raises
     ------
@@ -90,6 +93,8 @@ def fuse(
         raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
     seed, generator = seeded(rng)
     with shown(progress, "fusing", "start") as report:
+        if are_bayesian(models):
+            return fuse_bayesian(models, method, weights, generator, seed, report, options)
         if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
             return fuse_networks(models, method, weights, generator, seed, report, options)
         return fuse_posteriors(models, method, weights, generator, seed, report, samples, options)
@@ -112,6 +117,8 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
+    if are_bayesian(models):
+        return check_bayesian(models, method, weights, options)
     if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
         return check_networks(models, method, weights, options)
     return check_posteriors(models, method, weights, samples, options)

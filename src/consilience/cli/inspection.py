@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from consilience.errors import InputError
+from consilience.io.bayesian_file import BayesianSummary, read_bayesian_summary
 from consilience.io.fisher_file import FisherSummary, read_fisher_summary
 from consilience.io.network_file import NetworkSummary, file_kind, read_network_summary, read_symmetry
 from consilience.io.posterior_file import FileSummary, read_summary
@@ -25,7 +26,7 @@ _FEW = 8
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(file: Path, as_json: bool) -> None:
-    """Say what is inside FILE: a posterior, network, checkpoint, symmetry or Fisher information."""
+    """Say what is inside FILE: a posterior, network (Bayesian too), checkpoint, symmetry or Fisher information."""
     document, text = _found(file)
     click.echo(json.dumps(document, indent=2, sort_keys=True) if as_json else text)
 
@@ -50,6 +51,9 @@ def _found(file: Path) -> tuple[dict[str, Any], str]:
         return {**said, "shapes": {name: list(s) for name, s in known.shapes.items()}}, _table(
             _rows_of_fisher(file, known)
         )
+    if kind == "bayesian":
+        gaussian = read_bayesian_summary(file)
+        return _json_of_bayesian(gaussian), _table(_rows_of_bayesian(file, gaussian))
     network = read_network_summary(file)
     return _json_of_network(network), _table(_rows_of_network(file, network))
 
@@ -125,6 +129,56 @@ def _rows_of_fisher(file: Path, summary: FisherSummary) -> list[tuple[str, str]]
         ("parameters", _some(shown)),
         ("network", f"sha256 {header.digest} of its parameters"),
     ]
+
+
+def _json_of_bayesian(summary: BayesianSummary) -> dict[str, Any]:
+    header = summary.header
+    said = {"symmetry": None, "proved": False} if summary.symmetry is None else _json_of_symmetry(summary.symmetry)
+    return {
+        "kind": "bayesian",
+        "arrays": {
+            name: {"shape": list(s), "mean": summary.mean_dtypes[name], "variance": summary.variance_dtypes[name]}
+            for name, s in summary.shapes.items()
+        },
+        "parameters": summary.weights,
+        "units": None if summary.symmetry is None else summary.units,
+        "classes": header.classes,
+        "prior_variances": header.prior_variances,
+        "provenance": header.provenance,
+        "library_version": header.library_version,
+        **said,
+    }
+
+
+def _rows_of_bayesian(file: Path, summary: BayesianSummary) -> list[tuple[str, str]]:
+    """Return what is said of a Bayesian network's file, line by line."""
+    header = summary.header
+    kinds = sorted({*summary.mean_dtypes.values(), *summary.variance_dtypes.values()})
+    size = f"{summary.weights:,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"
+    classes = header.classes
+    rows = [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("parameters", f"{size}, each with a mean and a variance"),
+        ("arrays", _some([f"{name} {list(shape)}" for name, shape in summary.shapes.items()])),
+        ("prior", _prior(header.prior_variances)),
+        ("classes", "not told" if classes is None else f"{len(classes)}: {_some(classes)}" if classes else "none"),
+    ]
+    if summary.symmetry is None:
+        rows.append(("groups", "not told; give a symmetry or a module to fuse it"))
+    else:
+        rows += _rows_of_symmetry(summary.symmetry, summary.units)
+    if header.provenance is not None:
+        rows += _rows_of_provenance(header.provenance)
+    return rows
+
+
+def _prior(variances: dict[str, float] | None) -> str:
+    if variances is None:
+        return "not told"
+    if len(set(variances.values())) == 1:
+        return f"variance {next(iter(variances.values())):g}"
+    return "variance " + _some([f"{value:g} of {name}" for name, value in variances.items()])
 
 
 def _plain(value: float | None) -> str:

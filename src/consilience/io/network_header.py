@@ -23,8 +23,9 @@ from consilience.networks.symmetry import Symmetry, symmetry_to_json
 FORMAT_VERSION = 1
 REMEDY = "write it with consilience.save or safetensors.torch.save_file"
 _NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
+_BAYESIAN = "consilience-bayesian"
 
-Kind = Literal["posterior", "network", "fisher", "checkpoint"]
+Kind = Literal["posterior", "network", "fisher", "bayesian", "checkpoint"]
 
 
 class NetworkHeader(BaseModel):
@@ -49,7 +50,7 @@ class _AnyHeader(BaseModel):
     """As much of a header as tells which file it is."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
-    format: Literal["consilience-posterior", "consilience-network", "consilience-fisher"]
+    format: Literal["consilience-posterior", "consilience-network", "consilience-fisher", "consilience-bayesian"]
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,21 @@ def file_kind(path: Path) -> Kind:
     Returns
     -------
     kind
-        "posterior", "network" and "fisher" for our own files, "checkpoint" for those without our metadata.
+        "posterior", "network", "fisher" and "bayesian" (a network with a variance for each weight) for our own files,
+        "checkpoint" for those without our metadata.
 
     Raises
     ------
     FileFormatError
-        For what is no safetensors file, and for metadata of ours that says nothing of the two.
+        For what is no safetensors file, and for metadata of ours that says nothing of these.
     """
     with opened(path) as file:
         metadata = file.metadata()
     if not metadata or KEY not in metadata:
         return "checkpoint"
-    kinds: dict[str, Kind] = {_POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher"}
+    kinds: dict[str, Kind] = {
+        _POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher", _BAYESIAN: "bayesian",
+    }  # fmt: skip
     found = validated(path, _AnyHeader, parse_document(path, metadata[KEY]))
     return kinds[found.format]
 
@@ -148,6 +152,10 @@ def _parse_header(path: Path, metadata: dict[str, str] | None) -> NetworkHeader 
     if found == _FISHER:
         raise FileFormatError(
             f"{path}: is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
+        )
+    if found == _BAYESIAN:
+        raise FileFormatError(
+            f"{path}: is a Bayesian network, expected a network or a checkpoint; fuse it with other Bayesian networks"
         )
     if found == _NETWORK:
         check_version(path, document, FORMAT_VERSION)

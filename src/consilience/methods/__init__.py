@@ -8,6 +8,7 @@ from typing import Any
 from consilience.methods.amps import AMPS
 from consilience.methods.average import Average
 from consilience.methods.base import Assignment, Method, Outcome, Progress, Status
+from consilience.methods.bayesian_methods import BAYESIAN_METHODS, make_bayesian_method
 from consilience.methods.clustering import KMeans
 from consilience.methods.concatenate import Concatenate
 from consilience.methods.consensus import Consensus
@@ -17,11 +18,13 @@ from consilience.methods.fedma import FedMA
 from consilience.methods.fisher import FisherMerging
 from consilience.methods.gromov_wasserstein import GromovFusion
 from consilience.methods.kl import KLFusion
+from consilience.methods.kl_networks import KLNetworkFusion
 from consilience.methods.network_average import NetworkAverage, NetworkEnsembleMethod
 from consilience.methods.network_method import NetworkMethod
 from consilience.methods.network_methods import NETWORK_METHODS, make_network_method, needs_no_symmetry
 from consilience.methods.optimal_transport import OTFusion
 from consilience.methods.options import named, refuse_options
+from consilience.methods.posterior_alignment import PosteriorAlignment
 from consilience.methods.rebasin import ReBasin
 from consilience.methods.self_supervised_fisher import SelfSupervisedFisher
 from consilience.methods.spahm import SPAHM
@@ -61,6 +64,7 @@ def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
 
 __all__ = [
     "AMPS",
+    "BAYESIAN_METHODS",
     "METHODS",
     "NETWORK_METHODS",
     "SPAHM",
@@ -73,6 +77,7 @@ __all__ = [
     "FisherMerging",
     "GromovFusion",
     "KLFusion",
+    "KLNetworkFusion",
     "KMeans",
     "Method",
     "NetworkAverage",
@@ -80,12 +85,14 @@ __all__ = [
     "NetworkMethod",
     "OTFusion",
     "Outcome",
+    "PosteriorAlignment",
     "PredictionEnsemble",
     "Progress",
     "ReBasin",
     "SelfSupervisedFisher",
     "Status",
     "WassersteinFusion",
+    "make_bayesian_method",
     "make_method",
     "make_network_method",
     "needs_no_symmetry",

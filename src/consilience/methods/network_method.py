@@ -53,6 +53,8 @@ class NetworkEnsemble:
         For every model, where a matching of all groups together puts its units; for methods that start from there.
     information
         For every model, the Fisher information of its parameters; for methods that weigh by it.
+    priors
+        For every Bayesian network, its prior variances by name of the parameter, None where it states none.
     """
 
     networks: tuple[Network, ...]
@@ -63,6 +65,7 @@ class NetworkEnsemble:
     given: tuple[int, ...] = ()
     placed: tuple[Mapping[str, Transport], ...] | None = None
     information: tuple[FisherInformation, ...] | None = None
+    priors: tuple[Mapping[str, float] | None, ...] | None = None
 
     @property
     def symmetry(self) -> Symmetry:

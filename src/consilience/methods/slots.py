@@ -92,6 +92,8 @@ class Slots:
         Whether units may change sign, where that changes no output.
     held
         Groups whose units stay in their order, since the same weights make them in all models.
+    products
+        What compares the rows of units.
     """
 
     symmetry: Symmetry
@@ -99,6 +101,7 @@ class Slots:
     full: bool
     signs: bool = False
     held: frozenset[str] = frozenset()
+    products: type[Products] = Products
 
     @cached_property
     def turning(self) -> frozenset[str]:
@@ -195,14 +198,14 @@ class Slots:
     def others(self, models: Sequence[tuple[float, Placed]]) -> Others:
         """Return models that stay, ready to be held against one that moves."""
         if not models:
-            return Others(models, Products(self.symmetry, self.width, {}, self.turning))
+            return Others(models, self.products(self.symmetry, self.width, {}, self.turning))
         arrays = {
             key: models[0][1].arrays[key]
             if len(models) == 1 and models[0][0] == 1.0
             else sum((weight * model.arrays[key] for weight, model in models[1:]), start=models[0][0] * first)
             for key, first in models[0][1].arrays.items()
         }
-        return Others(models, Products(self.symmetry, self.width, arrays, self.turning))
+        return Others(models, self.products(self.symmetry, self.width, arrays, self.turning))
 
     def distance(self, one: Placed, other: Placed, keys: Iterable[str] | None = None) -> float:
         """Return the squared distance of two models over what touches merged units."""

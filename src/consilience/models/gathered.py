@@ -176,8 +176,19 @@ def _other_kinds(one: Network, first: Network) -> list[str]:
 def _template(given: Sequence[GivenNetwork], module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
     """Return a module of the architecture, if there is one."""
     own = next((one.module for one in given if one.module is not None), None)
-    if own is not None or module is None:
-        return own
+    return made_template(module) if own is None else own
+
+
+def made_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
+    """Return a module that was handed in, or that a function makes.
+
+    Raises
+    ------
+    OptionError
+        For anything else.
+    """
+    if module is None:
+        return None
     made: Any = module if is_module(module) else _made(module)
     if not is_module(made):
         raise OptionError(f"module: expected a torch module or a function that makes one, found {type(made).__name__}")

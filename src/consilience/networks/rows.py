@@ -1,4 +1,4 @@
-"""What an array says of each unit of a group, as rows of a matrix."""
+"""What an array says of each unit of a group, as rows of a matrix, and arrays of some units only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.networks.axes import Layout, Place
-from consilience.networks.transport import AnyArray
+from consilience.networks.transport import AnyArray, dense, undense
 
 
 def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray[np.bool_]:
@@ -53,3 +53,30 @@ def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str
         split = xp.reshape(piece, (*before, segment.outer, count, segment.inner, *after))
         front = xp.moveaxis(split, place.axis + 1, 0)
     return xp.reshape(front, (count, -1))
+
+
+def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.bool_]]) -> AnyArray:
+    """Return an array with the entries of some units only.
+
+    Parameters
+    ----------
+    values
+        The array.
+    layout
+        Its layout.
+    masks
+        By group, which units stay (k,).
+    """
+    found = dense(values, layout)
+    xp = array_namespace(found)
+    for number, axis in enumerate(layout.axes):
+        if axis.moves:
+            parts = [
+                np.ones(segment.inner * segment.outer)
+                if segment.group is None
+                else segment.along(masks[segment.group].astype(np.float64))
+                for segment in axis.segments
+            ]
+            kept = np.flatnonzero(np.concatenate(parts))
+            found = xp.take(found, xp.asarray(kept, device=found.device), axis=number)
+    return undense(found, layout)

@@ -1,0 +1,135 @@
+"""Groups of components of one exponential family under the objective of KL-fusion, matched site by site.
+
+Averages being barycenters, (9) of Claici et al. 2020 is a function of the matching alone: what group g costs is a
+Jensen gap of the log normaliser A, and the price of its n_g members,
+
+    sum_l w_l A(eta_l) - W A(sum_l w_l eta_l / W) + lambda sqrt(n_g),   W = sum_l w_l.
+
+What a newcomer would add is exact for the groups nearest to it, by its divergence from their averages as they stand;
+for all others that divergence bounds it. It takes one matrix product for all groups and rows of a site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.checks import Array, Labels
+from consilience.families import Family
+from consilience.matching.groups import GroupSums, group_sums
+from consilience.matching.openings import Openings
+from consilience.matching.places import ascend, grow
+
+_NEAR = 8
+"""Groups for which what a newcomer adds is exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class BregmanGroups:
+    """Minus the objective above: a ``GroupObjective``.
+
+    Parameters
+    ----------
+    family
+        The family of every component.
+    natural
+        Natural parameters of the local components (L, P).
+    offsets
+        Where each site starts, and the end (J + 1,).
+    weights
+        Of the components (L,), positive.
+    strength
+        lambda.
+    """
+
+    family: Family
+    natural: Array
+    offsets: Labels
+    weights: Array
+    strength: float
+
+    @cached_property
+    def pieces(self) -> Array:
+        """Weighted natural parameters, weights and weighted log normalisers (L, P + 2)."""
+        levels = self.family.log_normalizer(self.natural)
+        return np.concatenate(
+            [self.natural * self.weights[:, None], self.weights[:, None], (self.weights * levels)[:, None]], axis=1
+        )
+
+    @cached_property
+    def _centre(self) -> Array:
+        """The mean of all natural parameters, which leaves divergences as they are and makes the numbers smaller."""
+        centre: Array = self.natural.mean(axis=0)
+        return centre
+
+    @cached_property
+    def _single(self) -> NDArray[np.float32]:
+        """Natural parameters about their mean, in single precision: what tells near groups from far ones."""
+        return (self.natural - self._centre).astype(np.float32)
+
+    def value(self, groups: GroupSums) -> Array:
+        """Return what groups are worth (n,): minus their cost."""
+        mass = groups.sums[:, -2]
+        averages = groups.sums[:, :-2] / mass[:, None]
+        return mass * self.family.log_normalizer(averages) - groups.sums[:, -1] - self.strength * np.sqrt(groups.mass)
+
+    def opening(self, rows: Labels) -> Array:
+        """Return what each of some rows is worth as a group of its own (k,)."""
+        return np.full(len(rows), -self.strength)
+
+    def gains(self, rows: Labels, groups: GroupSums) -> Array:
+        """Return by how much each of some groups rises (k, G) when it takes in each of some rows."""
+        mass = groups.sums[:, -2]
+        averages = groups.sums[:, :-2] / mass[:, None]
+        moments = self.family.mean_parameters(averages)
+        single = self._single[rows] @ moments.T.astype(np.float32)  # (k, G)
+        own = np.einsum("gp,gp->g", averages - self._centre, moments) - self.family.log_normalizer(averages)
+        weights = self.weights[rows][:, None]
+        divergence = self.pieces[rows, -1][:, None] / weights + own - single  # of the rows from the averages
+        price = self.strength * (np.sqrt(groups.mass + 1.0) - np.sqrt(groups.mass))
+        gains: Array = -weights * np.maximum(divergence, 0.0) - price
+        here = np.arange(len(rows))[:, None]
+        count = min(_NEAR, len(mass))
+        near = np.argpartition(-gains, count - 1, axis=1)[:, :count]
+        joined = groups.sums[near] + self.pieces[rows][:, None, :]
+        flat = GroupSums(joined.reshape(-1, joined.shape[2]), (groups.mass[near] + 1.0).ravel())
+        gains[here, near] = self.value(flat).reshape(near.shape) - self.value(groups)[near]
+        return gains
+
+    def total(self, labels: Labels) -> float:
+        """Return what a matching with consecutive labels (L,) is worth."""
+        sums = group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)
+        return float(self.value(sums).sum())
+
+
+def descend_groups(
+    objective: BregmanGroups, order: Labels, rng: np.random.Generator, max_sweeps: int, openings: Openings
+) -> tuple[Labels, list[float], bool]:
+    """Return labels (L,), the objective (9) after each sweep over the sites, and whether the last one changed nothing.
+
+    Parameters
+    ----------
+    objective
+        What is lowered.
+    order
+        Sites in the order in which they come to the groups.
+    rng
+        Draws the order of sites in later sweeps.
+    max_sweeps
+        Sweeps at most.
+    openings
+        Bounds the number of groups.
+    """
+    labels = grow(objective, order, openings)
+    history = [-objective.total(labels)]
+    for _ in range(max_sweeps):
+        moved, settled = ascend(objective, labels, rng, 1, openings)
+        value = -objective.total(moved)
+        if settled or value >= history[-1]:  # no site gains, or only by a bound
+            return labels, history, True
+        labels = moved
+        history.append(value)
+    return labels, history, False

@@ -1,0 +1,216 @@
+"""Bayesian networks that can be fused: all of one symmetry, each with a Gaussian for every weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.errors import InputError, OptionError
+from consilience.io.network_file import file_kind, read_symmetry
+from consilience.io.provenance import file_digest
+from consilience.models.bayesian_adapters import as_bayesian_network, is_bayesian
+from consilience.models.bayesian_files import read_bayesian_network, symmetry_of_parameters
+from consilience.models.bayesian_network import BayesianNetwork
+from consilience.models.gathered import Gathered, made_template, with_symmetry
+from consilience.models.network_given import GivenNetwork
+from consilience.models.torch_network import module_with
+from consilience.networks.axes import Layout, fixed_axes
+from consilience.networks.gaussian import (
+    gaussian_arrays,
+    gaussian_symmetry,
+    means_of,
+    variances_of,
+    without_deviations,
+)
+from consilience.networks.network import Network
+from consilience.networks.symmetry import Symmetry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, eq=False)
+class GatheredBayesian(Gathered):
+    """Bayesian networks of one symmetry, as Gaussian networks.
+
+    Parameters
+    ----------
+    bayesian
+        The networks as they were handed in.
+    """
+
+    bayesian: tuple[BayesianNetwork, ...] = ()
+
+    def module(self, network: Network) -> Any:
+        """Return the Bayesian network that a Gaussian network is, with a module of its widths where there is one."""
+        means, variances = means_of(network.arrays), variances_of(network.arrays)
+        plain = without_deviations(network.symmetry)
+        module = None
+        if self.template is not None:
+            arrays = {**_buffers(self.template, means), **means}
+            module = module_with(self.template, arrays, plain).eval()
+        first = self.bayesian[0]
+        classes = next((one.classes for one in self.bayesian if one.classes is not None), None)
+        same = all(one.prior == first.prior for one in self.bayesian)
+        prior = first.prior_variances if same else None
+        return BayesianNetwork(module, means, variances, prior, classes, plain, network.name)
+
+
+def _buffers(module: nn.Module, means: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: values for key, values in module.state_dict().items() if key not in means}
+
+
+def are_bayesian(models: Any) -> bool:
+    """Return whether models are Bayesian networks, or files of them."""
+    if isinstance(models, (str, Path)) or not isinstance(models, Sequence):
+        return False
+    return any(is_bayesian(model) or _is_file(model) for model in models)
+
+
+def _is_file(model: object) -> bool:
+    if not isinstance(model, (str, Path)):
+        return False
+    try:
+        return file_kind(Path(model)) == "bayesian"
+    except InputError:  # said better by whoever reads it
+        return False
+
+
+def gather_bayesian(
+    models: Sequence[Any],
+    symmetry: Symmetry | str | Path | None,
+    example: Any,
+    module: nn.Module | Callable[[], nn.Module] | None,
+    rng: np.random.Generator,
+    *,
+    without: bool = False,
+) -> GatheredBayesian:
+    """Return the networks with the symmetry that they share.
+
+    Parameters
+    ----------
+    models
+        Bayesian networks of any kind that has an adapter, or paths of their files.
+    symmetry
+        A symmetry or its file; None takes the files' own, or traces the first module.
+    example
+        What the modules are called with; needed to trace.
+    module
+        A module of the architecture, or a function that makes one, for models that have none.
+    rng
+        Draws the changes of the proof.
+    without
+        Whether to go without a symmetry where there is none: nothing moves.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong with the models.
+    OptionError
+        If there is no symmetry, nor what it takes to trace one.
+    """
+    told = made_template(module)
+    given = _read(models, told)
+    template = next((one.module for one in given if one.module is not None), told)
+    found = _symmetry(given, symmetry, example, template, rng, without=without)
+    names = list(given[0].means)
+    plain = symmetry_of_parameters(found, names)
+    problems: list[str] = []
+    for one in given:
+        try:
+            plain.units({key: tuple(values.shape) for key, values in one.means.items()}, one.name)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    networks = [
+        GivenNetwork(one.name, gaussian_arrays(one.means, one.variances), None, one.module, one.sha256) for one in given
+    ]
+    gathered = with_symmetry(networks, gaussian_symmetry(plain, names), None, template, rng)
+    return GatheredBayesian(gathered.given, gathered.networks, gathered.symmetry, template, tuple(given))
+
+
+def _read(models: Sequence[Any], module: nn.Module | None) -> list[BayesianNetwork]:
+    """Return what was handed in as Bayesian networks, or raise with everything that is wrong."""
+    given: list[BayesianNetwork] = []
+    problems: list[str] = []
+    for number, model in enumerate(models):
+        name = f"model {number}"
+        try:
+            if isinstance(model, (str, Path)):
+                given.append(read_bayesian_network(Path(model), module))
+            elif is_bayesian(model):
+                given.append(as_bayesian_network(model, module, name))
+            else:
+                problems.append(
+                    f"{name}: a {type(model).__name__} has no variances, so it is no Bayesian network; fuse it with "
+                    "networks, or give consilience.BayesianNetwork(module, means, variances)"
+                )
+        except InputError as error:
+            problems += error.problems
+    digests: dict[str, str] = {}
+    for model, one in zip(models, given, strict=False):
+        if isinstance(model, (str, Path)):
+            digest = file_digest(Path(model))
+            if digest in digests:
+                problems.append(f"{one.name}: is the same file as {digests[digest]}; leave one out")
+            digests.setdefault(digest, one.name)
+    if len(models) < 2:
+        problems.append(f"fusing takes at least two models, found {len(models)}")
+    problems += _other_classes(given)
+    if problems:
+        raise InputError(problems)
+    return given
+
+
+def _other_classes(given: Sequence[BayesianNetwork]) -> list[str]:
+    """Return which networks have other classes than the first that states any, or another order of them."""
+    stated = [one for one in given if one.classes is not None]
+    found = []
+    for one in stated[1:]:
+        mine, theirs = stated[0].classes or (), one.classes or ()
+        if mine == theirs:
+            continue
+        what = "the same classes in another order" if sorted(mine) == sorted(theirs) else "other classes"
+        found.append(
+            f"{one.name}: has {what}, {', '.join(theirs)}, where {stated[0].name} has {', '.join(mine)}; train with "
+            "one order of classes"
+        )
+    return found
+
+
+def _symmetry(
+    given: Sequence[BayesianNetwork],
+    symmetry: Symmetry | str | Path | None,
+    example: Any,
+    template: nn.Module | None,
+    rng: np.random.Generator,
+    *,
+    without: bool,
+) -> Symmetry:
+    if isinstance(symmetry, (str, Path)):
+        symmetry = read_symmetry(Path(symmetry))
+    if symmetry is not None:
+        return symmetry
+    own = [one.symmetry for one in given if one.symmetry is not None]
+    if len({one.digest for one in own}) > 1:
+        names = ", ".join(one.name for one in given if one.symmetry is not None)
+        raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
+    if own:
+        return own[0]
+    if without and example is None:
+        return Symmetry({k: Layout(fixed_axes(tuple(v.shape))) for k, v in given[0].means.items()}, ())
+    if template is None:
+        raise OptionError(
+            f"{given[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
+            "found, or its file), or module= and example="
+        )
+    if example is None:
+        raise OptionError("example: needed to find which axes move together; give an input that the networks take")
+    from consilience.networks.proof import symmetry as traced_and_proved
+
+    return traced_and_proved(template, example, rng)
