@@ -70,7 +70,7 @@ def shares(labels: Labels) -> Array:
 def with_shares(bnn: cs.BayesianNetwork, labels: Labels) -> cs.BayesianNetwork:
     """Return the network as a site uses it alone: with the site's own class shares in its output biases."""
     bias = list(bnn.means)[-1]
-    means = {**bnn.means, bias: bnn.means[bias] + torch.as_tensor(shares(labels), dtype=torch.float32)}
+    means = {**bnn.means, bias: bnn.means[bias] + shares(labels).astype(np.float32)}
     return cs.BayesianNetwork(bnn.module, means, bnn.variances)
 
 

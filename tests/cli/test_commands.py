@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.methods import METHODS, NETWORK_METHODS
+from consilience.methods import BAYESIAN_METHODS, METHODS, NETWORK_METHODS
 from tests.cli.bad_files import content, forged, site
 from tests.cli.running import on_terminal
 
@@ -211,11 +211,17 @@ def test_names_in_files_cannot_command_the_terminal(folder, command):
 def test_methods_lists_every_method_with_its_options(command):
     done = command("methods")
     assert (done.code, done.err) == (0, "")
-    first, *posteriors = done.out.split("Neural networks\n\n")[0].strip().split("\n\n")
-    assert first == "Posteriors of statistical models"
-    networks = done.out.split("Neural networks\n\n")[1].strip().split("\n\n")
-    listed = [*zip(METHODS, posteriors, strict=True), *zip(NETWORK_METHODS, networks, strict=True)]
-    for kind, text in listed:
+    blocks = done.out.strip().split("\n\n")
+    tables = {
+        "Posteriors of statistical models": METHODS,
+        "Neural networks": NETWORK_METHODS,
+        "Bayesian neural networks": BAYESIAN_METHODS,
+    }
+    expected = [one for title, methods in tables.items() for one in (title, *methods)]
+    for kind, text in zip(expected, blocks, strict=True):
+        if isinstance(kind, str):
+            assert text == kind
+            continue
         block = " ".join(text.split())
         assert block.startswith(
             f"{kind.name} {kind.summary} needs: {kind.needs} gives: {kind.gives} paper: {kind.paper}"

@@ -19,6 +19,7 @@ from consilience.methods.network_method import NetworkEnsemble, NetworkMethod, c
 from consilience.models.gathered import Gathered
 from consilience.models.network_given import canonical_order
 from consilience.models.torch_network import arrays_of_module, is_module
+from consilience.networks.gaussian import DEVIATION, is_deviation
 from consilience.networks.information import FisherInformation
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Injection, Spread, Transport
@@ -142,6 +143,12 @@ def target_units(gathered: Gathered, method: NetworkMethod, told: Arguments) -> 
         if not is_module(told.target):
             raise OptionError(f"target: expected a torch module, found {type(told.target).__name__}")
         shapes = {key: tuple(values.shape) for key, values in arrays_of_module(told.target).items()}
+        if any(is_deviation(key) for key in gathered.symmetry.layouts):  # of a Bayesian network: parameters, twice
+            shapes = {
+                key: shapes[plain]
+                for key in gathered.symmetry.layouts
+                if (plain := key.removesuffix(DEVIATION)) in shapes
+            }
         return gathered.symmetry.units(shapes, "target")
     return check_widths(gathered.symmetry, method.default_units(gathered.networks, told.reference), told.target_widths)
 

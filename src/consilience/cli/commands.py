@@ -14,7 +14,7 @@ from consilience.cli.information import fisher
 from consilience.cli.inspection import inspect
 from consilience.cli.networks import barrier, symmetry
 from consilience.cli.report import report
-from consilience.methods import METHODS, NETWORK_METHODS, Method, NetworkMethod
+from consilience.methods import BAYESIAN_METHODS, METHODS, NETWORK_METHODS, Method, NetworkMethod
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,6 +36,9 @@ def methods() -> None:
     click.echo("Neural networks\n")
     for network_kind in NETWORK_METHODS:
         _describe(network_kind)
+    click.echo("Bayesian neural networks\n")
+    for bayesian_kind in BAYESIAN_METHODS:
+        _describe(bayesian_kind)
 
 
 def _as_told(value: Any) -> str:

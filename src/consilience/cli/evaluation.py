@@ -27,7 +27,7 @@ def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str
     """Compare the FUSED model with your OWN (posterior or network files) on your data, before you adopt it.
 
     Nothing leaves this machine. Use data that neither model was trained on: scores on a model's own training data
-    favour that model. Networks need --module, and labels that are numbers of classes from 0.
+    favour that model. Networks, Bayesian ones too, need --module, and labels that are numbers of classes from 0.
     """
     from consilience.evaluation import evaluate as compare  # here, so that the other commands start without it
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from consilience import api
+from consilience.cli.kinds import Kind
 from consilience.cli.networks import network_summary
 from consilience.cli.options import fusion_options, plan_of, warned_in_a_line
 from consilience.cli.report import refuse_report
 from consilience.errors import InputError
 from consilience.io.atomic import refuse_unwritable
-from consilience.methods import make_method, make_network_method
+from consilience.methods import make_bayesian_method, make_method, make_network_method
 from consilience.methods.ensemble import NO_FILE
 from consilience.models.network_information import without_information
 from consilience.report.words import printable
@@ -25,7 +26,14 @@ _FEW = 8
 """Models that are named in a line; more are counted."""
 
 
-_NO_NETWORK = "an ensemble is its members: keep the sites' files, or use method 'consensus'"
+_NO_NETWORK = "an ensemble is its members: keep the sites' files, or use method"
+
+_MAKING: Mapping[Kind, tuple[Callable[[str, Mapping[str, Any]], Any], str]] = {
+    "posteriors": (make_method, NO_FILE),
+    "networks": (make_network_method, f"{_NO_NETWORK} 'consensus'"),
+    "bayesian": (make_bayesian_method, f"{_NO_NETWORK} 'kl'"),
+}
+"""What makes a method of a name for each kind of models, and why an ensemble of these is no file."""
 
 
 @click.command()
@@ -35,10 +43,10 @@ _NO_NETWORK = "an ensemble is its members: keep the sites' files, or use method 
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, **given: Any) -> None:
-    """Fuse MODELS (posterior files, or network files and checkpoints) into one file.
+    """Fuse MODELS (posterior files, network files and checkpoints, or Bayesian networks) into one file.
 
     Networks: files that consilience.save wrote with a symmetry can be fused alone. Of other checkpoints, --symmetry
-    says which axes move together, or --module with --example finds and proves it.
+    says which axes move together, or --module with --example finds and proves it. So it is with Bayesian networks.
     """
     plan = plan_of(**given)
     recipe = plan.recipe
@@ -46,9 +54,9 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     if recipe.method is not None:
-        make = make_network_method if plan.networks else make_method
+        make, refusal = _MAKING[plan.kind]
         if make(recipe.method, recipe.options).keeps_models:
-            raise InputError(f"{target}: {_NO_NETWORK if plan.networks else NO_FILE}")
+            raise InputError(f"{target}: {refusal}")
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
     others = [one for one in (recipe.symmetry, recipe.inputs) if one is not None]

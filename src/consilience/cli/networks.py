@@ -17,7 +17,7 @@ from consilience.errors import InputError
 from consilience.io.atomic import refuse_unwritable
 from consilience.io.network_file import write_symmetry
 from consilience.report.words import counted, printable
-from consilience.result import NetworkFusion
+from consilience.result import BayesianFusion, NetworkFusion
 
 if TYPE_CHECKING:
     from consilience.landscape import Barrier
@@ -156,15 +156,18 @@ def network_summary(fusion: NetworkFusion) -> str:
     outer = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
     before = [sum(one.network.units[name] for name in outer) for one in fusion.inputs]
     units = str(before[0]) if len(set(before)) == 1 else f"{min(before)} to {max(before)}"
-    lines = [f"{len(fusion.inputs)} networks, units as they are numbered (method {method})"]
+    what = "Bayesian networks" if isinstance(fusion, BayesianFusion) else "networks"
+    lines = [f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})"]
     if groups:
         lines = [
-            f"{len(fusion.inputs)} networks with {units} units each in {counted(len(groups), 'group')}"
+            f"{len(fusion.inputs)} {what} with {units} units each in {counted(len(groups), 'group')}"
             f" -> {sum(groups[name] for name in outer)} units (method {method})"
         ]
         lines += _quality_table(fusion)
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
+    if isinstance(fusion, BayesianFusion):
+        lines += _posteriors(fusion)
     if fusion.details["proved"]:
         lines.append("symmetry: proved")
     if "aligned" in fusion.details:
@@ -172,6 +175,19 @@ def network_summary(fusion: NetworkFusion) -> str:
     lines += [f"note: {printable(note)}" for note in fusion.details["notes"][:_FEW]]
     lines += _repairs(fusion)
     return "\n".join(lines)
+
+
+def _posteriors(fusion: BayesianFusion) -> list[str]:
+    """Return how many sites have the fused units, and how far posteriors came together."""
+    found: Mapping[str, Any] = fusion.details
+    lines = []
+    for group, facts in list(found.get("groups", {}).items())[:_FEW]:
+        counts = [f"{count} of {counted(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
+        lines.append(f"group {printable(group)}: {', '.join(counts[:_FEW])}")
+    if "distance_after" in found:
+        before, after = found["distance_before"], found["distance_after"]
+        lines.append(f"distance of posteriors ({found['metric']}): {before:.6g} -> {after:.6g}")
+    return lines
 
 
 _TOLD = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
@@ -191,17 +207,22 @@ def _quality_table(fusion: NetworkFusion) -> list[str]:
         own = [one.network.units[name] for one in fusion.inputs]
         spread = f"{own[0]}" if len(set(own)) == 1 else f"{min(own)}-{max(own)}"
         before = "" if quality.before is None else f"{quality.before:.3f} -> "
-        rows.append(
-            (printable(name), spread, str(quality.units), str(quality.shared), f"{before}{quality.distance:.3f}")
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        distance = f"{before}{quality.distance:.3f}" if _comparable(fusion, name) else ""
+        rows.append((printable(name), spread, str(quality.units), str(quality.shared), distance))
+    shown = 5 if any(row[4] for row in rows[1:]) else 4
+    widths = [max(len(row[column]) for row in rows) for column in range(shown)]
     lines = [
         f"  {row[0]:{widths[0]}}  "
-        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:shown], widths[1:], strict=True))
         for row in rows
     ]
     more = len(fusion.groups) - _FEW
     return [*lines, f"  and {more} more groups"] if more > 0 else lines
+
+
+def _comparable(fusion: NetworkFusion, group: str) -> bool:
+    """Return whether distances mean something: not of posteriors that lack units, whose deviation there is not zero."""
+    return not isinstance(fusion, BayesianFusion) or all(moves[group].owned.all() for moves in fusion.transports)
 
 
 def _repairs(fusion: NetworkFusion) -> list[str]:

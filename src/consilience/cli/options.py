@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from consilience.errors import InputError, OptionError
-from consilience.io.network_file import file_kind
+from consilience.cli.kinds import Kind, have_symmetry, kind_of_models
+from consilience.errors import OptionError
 from consilience.io.recipe import Recipe, parse_yaml, read_recipe
 from consilience.methods import needs_no_symmetry
 from consilience.models.gathered import UnprovedSymmetryWarning
@@ -20,17 +20,6 @@ from consilience.models.gathered import UnprovedSymmetryWarning
 Command = Callable[..., None]
 _RESERVED = {"models", "weights", "rng", "engine", "progress", "samples", "method", "module", "example", "symmetry"}
 _RESERVED |= {"target", "target_widths", "inputs", "reference", "fishers"}
-
-_NETWORKS = {
-    "module": "--module",
-    "example": "--example",
-    "symmetry": "--symmetry",
-    "target": "--target",
-    "target_widths": "--target-width",
-    "inputs": "--inputs",
-    "reference": "--reference",
-}
-"""Keys of a recipe that are for networks, and how the command line has them."""
 
 
 def module_option(required: bool = False) -> Callable[[Command], Command]:
@@ -78,16 +67,14 @@ def fusion_options(command: Command) -> Command:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is to be fused and how."""
+    """What is to be fused, of which kind it is, and how."""
 
     recipe: Recipe
-    networks: bool
+    kind: Kind
 
     def arguments(self) -> dict[str, Any]:
         """Return what the library is told of networks, modules imported and files read."""
-        if not self.networks:
-            return {}
-        return _arguments(self.recipe)
+        return {} if self.kind == "posteriors" else _arguments(self.recipe)
 
 
 def plan_of(
@@ -133,7 +120,7 @@ def plan_of(
     merged = plan.model_copy(update=update)
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
-    return Plan(merged, _are_networks(merged))
+    return Plan(merged, kind_of_models(merged))
 
 
 def _settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -161,45 +148,6 @@ def _widths(texts: Sequence[str]) -> dict[str, int]:
     return widths
 
 
-def _are_networks(plan: Recipe) -> bool:
-    """Return whether the models are networks, and refuse files and options that do not go together."""
-    told = [option for name, option in _NETWORKS.items() if getattr(plan, name) is not None]
-    kinds: dict[str, str] = {}
-    unreadable: list[str] = []
-    for model in plan.models:
-        try:
-            kinds[model] = file_kind(Path(model))
-        except InputError as error:  # for posteriors, their reader says it better
-            unreadable += error.problems
-    if "network" in kinds.values():
-        return True
-    plain = [model for model, kind in kinds.items() if kind == "checkpoint"]
-    if "posterior" in kinds.values():
-        if told and not plain:
-            raise OptionError(f"{', '.join(told)}: for networks only, and {plan.models[0]} is a posterior file")
-        return bool(told)
-    if not plain:
-        if told:
-            raise InputError(unreadable)
-        if "fisher" in kinds.values():
-            raise InputError(
-                [*unreadable, *(f"{one}: {_INFORMATION}" for one, kind in kinds.items() if kind == "fisher")]
-            )
-        return False
-    informed = plan.method is None and "fisher" in kinds.values()
-    if plan.module is None and plan.symmetry is None and not informed and not needs_no_symmetry(plan.method):
-        raise InputError([*unreadable, *(f"{model}: {_PLAIN}" for model in plain)])
-    return True
-
-
-_INFORMATION = "is Fisher information of a network; give the networks too"
-
-_PLAIN = (
-    "is a plain checkpoint, which says nothing of which axes move together; give --symmetry FILE, or "
-    "--module PKG.MOD:CALLABLE with --example SHAPE (or write it with consilience.save)"
-)
-
-
 def _arguments(plan: Recipe) -> dict[str, Any]:
     """Return arguments of ``fuse`` for networks."""
     from consilience.cli.modules import import_module, make_example  # here, since networks only need them
@@ -217,26 +165,13 @@ def _arguments(plan: Recipe) -> dict[str, Any]:
         found["module"] = module
         if plan.example is not None:
             found["example"] = make_example(plan.example, module)
-        elif plan.symmetry is None and not needs_no_symmetry(plan.method) and not _symmetries(plan.models):
+        elif plan.symmetry is None and not needs_no_symmetry(plan.method) and not have_symmetry(plan.models):
             raise OptionError(f"--module {plan.module}: needs --example SHAPE to find which axes move together")
         if plan.inputs is not None:
             found["inputs"] = read_inputs(Path(plan.inputs), module)
     if plan.target is not None:
         found["target"] = import_module(plan.target, "--target")
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _symmetries(models: Sequence[str]) -> bool:
-    """Return whether any of the files says which axes move together."""
-    from consilience.io.network_file import read_network_summary
-
-    for model in models:
-        try:
-            if read_network_summary(Path(model)).symmetry is not None:
-                return True
-        except InputError:  # said by whoever reads it whole
-            continue
-    return False
 
 
 @contextmanager

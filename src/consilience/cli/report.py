@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -62,10 +63,11 @@ def report(
     refuse_report(output, (fused, *sites))
     refuse_report(output, data, "data")
     refuse_report(output, (*barriers, *planes), "curves")
-    if _is_network(fused):
+    kind = _kind(fused)
+    if kind in ("network", "bayesian"):
         if data or truth is not None:
             raise OptionError("--data, --truth: for statistical models, and this is a network; see --barrier")
-        _write_network_page(output, fused, sites, _by_name(barriers) or {}, _by_name(planes) or {})
+        _write_network_page(output, fused, kind, sites, _by_name(barriers) or {}, _by_name(planes) or {})
     elif barriers or planes:
         raise OptionError(f"--barrier, --plane: for networks only, and {fused} is none")
     else:
@@ -74,30 +76,37 @@ def report(
         click.echo(f"wrote {output}")
 
 
-def _is_network(file: Path) -> bool:
+def _kind(file: Path) -> str:
     try:
-        return file_kind(file) == "network"
+        return file_kind(file)
     except InputError:  # said better by whoever reads it
-        return False
+        return ""
 
 
 def _write_network_page(
-    output: Path, fused: Path, sites: tuple[Path, ...], barriers: Mapping[str, Path], planes: Mapping[str, Path]
+    output: Path,
+    fused: Path,
+    kind: str,
+    sites: tuple[Path, ...],
+    barriers: Mapping[str, Path],
+    planes: Mapping[str, Path],
 ) -> None:
-    """Write the page about a fused network."""
-    from consilience.report.network_files import network_content_of_files  # here, as above
+    """Write the page about a fused network, a Bayesian one or another."""
+    from consilience.report.bayesian_files import bayesian_content_of_files  # here, as above
+    from consilience.report.bayesian_page import write_bayesian_content
+    from consilience.report.network_files import network_content_of_files
     from consilience.report.network_page import write_network_content
 
-    content = network_content_of_files(fused, sites)
+    shown: dict[str, Any] = {}
     if barriers or planes:
         from consilience.landscape import Barrier, Plane  # here, since they need torch
 
-        content = replace(
-            content,
-            barriers={name: Barrier.load(path) for name, path in barriers.items()},
-            planes={name: Plane.load(path) for name, path in planes.items()},
-        )
-    write_network_content(output, content)
+        shown["barriers"] = {name: Barrier.load(path) for name, path in barriers.items()}
+        shown["planes"] = {name: Plane.load(path) for name, path in planes.items()}
+    if kind == "bayesian":
+        write_bayesian_content(output, replace(bayesian_content_of_files(fused, sites), **shown))
+    else:
+        write_network_content(output, replace(network_content_of_files(fused, sites), **shown))
 
 
 def _by_name(files: tuple[Path, ...]) -> dict[str, Path] | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.checks import Labels
 from consilience.errors import ConsilienceError, InputError, OptionError, UnsupportedError
+from consilience.evaluation.bayesian import are_bayesian, evaluate_bayesian
 from consilience.evaluation.network_result import NetworkEvaluation
 from consilience.evaluation.networks import are_networks, evaluate_networks
 from consilience.evaluation.paired import paired_difference
@@ -58,7 +59,9 @@ def evaluate(
     A fused topic model may have words that the site has not; it is asked how well it predicts words that both know. An
     ensemble's score is that of the mean of what its models predict, so there is one where scores are log densities.
 
-    Networks that classify: accuracy, and cross-entropy in nats; the paired difference is that of the accuracy.
+    Networks that classify: accuracy, and cross-entropy in nats; the paired difference is that of the accuracy. For
+    Bayesian ones also the entropy of the predictive probabilities, means over samples of the weights, and the expected
+    calibration error; their cross-entropy is minus the log likelihood of these probabilities.
 
     Use data that neither model was trained on: scores on a model's own training data favour that model.
 
@@ -101,6 +104,8 @@ def evaluate(
     >>> evaluation.better, evaluation.fused_usage
     ('fused', array([50, 50, 50]))
     """
+    if are_bayesian(fused, own):
+        return evaluate_bayesian(fused, own, data, labels, module)
     if are_networks(fused, own, module is not None):
         return evaluate_networks(fused, own, data, labels, module)
     if module is not None:

@@ -11,9 +11,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import FileFormatError, InputError, OptionError
-from consilience.evaluation.network_result import ClassScore, NetworkEvaluation
-from consilience.evaluation.paired import paired_difference
-from consilience.evaluation.result import Score
+from consilience.evaluation.network_result import NetworkEvaluation, compared
 from consilience.io.csv_file import read_csv
 from consilience.io.network_file import file_kind, read_network
 from consilience.io.numpy_file import read_array
@@ -31,11 +29,6 @@ if TYPE_CHECKING:
 
 _BATCH = 1024
 _FEW = 5
-
-FEW_ROWS = 50
-"""Fewer rows than this give an interval that is easily too narrow."""
-
-_HELD_OUT = "use data that neither network was trained on; scores on a network's own training data favour that network"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,37 +65,26 @@ def evaluate_networks(fused: Any, own: Any, data: Any, labels: Any, module: Any)
     OptionError
         For networks of files without a module to load them into.
     """
-    template = module if module is None or is_module(module) or not callable(module) else module()
-    if template is not None and not is_module(template):
-        raise OptionError(f"module: expected a torch module or what makes one, found {type(template).__name__}")
+    template = as_template(module)
     both = [_module(model, role, template) for model, role in ((fused, "the fused model"), (own, "your own model"))]
     name = str(data) if isinstance(data, str | Path) else "data"
     rows = labeled_inputs(data, labels, both[0])
-    outputs = [_log_probabilities(one, rows, name) for one in both]
-    if outputs[0].shape != outputs[1].shape:
-        sizes = [one.shape[1] for one in outputs]
-        raise InputError(f"your own model: has {sizes[1]} classes, expected {sizes[0]} as the fused model")
-    right = [100.0 * (one.argmax(axis=1) == rows.labels) for one in outputs]
-    losses = [-one[np.arange(len(rows.labels)), rows.labels] for one in outputs]
-    ones = np.ones(len(rows.labels))
-    classes = np.unique(rows.labels)
-    notes = [_HELD_OUT]
-    if 1 < len(ones) < FEW_ROWS:
-        notes.append(f"only {len(ones)} rows: the interval is rough")
-    return NetworkEvaluation(
-        scores=(
-            Score("accuracy", "%", True, float(right[0].mean()), float(right[1].mean())),
-            Score("cross-entropy", "nats", False, float(losses[0].mean()), float(losses[1].mean())),
-        ),
-        difference=paired_difference(right[0], right[1], ones),
-        loss_difference=paired_difference(losses[0], losses[1], ones),
-        classes=tuple(
-            ClassScore(int(k), int(np.sum(known)), float(right[0][known].mean()), float(right[1][known].mean()))
-            for k in classes
-            for known in [rows.labels == k]
-        ),
-        notes=tuple(notes),
-    )
+    theirs, mine = (_log_probabilities(one, rows, name) for one in both)
+    return compared(theirs, mine, rows.labels)
+
+
+def as_template(module: Any) -> nn.Module | None:
+    """Return what the user gave as module: one, or what a function makes.
+
+    Raises
+    ------
+    OptionError
+        For anything else.
+    """
+    template = module if module is None or is_module(module) or not callable(module) else module()
+    if template is not None and not is_module(template):
+        raise OptionError(f"module: expected a torch module or what makes one, found {type(template).__name__}")
+    return template
 
 
 def _module(model: Any, role: str, template: nn.Module | None) -> nn.Module:

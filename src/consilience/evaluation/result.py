@@ -24,14 +24,14 @@ class Score:
     unit
         Its unit; empty for a pure number.
     larger_is_better
-        Whether a larger score is a better one.
+        Whether a larger score is a better one; None where it is neither.
     fused, own
         The score of each model.
     """
 
     name: str
     unit: str
-    larger_is_better: bool
+    larger_is_better: bool | None
     fused: float
     own: float
 
@@ -75,13 +75,13 @@ class Evaluation:
     @property
     def better(self) -> str | None:
         """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        return better_of(self.difference, self.scores[0].larger_is_better)
+        return better_of(self.difference, bool(self.scores[0].larger_is_better))
 
     @property
     def verdict(self) -> str:
         """One sentence: which model is better here, and by how much."""
         first = self.scores[0]
-        return verdict_of(self.difference, first.unit, self.observations, first.larger_is_better)
+        return verdict_of(self.difference, first.unit, self.observations, bool(first.larger_is_better))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; what is infinite or not a number is None."""
@@ -138,7 +138,7 @@ def score_lines(scores: Sequence[Score], *more: tuple[str, str, str, str]) -> li
     table = [("", "your own", "fused", "")]
     for score in scores:
         name = f"{score.name}, {score.unit}" if score.unit else score.name
-        direction = "larger is better" if score.larger_is_better else "smaller is better"
+        direction = {True: "larger is better", False: "smaller is better", None: ""}[score.larger_is_better]
         table.append((name, f"{score.own:.4f}", f"{score.fused:.4f}", direction))
     table += more
     widths = [max(len(row[column]) for row in table) for column in range(3)]

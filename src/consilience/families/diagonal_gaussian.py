@@ -53,7 +53,9 @@ class DiagonalGaussian(EvidenceFamily):
     def log_normalizer(self, eta: Array) -> Array:
         """Return sum_d m^2 / (2 v) + log(2 pi v) / 2."""
         linear, precision = self._split(eta)
-        return 0.5 * np.sum(linear**2 / precision + np.log(2.0 * np.pi / precision), axis=1)
+        terms = linear**2 / precision
+        terms -= np.log(precision)
+        return 0.5 * (np.sum(terms, axis=1) + self.dim * np.log(2.0 * np.pi))
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return (m, m^2 + v)."""

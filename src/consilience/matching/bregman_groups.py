@@ -23,7 +23,7 @@ from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.openings import Openings
 from consilience.matching.places import ascend, grow
 
-_NEAR = 8
+_NEAR = 4
 """Groups for which what a newcomer adds is exact."""
 
 
@@ -82,22 +82,28 @@ class BregmanGroups:
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
         """Return by how much each of some groups rises (k, G) when it takes in each of some rows."""
-        mass = groups.sums[:, -2]
-        averages = groups.sums[:, :-2] / mass[:, None]
-        moments = self.family.mean_parameters(averages)
-        single = self._single[rows] @ moments.T.astype(np.float32)  # (k, G)
-        own = np.einsum("gp,gp->g", averages - self._centre, moments) - self.family.log_normalizer(averages)
         weights = self.weights[rows][:, None]
-        divergence = self.pieces[rows, -1][:, None] / weights + own - single  # of the rows from the averages
         price = self.strength * (np.sqrt(groups.mass + 1.0) - np.sqrt(groups.mass))
-        gains: Array = -weights * np.maximum(divergence, 0.0) - price
-        here = np.arange(len(rows))[:, None]
-        count = min(_NEAR, len(mass))
+        gains: Array = -weights * np.maximum(self._divergences(rows, groups), 0.0) - price
+        count = min(_NEAR, len(groups.mass))
         near = np.argpartition(-gains, count - 1, axis=1)[:, :count]
-        joined = groups.sums[near] + self.pieces[rows][:, None, :]
+        used, places = np.unique(near, return_inverse=True)
+        before = self.value(GroupSums(groups.sums[used], groups.mass[used]))
+        joined = groups.sums[near]
+        joined += self.pieces[rows][:, None, :]
         flat = GroupSums(joined.reshape(-1, joined.shape[2]), (groups.mass[near] + 1.0).ravel())
-        gains[here, near] = self.value(flat).reshape(near.shape) - self.value(groups)[near]
+        after = self.value(flat).reshape(near.shape)
+        gains[np.arange(len(rows))[:, None], near] = after - before[places.reshape(near.shape)]
         return gains
+
+    def _divergences(self, rows: Labels, groups: GroupSums) -> Array:
+        """Return the divergences (k, G) of some rows from the averages of groups, in single precision."""
+        averages = (groups.sums[:, :-2] / groups.sums[:, -2:-1]).astype(np.float32)
+        moments = self.family.mean_parameters(averages)
+        crossed = self._single[rows] @ moments.T
+        own = np.einsum("gp,gp->g", averages - self._centre.astype(np.float32), moments)
+        levels = self.pieces[rows, -1] / self.weights[rows]
+        return levels[:, None] + (own - self.family.log_normalizer(averages)).astype(np.float64) - crossed
 
     def total(self, labels: Labels) -> float:
         """Return what a matching with consecutive labels (L,) is worth."""
@@ -106,9 +112,14 @@ class BregmanGroups:
 
 
 def descend_groups(
-    objective: BregmanGroups, order: Labels, rng: np.random.Generator, max_sweeps: int, openings: Openings
+    objective: BregmanGroups,
+    order: Labels,
+    rng: np.random.Generator,
+    max_sweeps: int,
+    openings: Openings,
+    tolerance: float = 0.0,
 ) -> tuple[Labels, list[float], bool]:
-    """Return labels (L,), the objective (9) after each sweep over the sites, and whether the last one changed nothing.
+    """Return labels (L,), the objective (9) after each sweep over the sites, and whether it has settled.
 
     Parameters
     ----------
@@ -122,6 +133,8 @@ def descend_groups(
         Sweeps at most.
     openings
         Bounds the number of groups.
+    tolerance
+        A sweep that lowers the objective by no more than this share is the last.
     """
     labels = grow(objective, order, openings)
     history = [-objective.total(labels)]
@@ -132,4 +145,6 @@ def descend_groups(
             return labels, history, True
         labels = moved
         history.append(value)
+        if history[-2] - value <= tolerance * abs(value):
+            return labels, history, True
     return labels, history, False

@@ -47,6 +47,8 @@ class KLNetworkFusion(NetworkMethod):
         Starts of each group's matching; the lowest objective is kept.
     max_iterations
         Sweeps over the sites at most in one start.
+    tolerance
+        A sweep that lowers the objective by no more than this share is the last.
     outgoing
         "sum": outgoing weights as they are averaged (the paper); a unit that one of J sites has speaks as loudly as one
         that all share, so that logits add up. "share": times n / J for a unit of n sites, so that they average.
@@ -73,6 +75,7 @@ class KLNetworkFusion(NetworkMethod):
     max_units: int | Mapping[str, int] | None = None
     restarts: int = 1
     max_iterations: int = 30
+    tolerance: float = 1e-3
     outgoing: Outgoing = "sum"
     lacking: Lacking = "off"
     prior_variance: float | None = None
@@ -83,6 +86,7 @@ class KLNetworkFusion(NetworkMethod):
         self.require("max_units", all(is_count(one) for one in bounds), "a positive integer, by group or for all")
         self.require("restarts", is_count(self.restarts), "a positive integer")
         self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
+        self.require("tolerance", is_number(self.tolerance), "a number that is not negative")
         self.require("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'")
         self.require("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'")
         prior = self.prior_variance
@@ -98,7 +102,7 @@ class KLNetworkFusion(NetworkMethod):
             For options that networks do not have.
         """
         default, names = KLFusion(), {"max_components": "max_units"}
-        own = ("regularization", "max_components", "restarts", "max_iterations")
+        own = ("regularization", "max_components", "restarts", "max_iterations", "tolerance")
         told = {
             option.name for option in fields(method) if getattr(method, option.name) != getattr(default, option.name)
         }
@@ -191,7 +195,7 @@ class KLNetworkFusion(NetworkMethod):
         largest = np.argsort([-size for size in sizes], kind="stable")
         for start, child in enumerate(rng.spawn(self.restarts)):
             order = largest if start == 0 else child.permutation(len(sizes))
-            found = descend_groups(objective, order, child, self.max_iterations, openings)
+            found = descend_groups(objective, order, child, self.max_iterations, openings, self.tolerance)
             if best is None or found[1][-1] < best[1][-1]:
                 best = found
         assert best is not None  # noqa: S101  (restarts is at least 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from consilience.models.bayesian_network import BayesianNetwork
 from consilience.models.gathered import Gathered, made_template, with_symmetry
 from consilience.models.network_given import GivenNetwork
 from consilience.models.torch_network import module_with
-from consilience.networks.axes import Layout, fixed_axes
+from consilience.networks.axes import Layout, Proof, fixed_axes
 from consilience.networks.gaussian import (
     gaussian_arrays,
     gaussian_symmetry,
@@ -142,7 +142,7 @@ def _read(models: Sequence[Any], module: nn.Module | None) -> list[BayesianNetwo
         name = f"model {number}"
         try:
             if isinstance(model, (str, Path)):
-                given.append(read_bayesian_network(Path(model), module))
+                given.append(_beside(read_bayesian_network(Path(model)), module))
             elif is_bayesian(model):
                 given.append(as_bayesian_network(model, module, name))
             else:
@@ -165,6 +165,15 @@ def _read(models: Sequence[Any], module: nn.Module | None) -> list[BayesianNetwo
     if problems:
         raise InputError(problems)
     return given
+
+
+def _beside(bnn: BayesianNetwork, module: nn.Module | None) -> BayesianNetwork:
+    """Return a network with a module, where that has its widths."""
+    if module is None:
+        return bnn
+    own = {key: tuple(values.shape) for key, values in module.named_parameters()}
+    fits = own == {key: tuple(values.shape) for key, values in bnn.means.items()}
+    return bnn.with_module(module) if fits else bnn
 
 
 def _other_classes(given: Sequence[BayesianNetwork]) -> list[str]:
@@ -203,7 +212,8 @@ def _symmetry(
     if own:
         return own[0]
     if without and example is None:
-        return Symmetry({k: Layout(fixed_axes(tuple(v.shape))) for k, v in given[0].means.items()}, ())
+        still = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in given[0].means.items()}, ())
+        return replace(still, proof=Proof(still.digest, 0.0, 0))  # nothing moves, so there is nothing to prove
     if template is None:
         raise OptionError(
             f"{given[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "

@@ -90,7 +90,7 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     """Return the findings in the ``result`` of a provenance."""
     status = str(result.get("status", "unknown"))
     measure = next((name for name in ("criterion", "cost") if _path(result.get("path"), name)), "")
-    path, heterogeneity = _path(result.get("path"), measure), _by_name(result.get("heterogeneity"))
+    path, heterogeneity = _path(result.get("path"), measure), numbers_by_name(result.get("heterogeneity"))
     outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
     variances = [_finite(result.get(name)) for name in _VARIANCES]
     known = [value**0.5 for value in variances if value is not None and value >= 0]
@@ -147,7 +147,7 @@ def _path(values: object, measure: str) -> tuple[Size, ...]:
     return tuple(sorted(sizes, key=lambda size: size.n_components))
 
 
-def _by_name(values: object) -> tuple[tuple[str, float], ...]:
+def numbers_by_name(values: object) -> tuple[tuple[str, float], ...]:
     """Return (name, number), the largest first, or nothing where anything else is among them."""
     if not isinstance(values, Mapping):
         return ()
@@ -160,7 +160,7 @@ def _vocabulary(values: object) -> Vocabulary | None:
     size = _finite(values.get("size")) if isinstance(values, Mapping) else None
     if not isinstance(values, Mapping) or size is None or size != int(size):
         return None
-    return Vocabulary(int(size), _by_name(values.get("missing")), _by_name(values.get("apart")))
+    return Vocabulary(int(size), numbers_by_name(values.get("missing")), numbers_by_name(values.get("apart")))
 
 
 def _outliers(values: object) -> tuple[tuple[str, str], ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from consilience.methods.network_method import NetworkMethod
 from consilience.methods.network_methods import NETWORK_METHODS
 from consilience.networks.symmetry import Symmetry
 from consilience.report.findings import Findings, findings_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from consilience.landscape.barrier import Barrier
     from consilience.landscape.plane import Plane
 
-_SHOWN_ELSEWHERE = ("units", "notes", "proved", "refit", "repaired", "starts", "groups")
+_SHOWN_ELSEWHERE = ("units", "notes", "proved", "refit", "repaired", "starts", "groups", "distances")
 _PAGE_HAS = 2_000  # steps of a history that a figure can show
 
 
@@ -132,6 +133,14 @@ class NetworkContent:
         Whether this was read from files, which do not hold who is who.
     """
 
+    noun: ClassVar[str] = "network"
+    each: ClassVar[str] = ""
+    methods: ClassVar[tuple[type[NetworkMethod], ...]] = NETWORK_METHODS
+    distance_is: ClassVar[str] = (
+        "The weighted mean squared distance of the models from their average, over all arrays that touch the group, as "
+        "a share of their mean square"
+    )
+
     method: str
     options: tuple[tuple[str, Any], ...]
     seed: int | None
@@ -153,7 +162,7 @@ class NetworkContent:
     @property
     def summary(self) -> str:
         """The method in a line; empty for one this library does not have."""
-        return next((kind.summary for kind in NETWORK_METHODS if kind.name == self.method), "")
+        return next((kind.summary for kind in self.methods if kind.name == self.method), "")
 
     @property
     def units(self) -> int:

@@ -6,7 +6,7 @@ The file says how it was made, not who became whom: distances after matching and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,7 +60,9 @@ class _Provenance(BaseModel):
     versions: dict[str, str]
 
 
-def network_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> NetworkContent:
+def network_content_of_files(
+    fused: Path, sites: Sequence[Path] = (), read: Callable[[Path], NetworkFile] = read_network
+) -> NetworkContent:
     """Return what the report shows of a fused network file.
 
     Parameters
@@ -70,6 +72,8 @@ def network_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> Network
     sites
         Files of networks that it was made from, in any order, not necessarily all; each is known by its SHA-256. With
         all of them the page also shows how far apart they are as they stand.
+    read
+        How each of these files is read.
 
     Raises
     ------
@@ -78,7 +82,7 @@ def network_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> Network
     InputError
         Listing the sites that the fused file was not made from.
     """
-    file = read_network(fused)
+    file = read(fused)
     if file.provenance is None:
         raise FileFormatError(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
@@ -87,7 +91,7 @@ def network_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> Network
     names = short_names([one.name for one in made.inputs])
     order = sorted(range(len(names)), key=lambda i: (natural_key(made.inputs[i].name), str(made.inputs[i].sha256)))
     inputs, names = [made.inputs[i] for i in order], [names[i] for i in order]
-    known = _sites(fused, file, inputs, sites)
+    known = _sites(fused, file, inputs, sites, read)
     weights = [one.weight for one in inputs]
     needs_repair = made.result.get("repaired") is None and any(key.endswith("running_var") for key in file.arrays)
     findings, told = findings_and_told(made.result, file.symmetry, needs_repair, side_by_side=False)
@@ -120,7 +124,11 @@ def network_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> Network
 
 
 def _sites(
-    fused: Path, file: NetworkFile, inputs: Sequence[_Input], sites: Sequence[Path]
+    fused: Path,
+    file: NetworkFile,
+    inputs: Sequence[_Input],
+    sites: Sequence[Path],
+    read: Callable[[Path], NetworkFile],
 ) -> list[NetworkFile | Network | None]:
     """Return the network of every input whose file was given: with the symmetry, where the fused file has one."""
     place = {one.sha256: i for i, one in enumerate(inputs) if one.sha256 is not None}
@@ -141,8 +149,8 @@ def _sites(
             elif place[digest] in given:
                 problems.append(f"{site}: is the same file as {given[place[digest]]}; leave one out")
             else:
-                read = read_network(site)
-                found[place[digest]] = read if file.symmetry is None else Network(read.arrays, file.symmetry, str(site))
+                one = read(site)
+                found[place[digest]] = one if file.symmetry is None else Network(one.arrays, file.symmetry, str(site))
                 given[place[digest]] = site
         except InputError as error:
             problems += error.problems

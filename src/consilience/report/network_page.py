@@ -34,11 +34,16 @@ def write_network_content(path: Path, content: NetworkContent) -> None:
     write_bytes(path, render_network(content).encode("utf-8"))
 
 
-def render_network(content: NetworkContent) -> str:
-    """Return the report as HTML; the same content gives the same text."""
+def render_network(
+    content: NetworkContent,
+    template: str = "network.html.j2",
+    styles: tuple[str, ...] = ("report.css", "network.css"),
+    **more: Any,
+) -> str:
+    """Return the report as HTML; the same content gives the same text. `more` is what another template shows."""
     return fill(
-        "network.html.j2",
-        ("report.css", "network.css"),
+        template,
+        styles,
         content=content,
         findings=content.findings,
         told=content.told,
@@ -49,6 +54,7 @@ def render_network(content: NetworkContent) -> str:
         most_planes=PLANES_AT_MOST,
         legend=share_legend(),
         meanings={},
+        **more,
     )
 
 
