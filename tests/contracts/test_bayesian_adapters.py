@@ -104,6 +104,7 @@ def drawn_by_pyro(model, guide):
     return logits["_RETURN"].softmax(dim=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pyro_seed")
 @pytest.mark.parametrize("kind", [AutoDiagonalNormal, AutoNormal])
 def test_a_guide_of_pyro_predicts_as_the_network_that_it_becomes_and_so_does_one_that_is_written(kind):
@@ -266,6 +267,7 @@ class DiagLLLaplace(LLLaplace, DiagLaplace):
     __module__ = "laplace.lllaplace"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "prior"),
     [
@@ -414,6 +416,7 @@ LIBRARIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "options", "plain", "prior"), LIBRARIES, ids=["bayesian-torch", "blitz"])
 def test_layers_with_rho_predict_as_the_network_that_they_become_and_so_do_written_ones(make, options, plain, prior):
     model = make(**options)

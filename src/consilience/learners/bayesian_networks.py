@@ -217,7 +217,8 @@ class HorseshoeBNN(VariationalBNN):
     learning_rate
         Of Adam; it falls to zero along a cosine.
     estimator
-        ``"local"`` draws what units receive, for every observation; ``"weights"`` draws weights, for every batch.
+        ``"local"`` draws what the units of linear layers receive, for every observation, which trains with less noise;
+        ``"weights"`` draws weights, for every batch, as other layers always do.
     deviation
         First standard deviation of every weight.
     logit_adjustment

@@ -1,13 +1,14 @@
 """Layers whose weights are independent Gaussians: mean-field variational inference in any torch module.
 
-Two estimators of the expected log likelihood. With the *local* one, linear layers and convolutions draw what their
-units receive instead of their weights,
+Two estimators of the expected log likelihood. With the *local* one, linear layers draw what their units receive instead
+of their weights,
 
     z = W x ~ N(x M, x^2 S^2),
 
 another draw for every observation (Kingma, Salimans, Welling 2015): the same expectation with less variance. With
-*weights*, one draw theta = m + s eps serves the whole batch, (9) and (10) of the appendix of Rossi et al. 2023; layers
-of any other kind always do that.
+*weights*, one draw theta = m + s eps serves the whole batch, (9) and (10) of the appendix of Rossi et al. 2023. Where an
+observation meets the same weights several times, in convolutions and in linear layers along a sequence, what units
+receive is correlated, which independent draws would miss: such layers, and those of any other kind, draw weights.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class VariationalLayer(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the layer's answer to a batch, drawn."""
         scale = None if self.scales is None else self.scales()
-        if self.estimator == "local" and isinstance(self.layer, WEIGHTED):
+        if self.estimator == "local" and isinstance(self.layer, nn.Linear) and inputs.ndim == 2:
             return self._received(inputs, scale)
         deviations = self.deviations()
         drawn = {name: mean + deviations[name] * torch.randn_like(mean) for name, mean in self.means.items()}

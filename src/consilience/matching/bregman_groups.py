@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +99,7 @@ class BregmanGroups:
 
     def _divergences(self, rows: Labels, groups: GroupSums) -> Array:
         """Return the divergences (k, G) of some rows from the averages of groups, in single precision."""
-        averages = (groups.sums[:, :-2] / groups.sums[:, -2:-1]).astype(np.float32)
+        averages: Any = (groups.sums[:, :-2] / groups.sums[:, -2:-1]).astype(np.float32)
         moments = self.family.mean_parameters(averages)
         crossed = self._single[rows] @ moments.T
         own = np.einsum("gp,gp->g", averages - self._centre.astype(np.float32), moments)

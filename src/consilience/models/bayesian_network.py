@@ -92,7 +92,7 @@ class BayesianNetwork:
             object.__setattr__(self, what, {k: v.detach() if hasattr(v, "detach") else v for k, v in values.items()})
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(str(one) for one in self.classes))
-        problems = self._names() or [*self._shapes(), *self._numbers()]
+        problems = [*self._names(), *self._shapes(), *self._numbers()]
         problems += self._prior()
         if problems:
             raise InputError(problems)
@@ -119,7 +119,7 @@ class BayesianNetwork:
             f"{self.name}: {key}: the variance has shape {tuple(self.variances[key].shape)}, the mean "
             f"{tuple(values.shape)}; give one variance for every weight"
             for key, values in self.means.items()
-            if tuple(values.shape) != tuple(self.variances[key].shape)
+            if key in self.variances and tuple(values.shape) != tuple(self.variances[key].shape)
         ]
         return found + [
             f"{self.name}: {key}: the mean has shape {tuple(values.shape)}, the module's parameter {own[key]}"
@@ -131,13 +131,11 @@ class BayesianNetwork:
         arrays = {f"mean of {k}": v for k, v in self.means.items()}
         arrays |= {f"variance of {k}": v for k, v in self.variances.items()}
         found = [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays.items() if not is_floating(v)]
-        found = found or not_finite(arrays, self.name)
-        if found:
-            return found
-        return [
+        found += not_finite({key: values for key, values in arrays.items() if is_floating(values)}, self.name)
+        return found + [
             f"{self.name}: {key} has variances that are not positive, smallest {float(values.min()):.3g}; {_REMEDY}"
             for key, values in self.variances.items()
-            if 0 not in values.shape and not float(values.min()) > 0
+            if 0 not in values.shape and float(values.min()) <= 0
         ]
 
     def _prior(self) -> list[str]:
