@@ -97,7 +97,7 @@ def cached(
         bnn, facts = fitted(x, y, seed, told)
         cs.save(bnn, path)
         side.write_text(json.dumps({**facts, "options": {**BASE, **told}, "seed": seed}))
-        print(name, {key: facts[key] for key in ("seconds", "elbo")}, flush=True)
+        sys.stdout.write(f"{name}: {facts['seconds']:.0f} s\n")
     loaded = cs.load(path)
     return loaded.with_module(architecture(int(loaded.means["0.bias"].shape[0]))), json.loads(side.read_text())
 
@@ -127,7 +127,7 @@ def select() -> None:
             counts.append(len(held))
         value = float(np.average(values, weights=counts))
         results.append({"options": dict(options), "validation_log_likelihood": value, "sites": values})
-        print(options, round(value, 4), flush=True)
+        sys.stdout.write(f"{options} {value:.4f}\n")
         CACHE.mkdir(parents=True, exist_ok=True)
         (CACHE / "selection.json").write_text(json.dumps(results))
 

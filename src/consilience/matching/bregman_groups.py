@@ -27,6 +27,8 @@ from consilience.matching.places import ascend, grow
 _NEAR = 4
 """Groups for which what a newcomer adds is exact."""
 
+_ROWS = 32
+
 
 @dataclass(frozen=True, eq=False)
 class BregmanGroups:
@@ -83,6 +85,8 @@ class BregmanGroups:
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
         """Return by how much each of some groups rises (k, G) when it takes in each of some rows."""
+        if not groups.mass.size:
+            return np.zeros((len(rows), 0))
         weights = self.weights[rows][:, None]
         price = self.strength * (np.sqrt(groups.mass + 1.0) - np.sqrt(groups.mass))
         gains: Array = -weights * np.maximum(self._divergences(rows, groups), 0.0) - price
@@ -90,10 +94,13 @@ class BregmanGroups:
         near = np.argpartition(-gains, count - 1, axis=1)[:, :count]
         used, places = np.unique(near, return_inverse=True)
         before = self.value(GroupSums(groups.sums[used], groups.mass[used]))
-        joined = groups.sums[near]
-        joined += self.pieces[rows][:, None, :]
-        flat = GroupSums(joined.reshape(-1, joined.shape[2]), (groups.mass[near] + 1.0).ravel())
-        after = self.value(flat).reshape(near.shape)
+        after = np.empty(near.shape)
+        for start in range(0, len(rows), _ROWS):  # so few that sums stay in the processor's cache
+            part = slice(start, start + _ROWS)
+            joined = groups.sums[near[part]]
+            joined += self.pieces[rows[part]][:, None, :]
+            flat = GroupSums(joined.reshape(-1, joined.shape[2]), (groups.mass[near[part]] + 1.0).ravel())
+            after[part] = self.value(flat).reshape(-1, count)
         gains[np.arange(len(rows))[:, None], near] = after - before[places.reshape(near.shape)]
         return gains
 

@@ -213,7 +213,7 @@ def _symmetry(
         return own[0]
     if without and example is None:
         still = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in given[0].means.items()}, ())
-        return replace(still, proof=Proof(still.digest, 0.0, 0))  # nothing moves, so there is nothing to prove
+        return replace(still, proof=Proof(still.digest, 0.0, 1))  # nothing moves, so there is nothing to prove
     if template is None:
         raise OptionError(
             f"{given[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
