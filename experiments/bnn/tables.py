@@ -173,7 +173,21 @@ def adjustment_table() -> str:
     return _text(columns, rows)
 
 
+def time_table() -> str:
+    """Return the time of KL-fusion of networks beside that of a direct implementation."""
+    path = Path(__file__).parents[2] / "benchmarks/kl_networks.json"
+    rows = json.loads(path.read_text())["networks"]["results"]
+    shown = ("seconds", "direct", "ratio", "published", "ratio_published", "units", "sweeps")
+    columns = ["seed", "seconds", "direct, as many sweeps", "ratio", "direct, ten iterations", "ratio", *shown[-2:]]
+    cells = [
+        [str(one["seed"]), *(f"{one[key]:.2f}" if key == "seconds" else f"{one[key]:.0f}" for key in shown)]
+        for one in rows
+    ]
+    return _text(columns, cells)
+
+
 TABLES = {
+    "bnn-time": time_table,
     "bnn-scores": scores_table,
     "bnn-differences": differences_table,
     "bnn-outside": outside_table,

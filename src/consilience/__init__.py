@@ -5,9 +5,21 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from consilience import families, learners
-from consilience.api import barrier, check, fisher, fuse, load, permute, plane, repair, save, symmetry
+from consilience.api import (
+    barrier,
+    check,
+    fisher,
+    fuse,
+    load,
+    permute,
+    plane,
+    predictive_barrier,
+    repair,
+    save,
+    symmetry,
+)
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
-from consilience.evaluation import Evaluation, evaluate
+from consilience.evaluation import Evaluation, PredictiveScores, evaluate, predictive_scores
 from consilience.families.posterior import Attached, Features, Posterior
 from consilience.matching import Matching
 from consilience.methods import (
@@ -21,9 +33,11 @@ from consilience.methods import (
     FisherMerging,
     GromovFusion,
     KLFusion,
+    KLNetworkFusion,
     KMeans,
     NetworkAverage,
     OTFusion,
+    PosteriorAlignment,
     PredictionEnsemble,
     ReBasin,
     SelfSupervisedFisher,
@@ -31,11 +45,13 @@ from consilience.methods import (
     WassersteinFusion,
 )
 from consilience.models import describe, rebuild
+from consilience.models.bayesian_adapters import as_bayesian_network, written_like
+from consilience.models.bayesian_network import BayesianNetwork
 from consilience.models.gathered import UnprovedSymmetryWarning
 from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry import Symmetry
-from consilience.result import Fusion, NetworkFusion, PosteriorFusion
+from consilience.result import BayesianFusion, Fusion, NetworkFusion, PosteriorFusion
 
 __version__ = version("consilience")
 
@@ -44,6 +60,8 @@ __all__ = [
     "SPAHM",
     "Attached",
     "Average",
+    "BayesianFusion",
+    "BayesianNetwork",
     "Concatenate",
     "Consensus",
     "ConsilienceError",
@@ -58,6 +76,7 @@ __all__ = [
     "GromovFusion",
     "InputError",
     "KLFusion",
+    "KLNetworkFusion",
     "KMeans",
     "Matching",
     "Network",
@@ -66,8 +85,10 @@ __all__ = [
     "OTFusion",
     "OptionError",
     "Posterior",
+    "PosteriorAlignment",
     "PosteriorFusion",
     "PredictionEnsemble",
+    "PredictiveScores",
     "ReBasin",
     "SelfSupervisedFisher",
     "Status",
@@ -76,6 +97,7 @@ __all__ = [
     "UnsupportedError",
     "WassersteinFusion",
     "__version__",
+    "as_bayesian_network",
     "barrier",
     "check",
     "describe",
@@ -87,8 +109,11 @@ __all__ = [
     "load",
     "permute",
     "plane",
+    "predictive_barrier",
+    "predictive_scores",
     "rebuild",
     "repair",
     "save",
     "symmetry",
+    "written_like",
 ]

@@ -1,4 +1,4 @@
-"""The public functions barrier, plane and repair: what lies between networks, and what averaging them did."""
+"""The public functions for what lies between networks, and for repairing what averaging them did."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.models.torch_network import arrays_of_module, is_module, like, module_with
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from consilience.landscape import Barrier, Plane
+    from consilience.landscape.predictive_barrier import PredictiveBarrier
+    from consilience.models.bayesian_network import BayesianNetwork
 
 _MADE_UP, _MADE_UP_SEQUENCES, _MADE_UP_IMAGES = 5000, 2000, 1000
 """Inputs made up to fit layers on; the more steps or patches one has, the fewer do. More gained nothing."""
@@ -72,6 +75,48 @@ def plane(net_a: nn.Module, net_b: nn.Module, net_c: nn.Module, evaluate: Any, *
     from consilience.landscape import plane as through
 
     return through(net_a, net_b, net_c, evaluate, **options)
+
+
+def predictive_barrier(
+    bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, inputs: Any, labels: ArrayLike, **options: Any
+) -> PredictiveBarrier:
+    """Return how high the way is between two Bayesian networks: see `consilience.landscape.predictive_barrier`.
+
+    Parameters
+    ----------
+    bnn_a, bnn_b
+        Posteriors of one architecture and width; after alignment, say ``fusion.aligned_models``.
+    inputs
+        Tensor or array (n, ...), as the module takes them.
+    labels
+        Class of each (n,), whole numbers from 0.
+    **options
+        ``path`` ("wasserstein", "natural" or "mixture"), ``points``, ``samples``, ``rng``, ``batch_size`` and
+        ``repeats``.
+
+    Raises
+    ------
+    InputError
+        For networks of different architectures or widths, and labels that are no classes.
+    OptionError
+        For a path that does not exist, or counts that are none.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from consilience import BayesianNetwork
+    >>> net = torch.nn.Linear(1, 2, bias=False)
+    >>> a, b = (
+    ...     BayesianNetwork(net, {"weight": torch.tensor([[w], [-w]])}, {"weight": torch.full((2, 1), 0.01)})
+    ...     for w in (1.0, 3.0)
+    ... )
+    >>> curve = predictive_barrier(a, b, np.array([[1.0], [-1.0]], np.float32), [0, 1], points=3, samples=64)
+    >>> curve.t.tolist(), list(curve.values), curve.height()
+    ([0.0, 0.5, 1.0], ['loss', 'error', 'expected_loss'], 0.0)
+    """
+    from consilience.landscape.predictive_barrier import predictive_barrier as between
+
+    return between(bnn_a, bnn_b, inputs, labels, **options)
 
 
 def repair(

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,9 +31,6 @@ from consilience.models.network_given import GivenNetwork, gather_networks
 from consilience.models.network_information import gather_information, without_information
 from consilience.networks.information import FisherInformation
 from consilience.result.networks import NetworkFusion, NetworkInput
-
-if TYPE_CHECKING:
-    pass
 
 
 def fuse_networks(

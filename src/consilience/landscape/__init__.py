@@ -10,6 +10,8 @@ from consilience.landscape.evaluation import BatchedEvaluation, Classification
 from consilience.landscape.moments import Moments, layer_moments
 from consilience.landscape.parameters import Layout, interpolate
 from consilience.landscape.plane import Marker, Plane, plane
+from consilience.landscape.posterior_paths import posterior_between
+from consilience.landscape.predictive_barrier import PredictiveBarrier, predictive_barrier
 from consilience.landscape.refit import refit
 from consilience.landscape.regression import regmean
 from consilience.landscape.repair import Repaired, repair, repair_from_moments
@@ -28,6 +30,7 @@ __all__ = [
     "Moments",
     "OneHiddenLayer",
     "Plane",
+    "PredictiveBarrier",
     "Repaired",
     "barrier",
     "barrier_matrix",
@@ -37,6 +40,8 @@ __all__ = [
     "layer_distances",
     "layer_moments",
     "plane",
+    "posterior_between",
+    "predictive_barrier",
     "reestimate_batch_norm",
     "refit",
     "regmean",

@@ -32,7 +32,8 @@ class FittedBNN:
     posterior
         The network with a Gaussian for each weight.
     history
-        The bound in nats after each epoch (epochs,), its likelihood averaged over the epoch's mini-batches.
+        The bound in nats after each epoch (epochs,), its likelihood averaged over the epoch's mini-batches; of the
+        parameters as they are climbed, also where a running average of them is returned.
     scales
         By layer, the posterior mean scale of every unit (units,); empty without horseshoe.
     """
@@ -88,6 +89,7 @@ class VariationalBNN(ABC):
 
     def __post_init__(self) -> None:
         hidden: Any = self.hidden
+        seed: Any = self.seed
         for option, valid, expected in (
             ("hidden", isinstance(hidden, (tuple, list)) and all(map(is_count, hidden)), "a tuple of widths"),
             ("epochs", is_count(self.epochs), "a positive integer"),
@@ -96,6 +98,7 @@ class VariationalBNN(ABC):
             ("estimator", self.estimator in ("local", "weights"), "'local' or 'weights'"),
             ("deviation", is_number(self.deviation) and self.deviation > 0, "a positive number"),
             ("temperature", is_number(self.temperature), "a number that is not negative"),
+            ("seed", isinstance(seed, int) and 0 <= seed < 2**63, "a whole number from 0"),
             ("annealing", self.annealing == 0 or is_count(self.annealing), "a number of epochs"),
             (
                 "averaging",
@@ -203,13 +206,14 @@ class HorseshoeBNN(VariationalBNN):
         How weights become independent Gaussians: ``"means"`` takes scales at their posterior means (the paper);
         ``"moments"`` matches mean and variance of the products, which also counts what is not known of the scales.
     prune
-        Units whose scale is below this share of the largest of their layer are taken out of the network; None keeps
-        all, their variances no smaller than 1e-8 of their layer's median.
+        Units whose scale is below this share of the largest of their layer are taken out of the network, where nothing
+        but layers with scales makes them; right for activations that are zero at zero. None keeps all, their variances
+        no smaller than 1e-8 of what is usual in their layer.
     hidden
         Widths of the hidden layers of a network of linear layers and ReLU; of no effect with a `module`.
     module
-        A torch module of any architecture instead, with logits (n, classes) for output: every parameter becomes a
-        Gaussian. It is left as it is.
+        A torch module instead, with logits (n, classes) for output: every parameter becomes a Gaussian. Each layer
+        with parameters is called once, with one tensor; weights are not tied. It is left as it is.
     epochs
         Passes over the data.
     batch_size
@@ -269,7 +273,12 @@ class HorseshoeBNN(VariationalBNN):
             ("layer_width", is_number(self.layer_width) and self.layer_width > 0, "a positive number"),
             (
                 "slab",
-                slab is None or (len(slab) == 2 and all(is_number(one) and one > 0 for one in slab)),
+                slab is None
+                or (
+                    isinstance(slab, (tuple, list))
+                    and len(slab) == 2
+                    and all(is_number(one) and one > 0 for one in slab)
+                ),
                 "shape and rate, two positive numbers, or None",
             ),
             ("conversion", self.conversion in ("means", "moments"), "'means' or 'moments'"),

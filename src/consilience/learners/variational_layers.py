@@ -6,8 +6,8 @@ of their weights,
     z = W x ~ N(x M, x^2 S^2),
 
 another draw for every observation (Kingma, Salimans, Welling 2015): the same expectation with less variance. With
-*weights*, one draw theta = m + s eps serves the whole batch, (9) and (10) of the appendix of Rossi et al. 2023. Where an
-observation meets the same weights several times, in convolutions and in linear layers along a sequence, what units
+*weights*, one draw theta = m + s eps serves the whole batch, (9) and (10) of the appendix of Rossi et al. 2023. Where
+an observation meets the same weights several times, in convolutions and in linear layers along a sequence, what units
 receive is correlated, which independent draws would miss: such layers, and those of any other kind, draw weights.
 """
 

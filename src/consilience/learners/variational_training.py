@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from consilience.checks import Array, Labels, is_count
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.learners.horseshoe import LayerScale, Slab, UnitScales
 from consilience.learners.variational_layers import WEIGHTED, VariationalLayer, leaves
 from consilience.methods.base import Progress
-from consilience.models.bayesian_network import BayesianNetwork
+from consilience.models.bayesian_network import BayesianNetwork, as_inputs
 from consilience.models.torch_network import is_module
 from consilience.networks.proof import symmetry as symmetry_of
-from consilience.networks.symmetry import Symmetry
 
 if TYPE_CHECKING:
     from consilience.learners.bayesian_networks import FittedBNN, Prior, VariationalBNN
@@ -30,7 +29,7 @@ _NEVER = -1e4
 """Logarithm of the share of a class that a site never saw."""
 
 _FLOOR = 1e-8
-"""Least variance, as a share of the median of its array: where a unit is switched off, nothing is left of its own."""
+"""Least variance, as a share of the median and mean of its array: of a unit that is switched off nothing is left."""
 
 
 class VariationalModule(nn.Module):
@@ -96,12 +95,15 @@ def fit_network(learner: VariationalBNN, X: Any, y: Any, classes: int | Sequence
 
     count, names = _classes(classes)
     inputs, labels = _data(X, y, count)
-    device = torch.device(learner.device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    device = _device(learner.device)
+    with torch.random.fork_rng():
         torch.manual_seed(learner.seed)
         generator = torch.Generator().manual_seed(learner.seed)
         template = _architecture(learner, inputs, count)
-        model = VariationalModule(copy.deepcopy(template), learner, generator).to(device)
+        inputs = as_inputs(template, inputs)
+        model = VariationalModule(copy.deepcopy(template), learner, generator)
+        _refuse_other_uses(model, inputs[:2])
+        model = model.to(device)
         history = _climb(model, learner, inputs, labels, count, generator, progress)
     means, variances = _gaussians(model, learner.prior.moments)
     scales = {
@@ -127,11 +129,56 @@ def _classes(classes: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]
     raise OptionError(f"classes: expected their number, at least 2, or their names in order, found {classes!r}")
 
 
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, TypeError, AssertionError) as error:  # what torch raises for devices that are not there
+        raise OptionError(f"device: {name!r} is not there: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _refuse_other_uses(model: VariationalModule, inputs: Tensor) -> None:
+    """Raise where a layer is not asked once, with one tensor.
+
+    Raises
+    ------
+    UnsupportedError
+        Naming the layers.
+    """
+    calls = dict.fromkeys(model.layers, 0)
+
+    def count(path: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            calls[path] += 1
+
+        return hook
+
+    hooks = [layer.register_forward_hook(count(path)) for path, layer in model.layers.items()]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    except (TypeError, AttributeError, RuntimeError, ValueError) as error:
+        raise UnsupportedError(
+            "module: its layers cannot draw their weights; every layer with parameters must be called as a layer, with "
+            f"one tensor: {str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if odd := [path for path, times in calls.items() if times != 1]:
+        raise UnsupportedError(
+            f"{', '.join(odd[:3])}: is called {calls[odd[0]]} times for one input, each time with other draws of its "
+            "weights; call every layer once"
+        )
+
+
 def _data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
     """Return inputs and labels as tensors, checked."""
-    inputs = torch.as_tensor(np.asarray(X) if not isinstance(X, Tensor) else X).detach()
-    labels = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).detach()
-    inputs = inputs.to(torch.get_default_dtype()) if inputs.is_floating_point() else inputs.float()
+    try:
+        inputs, labels = (torch.as_tensor(v if isinstance(v, Tensor) else np.asarray(v)).detach() for v in (X, y))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"X, y: expected numbers, classes counted from 0: {error}") from error
     if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels) or len(labels) == 0:
         raise InputError(
             f"X, y: expected (N, ...) inputs and (N,) classes, found {tuple(inputs.shape)} and {tuple(labels.shape)}"
@@ -161,7 +208,7 @@ def _architecture(learner: VariationalBNN, inputs: Tensor, classes: int) -> nn.M
         raise OptionError(f"module: expected a torch module, found {type(learner.module).__name__}")
     module = copy.deepcopy(learner.module).cpu().train()
     with torch.no_grad():
-        answer = copy.deepcopy(module).eval()(inputs[:2])
+        answer = copy.deepcopy(module).eval()(as_inputs(module, inputs[:2]))
     if not isinstance(answer, Tensor) or tuple(answer.shape) != (len(inputs[:2]), classes):
         shape = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise InputError(f"module: expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}")
@@ -194,9 +241,10 @@ def _climb(
         fade = min(1.0, (epoch + 1) / learner.annealing) if learner.annealing else 1.0
         for batch in torch.split(order, learner.batch_size):
             loss = cross_entropy(model(inputs[batch]) + shares, labels[batch])
+            counted = len(batch) * batches / total  # the last batch may be short
             divergence = model.divergence()
             optimizer.zero_grad(set_to_none=True)
-            (loss + fade * learner.temperature * divergence / total).backward()  # type: ignore[no-untyped-call]
+            (counted * loss + fade * learner.temperature * divergence / total).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             step += 1
@@ -239,30 +287,26 @@ def _gaussians(model: VariationalModule, moments: bool) -> tuple[dict[str, Tenso
         for name, mean, variance in layer.gaussians(moments):
             key = f"{path}.{name}" if path else name
             means[key] = mean.cpu()
-            least = max(_FLOOR * float(variance.median()), torch.finfo(variance.dtype).tiny)
+            usual = max(float(variance.median()), float(variance.mean()))
+            least = max(_FLOOR * usual, torch.finfo(variance.dtype).tiny)
             variances[key] = variance.clamp_min(least).cpu()
     return means, variances
 
 
 def _pruned(posterior: BayesianNetwork, scales: Mapping[str, Array], share: float, example: Tensor) -> BayesianNetwork:
-    """Return a network without the units that are switched off in every layer that makes them."""
+    """Return a network without the units that are switched off in every layer that makes them.
+
+    Units that something without a scale makes too, such as a normalisation, all stay.
+    """
     assert posterior.module is not None  # noqa: S101  (narrows the type)
     found = symmetry_of(posterior.module, example)
     kept: dict[str, Labels] = {}
     for name, group in found.by_name.items():
         makers = {
-            place.array.rpartition(".")[0]
-            for place in found.places(name)
-            if place.axis == 0 and place.side == "output" and not _shared_axis(found, place.array)
+            place.array.rpartition(".")[0] for place in found.places(name) if place.axis == 0 and place.side == "output"
         }
         known = [scales[path] for path in makers if path in scales and len(scales[path]) == group.size]
-        if known and group.resizable and group.parent is None:
+        if known and len(known) == len(makers) and group.resizable and group.parent is None:
             in_use = np.any([one >= share * one.max() for one in known], axis=0)
             kept[name] = np.flatnonzero(in_use)
     return posterior.with_units(found, kept)
-
-
-def _shared_axis(symmetry: Symmetry, array: str) -> bool:
-    """Return whether the first axis of an array has other entries beside one for each unit."""
-    segments = symmetry.layouts[array].axes[0].segments
-    return len(segments) > 1 or segments[0].outer * segments[0].inner > 1

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.families import Family
@@ -68,11 +66,6 @@ class BregmanGroups:
         centre: Array = self.natural.mean(axis=0)
         return centre
 
-    @cached_property
-    def _single(self) -> NDArray[np.float32]:
-        """Natural parameters about their mean, in single precision: what tells near groups from far ones."""
-        return (self.natural - self._centre).astype(np.float32)
-
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,): minus their cost."""
         mass = groups.sums[:, -2]
@@ -105,13 +98,13 @@ class BregmanGroups:
         return gains
 
     def _divergences(self, rows: Labels, groups: GroupSums) -> Array:
-        """Return the divergences (k, G) of some rows from the averages of groups, in single precision."""
-        averages: Any = (groups.sums[:, :-2] / groups.sums[:, -2:-1]).astype(np.float32)
+        """Return the divergences (k, G) of some rows from the averages of groups."""
+        averages = groups.sums[:, :-2] / groups.sums[:, -2:-1]
         moments = self.family.mean_parameters(averages)
-        crossed = self._single[rows] @ moments.T
-        own = np.einsum("gp,gp->g", averages - self._centre.astype(np.float32), moments)
+        crossed = (self.natural[rows] - self._centre) @ moments.T
+        own = np.einsum("gp,gp->g", averages - self._centre, moments) - self.family.log_normalizer(averages)
         levels = self.pieces[rows, -1] / self.weights[rows]
-        return levels[:, None] + (own - self.family.log_normalizer(averages)).astype(np.float64) - crossed
+        return levels[:, None] + own - crossed
 
     def total(self, labels: Labels) -> float:
         """Return what a matching with consecutive labels (L,) is worth."""

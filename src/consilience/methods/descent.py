@@ -21,9 +21,6 @@ from consilience.networks.network import square_sum
 from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import AnyArray, Injection
 
-TOLERANCE = 1e-7
-"""Gains below this share of what is at stake are rounding: they move nothing, so that the descent ends."""
-
 MOST_VISITS = 100
 """Visits of each group in one pass; a bound that matching never came near."""
 
@@ -221,7 +218,7 @@ def _assigned(
         there, here = worth[name].best[held, move.slots[held]], worth[name].now[held, held]
         gain += float((there - here).sum())
         stake += float(np.abs(there).sum() + np.abs(here).sum())
-    return moves if gain > TOLERANCE * stake else {}
+    return moves if gain > slots.rounding * stake else {}
 
 
 def _twice(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArray]) -> bool:
@@ -236,4 +233,4 @@ def _better(slots: Slots, one: Placed, trial: Placed, others: Others, moved: Ite
     before, after = (
         sum(weight * slots.distance(model, other, keys) for weight, other in others.models) for model in (one, trial)
     )
-    return after < before * (1.0 - TOLERANCE)
+    return after < before * (1.0 - slots.rounding)

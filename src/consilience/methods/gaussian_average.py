@@ -53,7 +53,7 @@ def natural_average(
     outgoing
         What a weight counts whose sender n of the J models have that own its receiver: "sum" leaves it as it is, so
         that a unit of one model alone speaks as loudly as one that all share; "share" multiplies it by n / J, which
-        gives the average of the models' logits where units find room side by side.
+        gives the average of the models' logits, but for the output biases, where units find room side by side.
     lacking
         Weights whose ends no model owns both: "prior" gives them the prior N(0, v), "off" a point at zero.
     """

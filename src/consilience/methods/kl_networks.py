@@ -29,6 +29,7 @@ from consilience.networks.axes import Place
 from consilience.networks.gaussian import DEVIATION, is_deviation
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.rows import unit_rows
+from consilience.networks.symmetry import Symmetry
 from consilience.networks.transport import Injection, Transport, move_axis
 
 
@@ -42,7 +43,8 @@ class KLNetworkFusion(NetworkMethod):
         Multiplies the standard deviation of cross-site divergences between the units of a group to give lambda of (9),
         the price of a fused unit. 0 merges nothing: all units side by side.
     max_units
-        Most units of every group, or of groups by name; None sets no bound but the number of all units.
+        Most units of every group, or of groups by name; None sets no bound but the number of all units. `target_widths`
+        and `target` are such bounds too, since the number of units is found.
     restarts
         Starts of each group's matching; the lowest objective is kept.
     max_iterations
@@ -66,7 +68,7 @@ class KLNetworkFusion(NetworkMethod):
 
     name: ClassVar[str] = "kl"
     summary: ClassVar[str] = "match units of Bayesian networks by KL divergence; their number is found"
-    needs: ClassVar[str] = "Bayesian networks of one architecture, widths may differ"
+    needs: ClassVar[str] = "Bayesian networks of one architecture without attention heads, widths may differ"
     gives: ClassVar[str] = "one Bayesian network, of as many units as it takes"
     paper: ClassVar[str] = "claici2020"
     widths: ClassVar[bool] = True
@@ -81,7 +83,8 @@ class KLNetworkFusion(NetworkMethod):
     prior_variance: float | None = None
 
     def __post_init__(self) -> None:
-        bounds = self.max_units.values() if isinstance(self.max_units, Mapping) else [self.max_units or 1]
+        told = self.max_units
+        bounds = [1] if told is None else list(told.values()) if isinstance(told, Mapping) else [told]
         self.require("regularization", is_number(self.regularization), "a number that is not negative")
         self.require("max_units", all(is_count(one) for one in bounds), "a positive integer, by group or for all")
         self.require("restarts", is_count(self.restarts), "a positive integer")
@@ -94,7 +97,7 @@ class KLNetworkFusion(NetworkMethod):
 
     @classmethod
     def of(cls, method: KLFusion) -> KLNetworkFusion:
-        """Return the method for networks with the options that both have.
+        """Return the method for networks with the options that both have and that are not left at their defaults.
 
         Raises
         ------
@@ -115,7 +118,7 @@ class KLNetworkFusion(NetworkMethod):
         symmetry = networks[0].symmetry
         return {
             name: min(self._bound(name), sum(network.units[name] for network in networks))
-            if symmetry.by_name[name].resizable
+            if _may_grow(symmetry, name)
             else networks[0].units[name]
             for name in networks[0].units
         }
@@ -185,7 +188,7 @@ class KLNetworkFusion(NetworkMethod):
         stack = Stack(DiagonalGaussian(natural[0].shape[1] // 2), np.concatenate(natural), offsets, weights)
         width = ensemble.target_units[group]
         openings = Openings(width)
-        if not ensemble.symmetry.by_name[group].resizable:
+        if not _may_grow(ensemble.symmetry, group):
             strength, spread = 0.0, float("nan")
         else:
             spread = Problem.of(stack).spread
@@ -242,6 +245,11 @@ def unit_natural(
         linear.append(parts[0])
         precision.append(np.where(parts[1] > 0, parts[1], 1.0 / priors[place.array]))
     return np.concatenate([*linear, *(-0.5 * one for one in precision)], axis=1)
+
+
+def _may_grow(symmetry: Symmetry, group: str) -> bool:
+    """Return whether a group may have any number of units: nothing depends on it, and no array makes and reads them."""
+    return symmetry.by_name[group].resizable and all(place.side != "both" for place in symmetry.places(group))
 
 
 def _places(ensemble: NetworkEnsemble, group: str, known: set[str]) -> list[Place]:

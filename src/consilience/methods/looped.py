@@ -18,9 +18,6 @@ from consilience.methods.slots import Others, Placed, Slots
 from consilience.networks.axes import Place
 from consilience.networks.transport import Injection
 
-_GAIN = 1e-7
-"""A fall of the objective below this share of it is rounding."""
-
 
 def looped(slots: Slots, one: Placed, others: Others, group: str, places: Sequence[Place]) -> dict[str, Injection]:
     """Return the best move found for the units of a group with weights among themselves; none where none gains.
@@ -58,7 +55,7 @@ def looped(slots: Slots, one: Placed, others: Others, group: str, places: Sequen
     best = min(
         (conditional_gradient(problem, start) for start in (stay, problem.by_costs())), key=lambda one: one.objective
     )
-    if now - best.objective <= _GAIN * problem.stake:
+    if now - best.objective <= slots.rounding * problem.stake:
         return {}
     return {group: moved_by(best.plan)}
 

@@ -39,6 +39,9 @@ from consilience.networks.network import Network
 from consilience.networks.scaling import shared_groups
 from consilience.networks.transport import AnyArray, Injection
 
+_ROUNDING = 1e-13
+"""Share of what is at stake below which gains are rounding: features in float64, of sizes far apart."""
+
 
 @dataclass(frozen=True)
 class PosteriorAlignment(NetworkMethod):
@@ -133,7 +136,7 @@ class PosteriorAlignment(NetworkMethod):
         both = NetworkEnsemble(pair, np.ones(2), dict(target.units))
         products = Affinities if self.metric == "hellinger" else Products
         held = frozenset(shared_groups((target, network)))
-        slots = Slots(target.symmetry, target.units, True, held=held, products=products)
+        slots = Slots(target.symmetry, target.units, True, held=held, products=products, rounding=_ROUNDING)
         best: Mapping[str, Injection] = {name: Injection(np.arange(n), n) for name, n in network.units.items()}
         least, converged = self._distance(network.working, target), True
         for start, child in zip(starts, rng.spawn(len(starts)), strict=True):

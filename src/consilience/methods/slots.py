@@ -94,6 +94,8 @@ class Slots:
         Groups whose units stay in their order, since the same weights make them in all models.
     products
         What compares the rows of units.
+    rounding
+        Gains below this share of what is at stake move nothing, so that a descent ends.
     """
 
     symmetry: Symmetry
@@ -102,6 +104,7 @@ class Slots:
     signs: bool = False
     held: frozenset[str] = frozenset()
     products: type[Products] = Products
+    rounding: float = 1e-7
 
     @cached_property
     def turning(self) -> frozenset[str]:

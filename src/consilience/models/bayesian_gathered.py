@@ -22,11 +22,13 @@ from consilience.networks.axes import Layout, Proof, fixed_axes
 from consilience.networks.gaussian import (
     gaussian_arrays,
     gaussian_symmetry,
+    is_deviation,
     means_of,
     variances_of,
     without_deviations,
 )
-from consilience.networks.network import Network
+from consilience.networks.information import parameter_digest
+from consilience.networks.network import Network, same_values, total_size
 from consilience.networks.symmetry import Symmetry
 
 if TYPE_CHECKING:
@@ -115,9 +117,11 @@ def gather_bayesian(
     """
     told = made_template(module)
     given = _read(models, told)
-    template = next((one.module for one in given if one.module is not None), told)
+    widest = max((one for one in given if one.module is not None), key=_rank, default=None)
+    template = told if widest is None else widest.module
     found = _symmetry(given, symmetry, example, template, rng, without=without)
     names = list(given[0].means)
+    _refuse_buffers(given, found, names)
     plain = symmetry_of_parameters(found, names)
     problems: list[str] = []
     for one in given:
@@ -176,6 +180,42 @@ def _beside(bnn: BayesianNetwork, module: nn.Module | None) -> BayesianNetwork:
     return bnn.with_module(module) if fits else bnn
 
 
+def _rank(bnn: BayesianNetwork) -> tuple[int, str]:
+    """Return what picks the network that is traced, whatever the order of the models: the widest, then by content."""
+    return total_size(bnn.means), parameter_digest(bnn.means, list(bnn.means))
+
+
+def _refuse_buffers(given: Sequence[BayesianNetwork], symmetry: Symmetry, names: Sequence[str]) -> None:
+    """Raise for buffers that move with units, and for those in which modules differ: there is no posterior of them.
+
+    Raises
+    ------
+    InputError
+        Naming the buffers.
+    """
+    moving = [
+        key
+        for key, layout in symmetry.layouts.items()
+        if key not in names and not is_deviation(key) and any(axis.moves for axis in layout.axes)
+    ]
+    if moving:
+        raise InputError(
+            f"{', '.join(moving[:3])}: moves with units, but is no parameter, so there is no posterior of it; use "
+            "layer or instance normalisation instead of batch normalisation"
+        )
+    held = [one for one in given if one.module is not None]
+    problems = []
+    for one in held[1:]:
+        own, first = ({k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in (one, held[0]))
+        problems += [
+            f"{one.name}: buffer {key} differs from that of {held[0].name}; give all networks the same"
+            for key in sorted(own.keys() | first.keys())
+            if key not in own or key not in first or not same_values(own[key], first[key])
+        ]
+    if problems:
+        raise InputError(problems)
+
+
 def _other_classes(given: Sequence[BayesianNetwork]) -> list[str]:
     """Return which networks have other classes than the first that states any, or another order of them."""
     stated = [one for one in given if one.classes is not None]
@@ -210,7 +250,7 @@ def _symmetry(
         names = ", ".join(one.name for one in given if one.symmetry is not None)
         raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
     if own:
-        return own[0]
+        return min(own, key=lambda one: (one.proof is None, 0.0 if one.proof is None else one.proof.deviation))
     if without and example is None:
         still = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in given[0].means.items()}, ())
         return replace(still, proof=Proof(still.digest, 0.0, 1))  # nothing moves, so there is nothing to prove

@@ -201,7 +201,8 @@ class BayesianNetwork:
             masks[child.name] = np.repeat(masks[str(child.parent)], child.size)
 
         def narrow(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-            return {key: take_units(values, symmetry.layouts[key], masks) for key, values in arrays.items()}
+            names = {key: symmetry.aliases.get(key, key) for key in arrays}
+            return {key: take_units(values, symmetry.layouts[names[key]], masks) for key, values in arrays.items()}
 
         means, variances = narrow(self.means), narrow(self.variances)
         module = None
@@ -269,18 +270,29 @@ class BayesianNetwork:
 
         module = self._evaluating
         like = next(iter(self._tensors[0].values()))
-        rows = torch.as_tensor(inputs)
+        try:
+            rows = torch.as_tensor(inputs)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"inputs: expected one tensor or array (n, ...), found {type(inputs).__name__}") from error
+        if rows.ndim == 0 or len(rows) == 0:
+            raise InputError(f"inputs: expected (n, ...) with at least one input, found {tuple(rows.shape)}")
+        rows = as_inputs(module, rows)
         found = []
         with torch.no_grad():
             for start in range(0, len(rows), batch_size):
                 part = rows[start : start + batch_size].to(like.device)
-                part = part.to(like.dtype) if part.is_floating_point() else part
-                found.append(torch.func.functional_call(module, dict(state), (part,)))
+                try:
+                    found.append(torch.func.functional_call(module, dict(state), (part,)))
+                except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                    raise InputError(
+                        f"{self.name}: the module does not take inputs of shape {tuple(part.shape)}: "
+                        f"{str(error).splitlines()[0]}"
+                    ) from error
         answer = torch.cat(found)
-        if answer.ndim != 2 or len(answer) != len(rows):
+        if answer.ndim != 2 or len(answer) != len(rows) or answer.shape[1] < 2:
             raise InputError(
-                f"{self.name}: the module's output: expected logits (n, classes) = ({len(rows)}, ...), found "
-                f"{tuple(answer.shape)}"
+                f"{self.name}: the module's output: expected logits of two classes or more ({len(rows)}, classes), "
+                f"found {tuple(answer.shape)}"
             )
         return answer
 
@@ -316,6 +328,17 @@ class BayesianNetwork:
             total = total + self.logits(inputs, self.state(noise), batch_size).double().softmax(dim=1)
         found: Array = (total / samples).cpu().numpy()
         return found
+
+
+def as_inputs(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Return inputs in the type of a module's parameters; whole numbers stay where it looks them up."""
+    import torch
+
+    like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    looked_up = any(isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for part in module.modules())
+    if looked_up and not inputs.is_floating_point():
+        return inputs
+    return inputs.to(like.dtype)
 
 
 def sample_seeds(samples: int, rng: int | np.random.Generator) -> list[int]:
