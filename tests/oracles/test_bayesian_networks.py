@@ -427,6 +427,7 @@ def spread_around_mean(models, weights, rho=1.0):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, (3.0, 1.0, 0.5)], ids=["equal", "weighted"])
 @pytest.mark.parametrize("rho", [1.0, 0.2, 5.0])
 def test_three_posteriors_come_closest_to_their_barycenter_of_all_permutations(rho, weights):

@@ -168,7 +168,8 @@ class GaussianBNN(VariationalBNN):
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> fitted = GaussianBNN(hidden=(16,), epochs=60, batch_size=32, learning_rate=0.01).fit(X, y, classes=3)
+    >>> learner = GaussianBNN(prior_variance=1.0, hidden=(16,), epochs=60, batch_size=32, learning_rate=0.01)
+    >>> fitted = learner.fit(X, y, classes=3)
     >>> bool((fitted.posterior.predict(X).argmax(axis=1) == y).mean() > 0.9)
     True
     """
