@@ -156,6 +156,7 @@ def test_counts_add_up_to_the_observations(kind, name):
     assert_allclose(counts.sum(), total, rtol=ROUNDING)
 
 
+@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize("method", ["kl", "average", "concatenate"])
 def test_a_fused_model_is_an_estimator_like_the_others(kind, name, method):

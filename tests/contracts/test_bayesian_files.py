@@ -474,6 +474,7 @@ HEADERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HEADERS)
 def test_forged_headers_are_refused(path, case):
     place, value, message = HEADERS[case]

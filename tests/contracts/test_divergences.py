@@ -99,6 +99,7 @@ def test_an_outlier_hardly_moves_the_hellinger_average():
     assert shift["hellinger"] < 0.6 * shift["kl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_planted_components_are_found_with_every_divergence(name):
     rng = np.random.default_rng(7)

@@ -91,6 +91,7 @@ def test_point_estimates_are_pooled_by_their_counts(kind, combine):
 # -- Sites of one law
 
 
+@pytest.mark.slow
 @some_models
 @pytest.mark.parametrize("missing", [False, True], ids=["all states", "one state missing"])
 def test_sites_of_one_law_fuse_to_it(name, kind, missing):
@@ -120,6 +121,7 @@ def test_sites_of_one_law_fuse_to_it(name, kind, missing):
     assert found > 0.95 * best
 
 
+@pytest.mark.slow
 @some_models
 def test_the_order_of_states_and_of_sites_changes_nothing(name, kind):
     models = [fitted(name, kind, 0), fitted(name, kind, 1)]

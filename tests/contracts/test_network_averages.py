@@ -31,6 +31,7 @@ def test_models_of_one_start_that_stayed_close_are_averaged_as_they_are_numbered
     assert deviation(found.model, expected.model, inputs) < 100 * SINGLE_PRECISION
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "resnet18"])
 @every_method
 def test_a_model_that_alone_counts_is_returned(method, name):

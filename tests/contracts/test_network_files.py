@@ -385,6 +385,7 @@ FORGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FORGED)
 def test_forged_headers_are_refused(path, rng, case):
     change, message = FORGED[case]

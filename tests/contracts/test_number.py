@@ -55,6 +55,7 @@ def test_copies_of_one_model_give_it_back(name, n_components, n_copies):
 # -- Planted components, no site with all of them.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", planted.NORMAL)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_true_components_of_mixtures_are_found(name, seed):
@@ -124,6 +125,7 @@ def fitted(make):
     return models, [len(X) for X in data], np.concatenate([nearest(place, centres) for place in places])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_variational_mixtures_give_the_true_components(kind):
     models, _, truth = fitted(
@@ -143,6 +145,7 @@ def test_cluster_centres_give_the_true_clusters():
     assert_true(found(models), truth)
 
 
+@pytest.mark.slow
 def test_topic_models_give_the_true_topics():
     """Fitted to documents, with sites' topic mixtures of their own."""
     rng, words = np.random.default_rng(5), 24

@@ -66,6 +66,7 @@ def test_what_is_left_out_has_no_part_in_the_fused_model():
     assert fusion.posterior.counts.sum() == pytest.approx(counts[kept].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NORMAL)
 @pytest.mark.parametrize("place", [(30.0, -25.0), (-14.0, 14.0)], ids=["far", "near"])
 def test_a_component_that_one_site_alone_has_is_kept(name, place):
@@ -78,6 +79,7 @@ def test_a_component_that_one_site_alone_has_is_kept(name, place):
     assert "outliers" not in fusion.details
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
 @pytest.mark.parametrize("shift", [(1.0, -1.0), (2.5, -2.0)], ids=str)
 def test_a_site_that_is_shifted_is_named(name, shift):
@@ -89,6 +91,7 @@ def test_a_site_that_is_shifted_is_named(name, shift):
     assert [record["name"] for record in fusion.details["outliers"]] == [fusion.inputs[-1].name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal-wishart", "gaussian", "point"])
 def test_a_site_of_another_world_leaves_the_others_matched(name):
     """Far from all others: its components are their own, or it is named."""
@@ -139,6 +142,7 @@ def test_confidence_is_a_probability_or_unknown(apart):
 # -- Small and strange ensembles.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NORMAL)
 @pytest.mark.parametrize("dim", [1, 5])
 def test_any_dimension_will_do(name, dim):

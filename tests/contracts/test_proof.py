@@ -78,6 +78,7 @@ def test_what_is_traced_is_proved(entry):
     assert all(group.actions[0] == "permute" for group in found.all_groups)
 
 
+@pytest.mark.slow
 @every_quick_network
 def test_a_symmetry_that_misses_any_place_is_refused(entry):
     module, inputs, found = traced(entry.name)

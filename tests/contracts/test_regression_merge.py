@@ -186,6 +186,7 @@ def test_grouped_convolutions_and_shared_layers_keep_the_average():
     assert_array_equal(found.module[1].weight.detach(), fused[1].weight.detach())
 
 
+@pytest.mark.slow
 def test_refitting_brings_trained_networks_back_further_than_repair():
     data = digits("convolutional")
     fused = average(data.aligned, [0.5, 0.5])

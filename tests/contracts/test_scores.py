@@ -106,6 +106,7 @@ def test_the_difference_changes_sign_with_the_roles(kind, name):
     assert_allclose(first.fused - first.own, there.difference.mean, rtol=1e-9)
 
 
+@pytest.mark.slow
 @every_model
 def test_a_fusion_its_model_its_posterior_and_its_file_score_the_same(kind, name, tmp_path):
     fusion = cs.fuse([fitted(kind, name, part) for part in (0, 1)])

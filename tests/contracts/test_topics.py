@@ -135,6 +135,7 @@ def test_counts_are_the_tokens(kind):
     assert float(posterior.attached["documents"].values) == len(documents())
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("method", ["kl", "spahm", "amps", "kmeans", "average", "concatenate"])
 def test_a_fused_model_is_one_like_the_others(kind, method):

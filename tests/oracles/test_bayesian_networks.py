@@ -155,6 +155,7 @@ TINY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, (2.0, 1.0, 0.5)], ids=["equal", "weighted"])
 @pytest.mark.parametrize("regularization", [0.05, 0.3, 3.0])
 @pytest.mark.parametrize(("units", "seed"), TINY)

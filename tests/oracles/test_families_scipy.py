@@ -142,6 +142,7 @@ def test_entropy_is_that_of_scipy(name):
     assert_allclose(family.entropy(eta), expected, **ROUNDING)
 
 
+@pytest.mark.slow
 @every_random_family
 def test_divergence_is_the_mean_log_ratio(name):
     """KL(q_i || q_j) = E_i[log q_i - log q_j], by draws of q_i and the densities of SciPy."""

@@ -101,6 +101,7 @@ def test_slopes_are_those_of_differences(prior):
             assert_allclose(slopes[state], slope, rtol=DIFFERENCES, atol=DIFFERENCES)
 
 
+@pytest.mark.slow
 @every_prior
 def test_fitting_finds_the_maximum_and_never_lowers_the_bound(prior):
     counts, sticks = made()
