@@ -61,7 +61,7 @@ def test_files_alone_are_fused_as_the_function_fuses_them(bnns, folder, command)
     done = command("fuse", *BAYESIAN, *options, "-o", FUSED)
     assert (done.code, done.err) == (0, "")
     fusion = cs.fuse(BAYESIAN, "kl", regularization=0.1, max_units=20, rng=3)
-    assert same(cs.load(folder / FUSED), fusion.bayesian)
+    assert same(cs.load(folder / FUSED), fusion.model)
     lines = done.out.splitlines()
     units = fusion.groups
     assert lines[0] == (

@@ -138,3 +138,19 @@ def test_hellinger_alignment_takes_grouped_convolutions():
 
     fusion = cs.fuse([net(0), net(1)], method="w2", metric="hellinger", example=torch.zeros(2, 2, 2, 2))
     assert fusion.details["distance_after"] <= fusion.details["distance_before"]
+
+
+@pytest.mark.parametrize("method", ["kl", "w2", "average"])
+def test_what_files_say_of_classes_and_priors_stays_with_the_fused_network(method, tmp_path):
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    symmetry = cs.symmetry(net, EXAMPLE)
+    paths = [tmp_path / f"{seed}.safetensors" for seed in (0, 1)]
+    for seed, path in enumerate(paths):
+        own = bayesian(net, seed)
+        cs.save(cs.BayesianNetwork(net, own.means, own.variances, 0.5, ("a", "b", "c")), path, symmetry=symmetry)
+    fusion = cs.fuse(paths, method=method)
+    fusion.save(tmp_path / "fused.safetensors")
+    for one in (fusion.model, cs.load(tmp_path / "fused.safetensors")):
+        assert isinstance(one, cs.BayesianNetwork)
+        assert one.classes == ("a", "b", "c")
+        assert set(one.prior.values()) == {0.5}

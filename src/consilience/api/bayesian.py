@@ -49,6 +49,8 @@ def fuse_bayesian(
     else:
         priors = [one.prior for one in gathered.bayesian]
         fusion, _ = fuse_gathered(gathered, chosen, shares, told, fusing, progress, BayesianFusion, priors=priors)
+        if gathered.template is None and told.target is None:  # a Bayesian network also without a module, if not asked
+            fusion = replace(fusion, _rebuild=gathered.module)
     return replace(fusion, provenance=network_provenance(fusion, chosen, seed))
 
 

@@ -78,7 +78,7 @@ def _given(model: Any, role: str, template: nn.Module | None) -> BayesianNetwork
     if not _is(model):
         raise InputError(f"{name}: is no Bayesian network, expected one as the other model")
     if isinstance(model, BayesianFusion):
-        model = model.model if model.keeps_models else model.bayesian
+        model = model.model
     if isinstance(model, BayesianEnsemble):
         return model
     is_path = isinstance(model, str | Path)

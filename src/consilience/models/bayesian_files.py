@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ import numpy as np
 from consilience.errors import InputError
 from consilience.io.bayesian_file import BayesianFile, read_bayesian, write_bayesian
 from consilience.models.bayesian_network import BayesianNetwork
-from consilience.networks.axes import Layout, Proof
-from consilience.networks.gaussian import without_deviations
+from consilience.networks.axes import Layout
+from consilience.networks.gaussian import proved_as, without_deviations
 from consilience.networks.symmetry import Symmetry
 
 if TYPE_CHECKING:
@@ -131,9 +130,7 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
             for name, groups in left.items()
         ),
     )
-    if left or not plain.proved or plain.proof is None:
-        return found
-    return replace(found, proof=Proof(found.digest, plain.proof.deviation, plain.proof.trials))
+    return found if left else proved_as(found, plain)
 
 
 def _groups_of(layout: Layout) -> list[str]:

@@ -67,17 +67,18 @@ def gaussian_symmetry(symmetry: Symmetry, names: Collection[str]) -> Symmetry:
     for alias, name in symmetry.aliases.items():
         if name in names:
             aliases[alias + DEVIATION] = name + DEVIATION
-    found = replace(symmetry, layouts=layouts, aliases=aliases, proof=None)
-    if not symmetry.proved or symmetry.proof is None:
-        return found
-    return replace(found, proof=Proof(found.digest, symmetry.proof.deviation, symmetry.proof.trials))
+    return proved_as(replace(symmetry, layouts=layouts, aliases=aliases, proof=None), symmetry)
 
 
 def without_deviations(symmetry: Symmetry) -> Symmetry:
     """Return the symmetry of the network itself, given that of the Gaussian network."""
     layouts = {name: layout for name, layout in symmetry.layouts.items() if not is_deviation(name)}
     aliases = {alias: name for alias, name in symmetry.aliases.items() if not is_deviation(name)}
-    found = replace(symmetry, layouts=layouts, aliases=aliases, proof=None)
+    return proved_as(replace(symmetry, layouts=layouts, aliases=aliases, proof=None), symmetry)
+
+
+def proved_as(found: Symmetry, symmetry: Symmetry) -> Symmetry:
+    """Return a symmetry that follows from another, proved where that is."""
     if not symmetry.proved or symmetry.proof is None:
         return found
     return replace(found, proof=Proof(found.digest, symmetry.proof.deviation, symmetry.proof.trials))

@@ -9,8 +9,6 @@ from typing import Any
 from consilience.errors import InputError
 from consilience.methods.ensemble import NO_FILE
 from consilience.models.bayesian_files import write_bayesian_network
-from consilience.models.bayesian_network import BayesianNetwork
-from consilience.networks.gaussian import means_of, variances_of, without_deviations
 from consilience.result.networks import NetworkFusion
 
 
@@ -37,7 +35,7 @@ class BayesianFusion(NetworkFusion):
         """
         if self.keeps_models:
             raise InputError(f"{path}: {NO_FILE}")
-        write_bayesian_network(Path(path), self.bayesian, provenance=dict(self.provenance))
+        write_bayesian_network(Path(path), self.model, provenance=dict(self.provenance))
 
     def report(self, path: str | Path, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
@@ -59,13 +57,3 @@ class BayesianFusion(NetworkFusion):
         from consilience.report.bayesian import write_bayesian_page  # here, so that fusing starts without jinja2
 
         write_bayesian_page(Path(path), self, **shown)
-
-    @property
-    def bayesian(self) -> BayesianNetwork:
-        """The fused network, without a module where the models had none."""
-        if self._rebuild is not None:
-            found: BayesianNetwork = self.model
-            return found
-        arrays = self.network.arrays
-        symmetry = without_deviations(self.network.symmetry)
-        return BayesianNetwork(None, means_of(arrays), variances_of(arrays), None, None, symmetry, self.network.name)
