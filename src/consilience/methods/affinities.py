@@ -61,9 +61,6 @@ class Affinities(Products):
         worth = xp.zeros((count, count), dtype=xp.float64, device=arrays[key].device)
         if is_deviation(key):
             return Worth(worth)
-        if key + DEVIATION not in arrays:  # an array without deviations is a point
-            one, other = rows(arrays[key]), rows(self.other[key])
-            return Worth(xp.matmul(one, xp.matrix_transpose(other)))
         mean, variance = rows(arrays[key]), rows(arrays[key + DEVIATION]) ** 2
         others: tuple[Any, Any] = (rows(self.other[key]), rows(self.other[key + DEVIATION]) ** 2)
         step = max(1, _CHUNK // max(1, int(np.prod(others[0].shape))))

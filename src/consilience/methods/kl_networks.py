@@ -24,6 +24,7 @@ from consilience.methods.base import Progress, Status
 from consilience.methods.gaussian_average import Lacking, Outgoing, natural_average, natural_parameters
 from consilience.methods.kl import KLFusion
 from consilience.methods.kl_problem import Problem
+from consilience.methods.layerwise import total_history
 from consilience.methods.network_method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.axes import Place
 from consilience.networks.gaussian import DEVIATION, is_deviation
@@ -174,7 +175,7 @@ class KLNetworkFusion(NetworkMethod):
                 moves[group] = Injection(own, width)
             progress(done + 1, len(names))
         arrays = natural_average(ensemble, transports, priors, self.outgoing, self.lacking)
-        total = _total(history)
+        total = total_history(history)
         objective = float(total[-1]) if total.size else float("nan")
         return Alignment(tuple(transports), objective, total, status, {"groups": facts}, arrays)
 
@@ -292,9 +293,3 @@ def _shared(labels: Sequence[Labels], width: int) -> list[int]:
     """Return how many fused units 1, 2, ..., J of the networks have."""
     owners = np.bincount(np.concatenate(labels), minlength=width)
     return np.bincount(owners, minlength=len(labels) + 1)[1:].tolist()
-
-
-def _total(histories: Sequence[Sequence[float]]) -> Array:
-    """Return the sum of histories by sweep; those that end earlier keep their last value."""
-    steps = max((len(one) for one in histories), default=0)
-    return np.sum([[*one, *[one[-1]] * (steps - len(one))] for one in histories], axis=0) if steps else np.zeros(0)

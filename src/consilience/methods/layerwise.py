@@ -145,7 +145,7 @@ class LayerwiseMethod(NetworkMethod):
             if found.details:
                 details[top] = dict(found.details)
             progress(done + 1, len(tops))
-        history = _total(list(histories.values()))
+        history = total_history(list(histories.values()))
         objective = float(history[-1]) if history.size else float("nan")
         facts: dict[str, Any] = {"groups": details} if details else {}
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
@@ -238,7 +238,7 @@ def _unmoved(ensemble: NetworkEnsemble, names: Sequence[str]) -> Layer:
     )
 
 
-def _total(histories: Sequence[Sequence[float]]) -> Array:
+def total_history(histories: Sequence[Sequence[float]]) -> Array:
     """Return the sum of histories by iteration; those that end earlier keep their last value."""
     steps = max((len(one) for one in histories), default=0)
     padded = [[*one, *[one[-1]] * (steps - len(one))] for one in histories]
