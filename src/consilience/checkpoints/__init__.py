@@ -1,0 +1,1 @@
+"""Merging checkpoints larger than memory, tensor by tensor."""

@@ -1,0 +1,1 @@
+"""Rounds in which sites send what they learned and a server fuses it."""
