@@ -184,35 +184,32 @@ class Family(ABC):
 
 
 @final
-class FixedSide:
-    """Divergences between a fixed set of components (n, P) and sets that change, each one matrix product.
+class Tangent:
+    """The log normaliser without its tangent at a centre, which leaves every divergence as it is.
 
     KL(q_a || q_b) = A(b) - A(a) - <grad A(a), b - a> is a Bregman divergence of A, hence the same for A minus any
-    affine function. Taking off the tangent of A at the mean of the fixed set replaces A by the divergence from that
-    centre, and gradients and parameters by their differences from it, so that nothing large is left to cancel.
+    affine function. Taking off the tangent of A at a centre replaces A by the divergence from that centre, and
+    gradients and parameters by their differences from it, so that nothing large is left to cancel.
 
     Parameters
     ----------
     family
-        The family of both sides.
-    eta
-        Natural parameters (n, P) of the fixed side.
-    direction
-        ``forward``: costs KL(moving || fixed). ``reverse``: costs KL(fixed || moving).
+        The family.
+    centre
+        Natural parameters (P,), best near those of the components to be compared.
     """
 
-    def __init__(self, family: Family, eta: Array, direction: Direction = "forward") -> None:
-        self.family, self.eta, self.direction = family, eta, direction
-        self.centre: Array = eta.mean(axis=0)
-        self.centre_mean: Array = family.mean_parameters(self.centre[None])[0]
-        self._level = float(family.log_normalizer(self.centre[None])[0])
+    def __init__(self, family: Family, centre: Array) -> None:
+        self.family, self.centre = family, centre
+        self.centre_mean: Array = family.mean_parameters(centre[None])[0]
+        self._level = float(family.log_normalizer(centre[None])[0])
 
-    def _from_centre(self, eta: Array) -> Array:
+    def from_centre(self, eta: Array) -> Array:
         """KL(centre || eta) (n,): the log normaliser without its tangent at the centre."""
         return self.family.kl_pairs(np.broadcast_to(self.centre, eta.shape), eta)
 
-    def _above_tangent(self, eta: Array) -> Array:
-        """``_from_centre`` by the log normaliser itself where that keeps enough digits: many times faster."""
+    def above(self, eta: Array) -> Array:
+        """``from_centre`` by the log normaliser itself where that keeps enough digits: many times faster."""
         result = np.empty(len(eta))
         step = max(1, _PAIR_BYTES // (8 * self.family.size))
         for start in range(0, len(eta), step):
@@ -221,32 +218,54 @@ class FixedSide:
             above = level - self._level - slope
             lost = above < _NEAR_ZERO * (np.abs(level) + abs(self._level) + np.abs(slope))
             if np.any(lost):
-                above[lost] = self._from_centre(rows[lost])
+                above[lost] = self.from_centre(rows[lost])
             result[start : start + step] = above
         return result
 
+    def side(self, eta: Array, potential: Callable[[Array], Array], *, first: bool) -> tuple[Array, Array]:
+        """Return the factor (n, P) and the vector (n,) that rows contribute as first or second argument of KL.
+
+        Then KL(q_a || q_b) = vector_a + vector_b - <factor_a, factor_b>.
+        """
+        offset, height = eta - self.centre, potential(eta)
+        if not first:
+            return offset, height
+        slope = self.family.mean_parameters(eta) - self.centre_mean
+        return slope, np.einsum("np,np->n", slope, offset) - height
+
+
+@final
+class FixedSide:
+    """Divergences between a fixed set of components (n, P) and sets that change, each one matrix product.
+
+    Parameters
+    ----------
+    family
+        The family of both sides.
+    eta
+        Natural parameters (n, P) of the fixed side; its mean is the centre of the ``Tangent``.
+    direction
+        ``forward``: costs KL(moving || fixed). ``reverse``: costs KL(fixed || moving).
+    """
+
+    def __init__(self, family: Family, eta: Array, direction: Direction = "forward") -> None:
+        self.family, self.eta, self.direction = family, eta, direction
+        self.tangent = Tangent(family, eta.mean(axis=0))
+
     @cached_property
     def _fixed(self) -> tuple[Array, Array]:
-        """What the fixed side is in ``costs``, see ``_side``."""
-        return self._side(self.eta, self._above_tangent, first=self.direction == "reverse")
+        """What the fixed side is in ``costs``, see ``Tangent.side``."""
+        return self.tangent.side(self.eta, self.tangent.above, first=self.direction == "reverse")
 
     def costs(self, eta: Array) -> Array:
         """Return the divergences (n_moving, n_fixed), clipped at zero."""
-        left, moving = self._side(eta, self._above_tangent, first=self.direction == "forward")
+        left, moving = self.tangent.side(eta, self.tangent.above, first=self.direction == "forward")
         right, fixed = self._fixed
         product: Array = left @ right.T
         np.negative(product, out=product)
         product += moving[:, None]
         product += fixed
         return np.maximum(product, 0.0, out=product)
-
-    def _side(self, eta: Array, potential: Callable[[Array], Array], *, first: bool) -> tuple[Array, Array]:
-        """Return the factor (n, P) and the vector (n,) that rows contribute as first or second argument of KL."""
-        offset, height = eta - self.centre, potential(eta)
-        if not first:
-            return offset, height
-        slope = self.family.mean_parameters(eta) - self.centre_mean
-        return slope, np.einsum("np,np->n", slope, offset) - height
 
     def accurate_costs(self, eta: Array) -> Array:
         """Return ``costs`` with every entry that has lost digits recomputed from its pair.
@@ -255,15 +274,15 @@ class FixedSide:
         of themselves and that median.
         """
         forward = self.direction == "forward"
-        left, moving = self._side(eta, self._from_centre, first=forward)
-        right, fixed = self._side(self.eta, self._from_centre, first=not forward)
+        left, moving = self.tangent.side(eta, self.tangent.from_centre, first=forward)
+        right, fixed = self.tangent.side(self.eta, self.tangent.from_centre, first=not forward)
         matrix: Array = moving[:, None] + fixed - left @ right.T
         if matrix.size == 0:
             return matrix
         median = np.abs(np.median(matrix, axis=1))[:, None]
         # differences of mean parameters carry the rounding of both
-        left_size = np.abs(left) + 2.0 * np.abs(self.centre_mean) if forward else np.abs(left)
-        right_size = np.abs(right) if forward else np.abs(right) + 2.0 * np.abs(self.centre_mean)
+        left_size = np.abs(left) + 2.0 * np.abs(self.tangent.centre_mean) if forward else np.abs(left)
+        right_size = np.abs(right) if forward else np.abs(right) + 2.0 * np.abs(self.tangent.centre_mean)
         rounding = _EPSILON * (left_size @ right_size.T + np.abs(moving)[:, None] + np.abs(fixed))
         lost = (matrix < _NEAR_ZERO * median) | (rounding > _ROUNDING * np.maximum(median, matrix))
         rows, columns = np.nonzero(lost)

@@ -1,0 +1,117 @@
+"""What is common to the two forms of packed posteriors: the JSON document that says what all sites of a shard share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from consilience.errors import FileFormatError
+from consilience.families import family_from_config
+from consilience.families.block import Kind
+from consilience.families.posterior import Attached, Features, Posterior
+from consilience.io.posterior_file import FeaturesHeader
+from consilience.io.provenance import library_versions
+from consilience.io.safetensors_file import check_version, parse_document, validated
+
+FORMAT_VERSION = 1
+REMEDY = "write it with `consilience pack`"
+
+
+class _AttachedHeader(BaseModel):
+    """How an attached array of every site is carried, and its lengths that do not follow the components."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    axes: list[Literal["component", "fixed"]]
+    rule: Literal["sum", "mean", "precision-mean", "keep"]
+    lengths: list[int]
+
+
+class ShardHeader(BaseModel):
+    """The JSON document of a shard."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: Literal["consilience-shard"]
+    format_version: Literal[1]
+    library_version: str
+    family: dict[str, Any]
+    source: dict[str, Any]
+    features: FeaturesHeader = Field(default_factory=FeaturesHeader)
+    attached: dict[str, _AttachedHeader] = Field(default_factory=dict)
+
+
+def kind_of(posterior: Posterior) -> Kind:
+    """Return what a posterior shares with those it can be packed with."""
+    attached = {name: (one.axes, one.rule, _lengths(one)) for name, one in sorted(posterior.attached.items())}
+    return Kind(posterior.family, dict(posterior.source), posterior.features, attached)
+
+
+def _lengths(attached: Attached) -> tuple[int, ...]:
+    pairs = zip(attached.axes, attached.values.shape, strict=True)
+    return tuple(-1 if tag == "component" else size for tag, size in pairs)
+
+
+def differences(expected: Kind, found: Kind) -> list[str]:
+    """Return how a site's kind differs from that of the others, a line each."""
+    problems = []
+    if found.family != expected.family:
+        problems.append(f"is {found.family}, expected {expected.family}")
+    problems += [
+        f"has {key} {found.source.get(key)!r}, expected {expected.source.get(key)!r}"
+        for key in sorted(set(expected.source) | set(found.source))
+        if found.source.get(key) != expected.source.get(key)
+    ]
+    problems += expected.features.differences(found.features)
+    for name in sorted(set(expected.attached) | set(found.attached)):
+        if expected.attached.get(name) != found.attached.get(name):
+            problems.append(f"has attached array {name!r} as {found.attached.get(name)}, "
+                            f"expected {expected.attached.get(name)}")  # fmt: skip
+    return problems
+
+
+def header_text(kind: Kind) -> str:
+    """Return the JSON document of shards of a kind."""
+    header = {
+        "format": "consilience-shard",
+        "format_version": FORMAT_VERSION,
+        "library_version": library_versions()["consilience"],
+        "family": {"name": kind.family.name, **kind.family.config()},
+        "source": dict(kind.source),
+        "features": kind.features.to_json(),
+        "attached": {
+            name: {"axes": list(axes), "rule": rule, "lengths": list(lengths)}
+            for name, (axes, rule, lengths) in kind.attached.items()
+        },
+    }
+    return json.dumps(header, sort_keys=True, allow_nan=False)
+
+
+def parse_kind(path: Path | str, text: str | bytes) -> Kind:
+    """Return the kind that a shard's JSON document states, every field checked.
+
+    Raises
+    ------
+    FileFormatError
+        For what is no such document, is of a later version, or names a family that cannot be made.
+    """
+    where = Path(path)
+    document = parse_document(where, text, remedy=REMEDY)
+    check_version(where, document, FORMAT_VERSION)
+    header = validated(path, ShardHeader, document, remedy=REMEDY)
+    try:
+        family = family_from_config(header.family)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path}: its family cannot be made: {error}; {REMEDY}") from error
+    for name, one in header.attached.items():
+        fits = len(one.axes) == len(one.lengths) and all(
+            (tag == "component") == (length == -1) and length >= -1
+            for tag, length in zip(one.axes, one.lengths, strict=False)
+        )
+        if not fits:
+            raise FileFormatError(f"{path}: attached array {name!r} has lengths that do not fit its axes; {REMEDY}")
+    attached = {name: (tuple(one.axes), one.rule, tuple(one.lengths)) for name, one in sorted(header.attached.items())}
+    return Kind(family, header.source, Features(**header.features.model_dump()), attached)

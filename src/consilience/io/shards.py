@@ -1,0 +1,257 @@
+"""Shards: the posteriors of very many sites, known by where they lie and loaded where the work is.
+
+Three inputs become the same list of shards: packed files (see ``shard_file``), folders or patterns of posterior files,
+and addresses of either. A shard is a run of whole sites of about as many bytes as asked for, so that the same input
+gives the same shards on every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, is_count
+from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.families.block import Block, Kind, Ragged
+from consilience.families.posterior import Posterior
+from consilience.io.packed import Packed, ShardSummary
+from consilience.io.posterior_file import read_posterior
+from consilience.io.provenance import file_digest
+from consilience.io.remote import Listed, is_remote, listed, localised
+from consilience.io.shard_file import is_shard, read_shard, read_shard_summary
+from consilience.io.shard_header import differences, kind_of
+
+SHARD_BYTES = 64 * 2**20
+"""Bytes of a shard where nobody says otherwise."""
+
+_SUFFIXES = (".safetensors", ".parquet")
+_FEW = 20
+
+
+@dataclass(frozen=True)
+class ShardSource:
+    """Where a shard lies: a run of sites of a packed file, or posterior files.
+
+    Parameters
+    ----------
+    kind
+        What its sites are expected to share with all others.
+    paths
+        One packed file, or posterior files, a site each.
+    first, end
+        Of a packed file: sites, or row groups of Parquet; None for the end reads to the last.
+    packed
+        Which of the two it is.
+    size
+        Bytes on disk, about.
+    """
+
+    kind: Kind
+    paths: tuple[str, ...]
+    first: int = 0
+    end: int | None = None
+    packed: bool = True
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The posteriors of many sites, not loaded.
+
+    Parameters
+    ----------
+    kind
+        What all sites share.
+    sources
+        Where each shard lies, in order.
+    n_sites
+        Number J of sites.
+    """
+
+    kind: Kind
+    sources: tuple[ShardSource, ...] = field(repr=False)
+    n_sites: int
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files in which they lie, in order."""
+        return tuple(dict.fromkeys(path for source in self.sources for path in source.paths))
+
+
+def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
+    """Return the shards of files, of a folder or a pattern of files, or of addresses, from their headers alone.
+
+    Parameters
+    ----------
+    where
+        Packed shards (``consilience pack``) or posterior files, not both: a path, a folder, a pattern, an address that
+        fsspec opens, or a list of these.
+    shard_bytes
+        Bytes of a shard, about; never less than a site.
+
+    Raises
+    ------
+    InputError
+        For files that are missing, are neither, or do not go together.
+    OptionError
+        For a number of bytes that is not positive, and where an optional package is missing.
+    """
+    if not is_count(shard_bytes):
+        raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
+    files = listed(where, _SUFFIXES)
+    with localised(files[0].path) as first:
+        packed = is_shard(first) or files[0].path.endswith(".parquet")
+    return _of_packed(files, shard_bytes) if packed else _of_posteriors(files, shard_bytes)
+
+
+def _of_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
+    sources: list[ShardSource] = []
+    problems: list[str] = []
+    kind: Kind | None = None
+    total = 0
+    for file in files:
+        try:
+            with localised(file.path) as path:
+                if not is_shard(path) and not file.path.endswith(".parquet"):
+                    problems.append(f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone")
+                    continue
+                summary = read_shard_summary(path, file.path)
+        except FileFormatError as error:
+            problems += error.problems
+            continue
+        kind = summary.kind if kind is None else kind
+        problems += [f"{file.path}: {text} as {files[0].path}" for text in differences(kind, summary.kind)]
+        total += summary.n_sites
+        sources += _runs(kind, file, summary, shard_bytes)
+    if problems or kind is None:
+        raise InputError(problems[:_FEW])
+    return Shards(kind, tuple(sources), total)
+
+
+def _runs(kind: Kind, file: Listed, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
+    """Return runs of the sites of a packed file; one that comes from afar comes as a whole."""
+    parquet = file.path.endswith(".parquet")
+    units = len(summary.groups) if parquet else summary.n_sites
+    parts = 1 if is_remote(file.path) else min(units, max(1, round(file.size / shard_bytes)))
+    edges = np.linspace(0, units, parts + 1).astype(np.int64).tolist()
+    for first, end in pairwise(edges):
+        yield ShardSource(kind, (file.path,), first, end, size=file.size // parts)
+
+
+def _of_posteriors(files: Sequence[Listed], shard_bytes: int) -> Shards:
+    with localised(files[0].path) as path:
+        kind = kind_of(read_posterior(path)[0])
+    sources: list[ShardSource] = []
+    run: list[str] = []
+    size = 0
+    for file in files:
+        if run and size + file.size > shard_bytes:
+            sources.append(ShardSource(kind, tuple(run), packed=False, size=size))
+            run, size = [], 0
+        run.append(str(Path(file.path).absolute()) if not is_remote(file.path) else file.path)
+        size += file.size
+    sources.append(ShardSource(kind, tuple(run), packed=False, size=size))
+    return Shards(kind, tuple(sources), len(files))
+
+
+def load_shard(source: ShardSource) -> Packed:
+    """Return a shard with everything checked, its values' domain included.
+
+    Raises
+    ------
+    InputError
+        Naming file, site and component of what is not valid.
+    """
+    if not source.packed:
+        return _load_posteriors(source)
+    called = source.paths[0]
+    with localised(called) as path:
+        packed = read_shard(path, called, source.first, source.end)
+    if problems := [f"{called}: {text}" for text in differences(source.kind, packed.block.kind)]:
+        raise InputError(problems)
+    if problems := list(_faults(packed, called)):
+        raise InputError(problems[:_FEW])
+    return packed
+
+
+def _load_posteriors(source: ShardSource) -> Packed:
+    posteriors, digests = [], []
+    problems: list[str] = []
+    for called in source.paths:
+        with localised(called) as path:
+            try:
+                posterior = read_posterior(path)[0]
+            except InputError as error:
+                shard = is_shard(path)
+                found = [problem.replace(str(path), called) for problem in error.problems]
+                problems += [f"{called}: is a shard beside posterior files; pack all"] if shard else found
+                continue
+            digests.append(bytes.fromhex(file_digest(path)))
+        problems += [f"{called}: {text}" for text in differences(source.kind, kind_of(posterior))]
+        posteriors.append(posterior)
+    if problems:
+        raise InputError(problems[:_FEW])
+    stacked = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 32)
+    return Packed(stack(source.kind, posteriors), source.paths, stacked)
+
+
+def stack(kind: Kind, posteriors: Sequence[Posterior], dtype: str = "float64") -> Block:
+    """Return the posteriors of sites of one kind as a block; columns that some of them lack are left out."""
+    sizes = np.array([one.n_components for one in posteriors])
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    counts, weights, priors = (_column(posteriors, name) for name in ("counts", "weights", "prior"))
+    prior = None if priors is None else priors.reshape(len(posteriors), -1)
+    if prior is not None and np.all(prior == prior[0]):
+        prior = prior[0]
+    attached = {}
+    for name, (_axes, rule, _lengths) in kind.attached.items():
+        own = [one.attached[name] for one in posteriors]
+        values = np.concatenate([each.values.ravel() for each in own])
+        precise = [each.precision.ravel() for each in own if each.precision is not None]
+        attached[name] = Ragged(values, np.concatenate(precise) if rule == "precision-mean" else None)
+    return Block(
+        kind,
+        np.concatenate([one.natural for one in posteriors]).astype(dtype),
+        offsets,
+        counts,
+        weights,
+        prior,
+        attached,
+    )
+
+
+def _column(posteriors: Sequence[Posterior], name: str) -> Array | None:
+    """Return what all sites state under a name, one after another; None where one of them states nothing."""
+    parts = [getattr(one, name) for one in posteriors]
+    return None if any(part is None for part in parts) else np.concatenate(parts)
+
+
+def _faults(packed: Packed, called: str) -> Iterator[str]:
+    """Say which values are not of their domain."""
+    block = packed.block
+    family = block.kind.family
+    for first, end in block.chunks():
+        rows = slice(int(block.offsets[first]), int(block.offsets[end]))
+        for row, text in family.check(np.asarray(block.natural[rows], dtype=np.float64)):
+            site = int(np.searchsorted(block.offsets, rows.start + row, side="right")) - 1
+            place = rows.start + row - int(block.offsets[site])
+            yield f"{called}: {packed.names[site]}: component {place} {text}"
+    for name, values in (("counts", block.counts), ("weights", block.weights)):
+        if values is None:
+            continue
+        for row in np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[:_FEW]:
+            site = int(np.searchsorted(block.offsets, row, side="right")) - 1
+            yield f"{called}: {packed.names[site]}: has {name} {values[row]}, which must be finite and not negative"
+    if block.prior is not None and not np.all(np.isfinite(block.prior)):
+        yield f"{called}: a prior has NaN or infinite natural parameters"
+    for name, ragged in block.attached.items():
+        fine = np.all(np.isfinite(ragged.values))
+        if ragged.precision is not None:
+            fine = fine and np.all(np.isfinite(ragged.precision) & (ragged.precision > 0))
+        if not fine:
+            yield f"{called}: attached array {name!r} has NaN or infinite values, or a precision that is not positive"

@@ -1,0 +1,55 @@
+"""The command ``pack``, and ``fuse``, ``check`` and ``inspect`` of what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import run
+from tests.shard_sites import planted_sites, written
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(planted_sites(40)[0], tmp_path_factory.mktemp("pack") / "sites")
+
+
+def test_packed_and_fused(folder: Path, tmp_path: Path) -> None:
+    packed = run("pack", folder, "-o", tmp_path / "packed", "--shard-size", "4kB", "--dtype", "float32")
+    assert packed.code == 0, packed.err
+    assert "40 models with" in packed.out
+    assert "float32 moved no component by more than" in packed.out
+    fused = run("fuse", tmp_path / "packed", "-o", tmp_path / "f.safetensors", "--set", "pilot_sites=10",
+                "--method", "spahm", "--report", tmp_path / "f.html")  # fmt: skip
+    assert fused.code == 0, fused.err
+    assert fused.out.startswith("40 models with")
+    assert "-> 6 components (method spahm)" in fused.out
+    assert run("check", tmp_path / "packed").out == "ok: 40 models can be fused\n"
+    shard = next((tmp_path / "packed").iterdir())
+    shown = run("inspect", shard)
+    assert shown.code == 0, shown.err
+    assert "sites:" in shown.out
+    assert "DiagonalGaussian" in shown.out or "diagonal-gaussian" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["pack", "SITES"], 2, "--output"),
+        (["pack", "NOWHERE", "-o", "OUT"], 1, "cannot be read"),
+        (["pack", "SITES", "-o", "OUT", "--shard-size", "big"], 2, "--shard-size"),
+        (["fuse", "SITES", "-o", "SITES/f.safetensors"], 1, "is in a folder of models"),
+        (["fuse", "SITES", "-o", "OUT", "--engine", "dask"], 2, "--scheduler"),
+        (["fuse", "SITES", "-o", "OUT", "--engine", "local", "--scheduler", "tcp://x:1"], 2, "--engine dask"),
+        (["fuse", "SITES", "-o", "OUT", "--module", "a:b"], 2, "for networks only"),
+        (["fuse", "SITES", "-o", "OUT", "--set", "pilot_sites=0"], 2, "pilot_sites"),
+    ],
+)
+def test_bad_input_is_a_line(folder: Path, tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+    places = {"SITES": str(folder), "NOWHERE": str(tmp_path / "none"), "OUT": str(tmp_path / "out")}
+    told = [places.get(one, one.replace("SITES/", f"{folder}/")) for one in arguments]
+    done = run(*told)
+    assert (done.code, said in done.err) == (code, True), done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "out").exists()
