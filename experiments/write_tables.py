@@ -14,6 +14,7 @@ from bnn.alignment_tables import TABLES as POSTERIORS
 from bnn.tables import TABLES as BNN
 from fisher.tables import TABLES as FISHER
 from kl_fusion.tables import TABLES as KL_FUSION
+from scale_tables import SCALE
 from spahm.tables import TABLES as POINTS
 from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
 from wasserstein.tables import TABLES as NETWORKS
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/benchmarks.md",
+    "docs/scale.md",
     "docs/demo.md",
     "docs/experiments.md",
     "docs/experiments_bnn.md",
@@ -265,6 +267,7 @@ TABLES = {
     **FISHER,
     **BNN,
     **POSTERIORS,
+    **SCALE,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from consilience import families, learners
+from consilience import engines, families, federated, learners
 from consilience.api import (
+    Merge,
     barrier,
     check,
     fisher,
     fuse,
     load,
+    merge,
+    pack,
     permute,
     plane,
     predictive_barrier,
     repair,
     save,
+    shards,
     symmetry,
 )
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
 from consilience.evaluation import Evaluation, PredictiveScores, evaluate, predictive_scores
 from consilience.families.posterior import Attached, Features, Posterior
+from consilience.io.shards import Shards
 from consilience.matching import Matching
 from consilience.methods import (
     AMPS,
@@ -44,6 +49,8 @@ from consilience.methods import (
     Status,
     WassersteinFusion,
 )
+from consilience.methods.spherical import SLERP
+from consilience.methods.task_vectors import DARE, TIES, TaskArithmetic
 from consilience.models import describe, rebuild
 from consilience.models.bayesian_adapters import as_bayesian_network, written_like
 from consilience.models.bayesian_network import BayesianNetwork
@@ -57,7 +64,10 @@ __version__ = version("consilience")
 
 __all__ = [
     "AMPS",
+    "DARE",
+    "SLERP",
     "SPAHM",
+    "TIES",
     "Attached",
     "Average",
     "BayesianFusion",
@@ -79,6 +89,7 @@ __all__ = [
     "KLNetworkFusion",
     "KMeans",
     "Matching",
+    "Merge",
     "Network",
     "NetworkAverage",
     "NetworkFusion",
@@ -91,8 +102,10 @@ __all__ = [
     "PredictiveScores",
     "ReBasin",
     "SelfSupervisedFisher",
+    "Shards",
     "Status",
     "Symmetry",
+    "TaskArithmetic",
     "UnprovedSymmetryWarning",
     "UnsupportedError",
     "WassersteinFusion",
@@ -101,12 +114,16 @@ __all__ = [
     "barrier",
     "check",
     "describe",
+    "engines",
     "evaluate",
     "families",
+    "federated",
     "fisher",
     "fuse",
     "learners",
     "load",
+    "merge",
+    "pack",
     "permute",
     "plane",
     "predictive_barrier",
@@ -114,6 +131,7 @@ __all__ = [
     "rebuild",
     "repair",
     "save",
+    "shards",
     "symmetry",
     "written_like",
 ]

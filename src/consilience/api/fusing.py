@@ -13,6 +13,7 @@ from consilience.api.network_fusing import ARGUMENTS
 from consilience.api.networks import check_networks, fuse_networks
 from consilience.api.posteriors import check_posteriors, fuse_posteriors
 from consilience.api.progress import seeded, shown
+from consilience.api.sharding import are_shards, check_shards, fuse_shards
 from consilience.errors import OptionError
 from consilience.methods import Method, NetworkMethod, needs_no_symmetry
 from consilience.methods.base import Progress
@@ -27,7 +28,7 @@ def fuse(
     *,
     weights: ArrayLike | None = None,
     rng: int | np.random.Generator = 0,
-    engine: None = None,
+    engine: Any = None,
     progress: bool | Progress = False,
     samples: Sequence[float] | None = None,
     **options: Any,
@@ -39,7 +40,8 @@ def fuse(
     models
         Fitted models, Posteriors, or paths of posterior files, mixed if they describe the same kind of thing. Topic
         models that name their words may have different vocabularies: the fused one has all words. Or networks: torch
-        modules, Networks, or paths of their files.
+        modules, Networks, or paths of their files. Or the posteriors of very many sites, which are not loaded as a
+        whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
     method
         A name (see ``consilience methods``) or a method object; None takes the recommended one, and Fisher merging for
         networks that come with Fisher information.
@@ -48,7 +50,8 @@ def fuse(
     rng
         Seed or Generator; the same seed gives the same bytes.
     engine
-        Where the work runs. This version runs it here: None.
+        Where the work on shards runs: None, here; an address of a Dask scheduler, a ``distributed.Client``, or an
+        ``consilience.engines`` object.
     progress
         True shows a bar on a terminal; a callable is told (steps done, steps in all).
     samples
@@ -64,6 +67,8 @@ def fuse(
         - ``inputs``: unlabeled inputs, for methods that ask the models;
         - ``fishers``: what ``consilience.fisher`` gave for each, or its files, for methods that weigh by it;
         - ``reference``: number of the model to start from, whose numbering of units the fused network keeps.
+
+        For shards also ``pilot_sites``, the sites in the sample that a fusion starts from, and ``shard_bytes``.
 
     Returns
     -------
@@ -89,10 +94,17 @@ def fuse(
     >>> fusion.model.predict([[0.0, 0.0], [8.0, 8.0]]).shape
     (2,)
     """
-    if engine is not None:
-        raise OptionError(f"engine: this version runs everything here; expected None, found {engine!r}")
     seed, generator = seeded(rng)
-    with shown(progress, "fusing", "start") as report:
+    sharded = are_shards(models, engine)
+    with shown(progress, "fusing", "pass" if sharded else "start") as report:
+        if sharded:
+            if samples is not None:
+                raise OptionError("samples: for fitted models only; files say how many observations they had")
+            return fuse_shards(models, _for_posteriors(method), weights, engine, generator, seed, report, options)
+        if engine is not None:
+            raise OptionError(
+                f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"
+            )
         if are_bayesian(models):
             return fuse_bayesian(models, method, weights, generator, seed, report, options)
         if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
@@ -105,6 +117,7 @@ def check(
     method: str | Method | NetworkMethod | None = None,
     *,
     weights: ArrayLike | None = None,
+    engine: Any = None,
     samples: Sequence[float] | None = None,
     **options: Any,
 ) -> list[str]:
@@ -117,11 +130,20 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
+    if are_shards(models, engine):
+        return check_shards(models, _for_posteriors(method), weights, engine, options)
     if are_bayesian(models):
         return check_bayesian(models, method, weights, options)
     if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
         return check_networks(models, method, weights, options)
     return check_posteriors(models, method, weights, samples, options)
+
+
+def _for_posteriors(method: str | Method | NetworkMethod | None) -> str | Method | None:
+    """Return a method for shards, which hold posteriors."""
+    if isinstance(method, NetworkMethod):
+        raise OptionError(f"{type(method).__name__} fuses networks, and shards hold posteriors")
+    return method
 
 
 def _are_networks(models: Any, method: str | Method | None, options: Mapping[str, Any]) -> bool:

@@ -19,8 +19,10 @@ from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
 from consilience.methods.base import Progress
 from consilience.models import adapter_of, rebuild
+from consilience.models.base import Adapter
 from consilience.models.ensemble import ensemble_of
 from consilience.models.given import Given, gather
+from consilience.models.vocabulary import Alignment
 from consilience.result import FusionInput, PosteriorFusion
 
 RECOMMENDED = "kl"
@@ -42,11 +44,27 @@ def fuse_posteriors(
     chosen = _chosen(method, options, given)
     if problems:
         raise InputError(problems)
+    return fuse_given(given, chosen, alignment, weights, rng, seed, progress)
+
+
+def fuse_given(
+    given: Sequence[Given],
+    chosen: Method,
+    alignment: Alignment | None,
+    weights: ArrayLike | None,
+    rng: np.random.Generator,
+    seed: int | None,
+    progress: Progress,
+) -> PosteriorFusion:
+    """Fuse posteriors that were read and found to go together."""
     ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
     adapter = None if chosen.keeps_models else adapter_of(ensemble.posteriors[0])
-    if reasons := [] if adapter is None else adapter.refuse(ensemble):
+    if reasons := _refused(adapter, chosen, ensemble):
         raise InputError(reasons)
     outcome = chosen.fuse(ensemble, rng, progress)
+    if adapter is not None and adapter.recombines:  # then a component of few sites means nothing
+        details = {name: value for name, value in outcome.details.items() if name != "minority"}
+        outcome = replace(outcome, details=details)
     if alignment is not None:
         outcome = replace(outcome, details={**outcome.details, "vocabulary": alignment.details()})
     if adapter is not None:
@@ -59,7 +77,7 @@ def fuse_posteriors(
         "n_components": outcome.posterior.n_components,
         "status": outcome.status.name.lower(),
         "objective": outcome.objective if math.isfinite(outcome.objective) else None,
-        "history": _rounded(outcome.history),
+        "history": history_values(outcome.history),
         **outcome.details,
     }
     return PosteriorFusion(
@@ -96,10 +114,24 @@ def check_posteriors(
             ensemble = Ensemble.of([one.posterior for one in given], of_given, [one.name for one in given])
             refused = chosen.refuse(ensemble)
             adapter = None if problems or chosen.keeps_models else adapter_of(ensemble.posteriors[0])
-            problems += refused if adapter is None else refused + adapter.refuse(ensemble)
+            problems += refused + _refused(adapter, chosen, ensemble)
     except OptionError as error:
         problems.append(str(error))
     return problems
+
+
+def _refused(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[str]:
+    """Return why models of this kind cannot be fused so, a line each, besides what the method itself says."""
+    if adapter is None:
+        return []
+    asked = [name for name, usual in (("robust", None), ("minority", "keep")) if getattr(method, name) != usual]
+    joint = [
+        f"{name}={getattr(method, name)!r}: the fused {adapter.kind} follows from all sites' models together, not from "
+        "copies of components; leave it out"
+        for name in asked
+        if adapter.recombines
+    ]
+    return adapter.refuse(ensemble) + joint
 
 
 def _chosen(method: str | Method | None, options: Mapping[str, Any], given: Sequence[Given]) -> Method:
@@ -131,7 +163,7 @@ def _input_record(one: Given, weight: float, matching: Matching, site: int) -> d
     return record
 
 
-def _rounded(history: Array) -> list[float | None]:
+def history_values(history: Array) -> list[float | None]:
     """Return a history as JSON values, to the digits that differ by more than rounding."""
     return [float(f"{value:.12g}") if math.isfinite(value) else None for value in history.tolist()]
 

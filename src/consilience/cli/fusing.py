@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.api.sharding import OPTIONS as SHARD_OPTIONS
 from consilience.cli.kinds import Kind
 from consilience.cli.networks import network_summary
 from consilience.cli.options import fusion_options, plan_of, warned_in_a_line
@@ -30,6 +31,7 @@ _NO_NETWORK = "an ensemble is its members: keep the sites' files, or use method"
 
 _MAKING: Mapping[Kind, tuple[Callable[[str, Mapping[str, Any]], Any], str]] = {
     "posteriors": (make_method, NO_FILE),
+    "shards": (make_method, NO_FILE),
     "networks": (make_network_method, f"{_NO_NETWORK} 'consensus'"),
     "bayesian": (make_bayesian_method, f"{_NO_NETWORK} 'kl'"),
 }
@@ -55,13 +57,16 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
         raise click.UsageError("Missing option '-o' / '--output'.")
     if recipe.method is not None:
         make, refusal = _MAKING[plan.kind]
-        if make(recipe.method, recipe.options).keeps_models:
+        told = {name: value for name, value in recipe.options.items() if name not in SHARD_OPTIONS}
+        if make(recipe.method, told).keeps_models:
             raise InputError(f"{target}: {refusal}")
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
     others = [one for one in (recipe.symmetry, recipe.inputs) if one is not None]
     if page is not None:
         refuse_report(page, (target, *map(Path, [*recipe.models, *others])))
+    if any(os.path.isdir(model) and _same_file(target.parent, model) for model in recipe.models):
+        raise InputError(f"{target}: is in a folder of models to fuse; give another output")
     if any(_same_file(target, model) for model in recipe.models):
         raise InputError(f"{target}: is one of the models to fuse; give another output")
     if any(_same_file(target, other) for other in others):
@@ -90,11 +95,14 @@ def check(**given: Any) -> None:
         problems = api.check(recipe.models, recipe.method, weights=recipe.weights, **recipe.options, **plan.arguments())
     if problems:
         raise InputError(problems)
+    if plan.kind == "shards":
+        click.echo(f"ok: {api.shards(recipe.models).n_sites} models can be fused")
+        return
     count = len(without_information(recipe.models)[0])
     click.echo(f"ok: {count} models can be fused")
 
 
-def _same_file(one: Path, other: str) -> bool:
+def _same_file(one: Path, other: str | Path) -> bool:
     try:
         return os.path.samefile(one, other)
     except (OSError, ValueError):  # one of them does not exist, or cannot
@@ -104,7 +112,7 @@ def _same_file(one: Path, other: str) -> bool:
 def _summary(fusion: Fusion) -> str:
     inputs = fusion.provenance["inputs"]
     lines = [
-        f"{len(inputs)} models with {sum(record['components'] for record in inputs)} components"
+        f"{fusion.details.get('sites', len(inputs))} models with {sum(record['components'] for record in inputs)} components"
         f" -> {fusion.n_components} components (method {fusion.provenance['method']})"
     ]
     if fusion.history.size:
@@ -114,11 +122,28 @@ def _summary(fusion: Fusion) -> str:
     if fusion.details.get("left_out"):
         lines.append(f"{fusion.details['left_out']} components with too few observations were left out")
     lines += [f"{printable(record['name'])}: {record['why']}" for record in fusion.details.get("outliers", [])]
+    lines += _minority(fusion.details)
     if "vocabulary" in fusion.details:
         lines += _vocabulary(fusion.details["vocabulary"])
     if fusion.details.get("violations"):
         lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
     return "\n".join(lines)
+
+
+def _minority(details: Mapping[str, Any]) -> list[str]:
+    """Return what is said of components that fewer than half of the models hold."""
+    held = details.get("minority", [])
+    lines = [
+        f"component {one['component']} is held by {one['sites']} only: "
+        + ", ".join(map(printable, one["names"][:_FEW]))
+        + (", ..." if one["sites"] > min(_FEW, len(one["names"])) else "")
+        for one in held[:_FEW]
+    ]
+    if len(held) > _FEW:
+        lines.append(f"{len(held) - _FEW} more components are held by fewer than half of the models")
+    if details.get("dropped"):
+        lines.append(f"{details['dropped']} components that fewer than half of the models hold were left out")
+    return lines
 
 
 def _vocabulary(found: Mapping[str, Any]) -> list[str]:

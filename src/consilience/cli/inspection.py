@@ -13,7 +13,9 @@ from consilience.errors import InputError
 from consilience.io.bayesian_file import BayesianSummary, read_bayesian_summary
 from consilience.io.fisher_file import FisherSummary, read_fisher_summary
 from consilience.io.network_file import NetworkSummary, file_kind, read_network_summary, read_symmetry
+from consilience.io.packed import ShardSummary
 from consilience.io.posterior_file import FileSummary, read_summary
+from consilience.io.shard_file import SUFFIXES, is_shard, read_shard_summary
 from consilience.methods.slots import STATISTICS
 from consilience.networks.symmetry import Symmetry, symmetry_to_json
 from consilience.report.words import counted, printable
@@ -37,6 +39,9 @@ def _found(file: Path) -> tuple[dict[str, Any], str]:
         symmetry = read_symmetry(file)
         rows = [("file", str(file)), ("format", "consilience-symmetry"), *_rows_of_symmetry(symmetry)]
         return {"kind": "symmetry", **_json_of_symmetry(symmetry)}, _table(rows)
+    if file.suffix == SUFFIXES["parquet"] or (file.is_file() and is_shard(file)):
+        shard = read_shard_summary(file, str(file))
+        return _json_of_shard(shard), _table(_rows_of_shard(file, shard))
     try:
         kind = file_kind(file)
     except InputError:  # said better by the reader of posteriors
@@ -56,6 +61,32 @@ def _found(file: Path) -> tuple[dict[str, Any], str]:
         return _json_of_bayesian(gaussian), _table(_rows_of_bayesian(file, gaussian))
     network = read_network_summary(file)
     return _json_of_network(network), _table(_rows_of_network(file, network))
+
+
+def _json_of_shard(summary: ShardSummary) -> dict[str, Any]:
+    kind = summary.kind
+    return {
+        "kind": "shard",
+        "family": {"name": kind.family.name, **kind.family.config()},
+        "sites": summary.n_sites,
+        "components": summary.n_components,
+        "source": dict(kind.source),
+        "features": kind.features.to_json(),
+        "attached": sorted(kind.attached),
+    }
+
+
+def _rows_of_shard(file: Path, summary: ShardSummary) -> list[tuple[str, str]]:
+    said = _json_of_shard(summary)
+    rows = [("file", str(file)), ("format", "consilience-shard"), ("family", str(summary.kind.family))]
+    rows.append(("sites", str(summary.n_sites)))
+    if summary.n_components is not None:
+        rows.append(("components", str(summary.n_components)))
+    if said["source"]:
+        rows.append(("model", ", ".join(f"{key} {value}" for key, value in sorted(said["source"].items()))))
+    if said["attached"]:
+        rows.append(("attached", ", ".join(said["attached"])))
+    return rows
 
 
 def _is_json(file: Path) -> bool:
@@ -250,6 +281,7 @@ def _inspection(file: Path, summary: FileSummary) -> str:
         made = header.provenance
         rows.append(("fused by", f"{made.method} {made.options} seed {made.seed}"))
         rows += [
-            ("from", f"{record.name}: {record.components} components, sha256 {record.sha256}") for record in made.inputs
+            ("from", f"{one['name']}: {one['components']} components, sha256 {one.get('sha256')}")
+            for one in made.inputs
         ]
     return _table(rows)

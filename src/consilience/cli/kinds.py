@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from consilience.api.sharding import are_shards
 from consilience.errors import InputError, OptionError
 from consilience.io.bayesian_file import read_bayesian_summary
 from consilience.io.network_file import file_kind, read_network_summary
 from consilience.io.recipe import Recipe
 from consilience.methods import BAYESIAN_METHODS, needs_no_symmetry
 
-Kind = Literal["posteriors", "networks", "bayesian"]
+Kind = Literal["posteriors", "shards", "networks", "bayesian"]
 
 _NETWORKS = {
     "module": "--module",
@@ -35,7 +36,7 @@ _CALLED = {
 
 
 def kind_of_models(plan: Recipe) -> Kind:
-    """Return what the models are: posteriors, networks, or Bayesian networks.
+    """Return what the models are: posteriors, shards of very many, networks, or Bayesian networks.
 
     Raises
     ------
@@ -45,6 +46,10 @@ def kind_of_models(plan: Recipe) -> Kind:
         For options of networks beside posteriors.
     """
     told = [option for name, option in _NETWORKS.items() if getattr(plan, name) is not None]
+    if are_shards(plan.models):
+        if told:
+            raise OptionError(f"{', '.join(told)}: for networks only, and {plan.models[0]} holds posteriors")
+        return "shards"
     kinds: dict[str, str] = {}
     unreadable: list[str] = []
     for model in plan.models:

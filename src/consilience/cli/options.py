@@ -58,6 +58,8 @@ def fusion_options(command: Command) -> Command:
         click.option("--target-width", "widths", multiple=True, metavar="GROUP=N", help="Units of a fused group."),
         click.option("--inputs", type=click.Path(path_type=str), help="Unlabeled inputs: .npy or .npz."),
         click.option("--reference", type=click.IntRange(0), help="Model whose order of units is kept, from 0."),
+        click.option("--engine", type=click.Choice(["local", "dask"]), help="Where shards are.  [default: local]"),
+        click.option("--scheduler", metavar="ADDRESS", help="Of Dask, such as tcp://host:8786; needs no --engine."),
         click.option("--allow-import", is_flag=True, help="Import the modules that the recipe names: runs their code."),
     ]
     for decorator in reversed(decorators):
@@ -71,9 +73,12 @@ class Plan:
 
     recipe: Recipe
     kind: Kind
+    engine: str | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return what the library is told of networks, modules imported and files read."""
+        if self.kind == "shards":
+            return {"engine": self.engine}
         return {} if self.kind == "posteriors" else _arguments(self.recipe)
 
 
@@ -85,6 +90,8 @@ def plan_of(
     recipe: Path | None,
     allow_import: bool,
     widths: Sequence[str],
+    engine: str | None,
+    scheduler: str | None,
     **others: Any,
 ) -> Plan:
     """Return the recipe with what the command line adds to it or replaces in it.
@@ -104,7 +111,7 @@ def plan_of(
                 f"{recipe}: names the {name} {named}, whose import would run code; repeat --{name} {named}, "
                 "or give --allow-import"
             )
-    options = {**plan.options, **_settings(settings)}
+    options = {**plan.options, **settings_of(settings)}
     if reserved := sorted(_RESERVED & set(options)):
         raise OptionError(f"{', '.join(reserved)}: not an option of a method")
     update: dict[str, Any] = {"options": options}
@@ -120,10 +127,25 @@ def plan_of(
     merged = plan.model_copy(update=update)
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
-    return Plan(merged, kind_of_models(merged))
+    where = _engine(engine, scheduler)
+    kind = kind_of_models(merged)
+    if where is not None and kind == "posteriors":
+        kind = "shards"
+    if where is not None and kind != "shards":
+        raise OptionError("--engine, --scheduler: networks are fused here; these are for shards of posteriors")
+    return Plan(merged, kind, where)
 
 
-def _settings(settings: Sequence[str]) -> dict[str, Any]:
+def _engine(engine: str | None, scheduler: str | None) -> str | None:
+    """Return what ``fuse`` is told of where the work runs: the address of a scheduler, or nothing."""
+    if engine == "dask" and scheduler is None:
+        raise OptionError("--engine dask: give the address of its scheduler, --scheduler tcp://host:8786")
+    if engine == "local" and scheduler is not None:
+        raise OptionError("--scheduler: is for --engine dask")
+    return scheduler
+
+
+def settings_of(settings: Sequence[str]) -> dict[str, Any]:
     """Return options of a method by name."""
     options: dict[str, Any] = {}
     for setting in settings:

@@ -22,6 +22,7 @@ from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, group_sums
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
+_TABLE = 4096  # sites up to which what groups are worth is looked up rather than computed
 
 
 @dataclass(frozen=True)
@@ -135,50 +136,49 @@ class GaussianAtoms:
     def _scale(self) -> Array:
         return 1.0 / np.sqrt(self.law.within)
 
-    @cached_property
-    def _shrinkage(self) -> Array:
-        """Return r / (n r + 1) / 2 (J + 1, D) for n = 0 ... J."""
-        ratio = self.law.between / self.law.within
-        shrinkage: Array = 0.5 * ratio / (np.arange(self.sharing.n_sites + 1.0)[:, None] * ratio + 1.0)
-        return shrinkage
+    def _worth(self, count: Labels) -> tuple[Array, Array]:
+        """Return r / (n r + 1) / 2 (k, D) and what groups of n members are worth whatever they are (k,)."""
+        if self.sharing.n_sites > _TABLE:
+            return self._computed(count)
+        shrinkage, level = self._table
+        return shrinkage[count], level[count]
 
     @cached_property
-    def _level(self) -> Array:
-        """What a group of n members is worth whatever they are (J + 1,)."""
-        level = self.sharing.log_probability
+    def _table(self) -> tuple[Array, Array]:
+        """What ``_computed`` returns for n = 0 ... J, looked up many times where sites are few."""
+        return self._computed(np.arange(self.sharing.n_sites + 1))
+
+    def _computed(self, count: Labels) -> tuple[Array, Array]:
+        ratio = np.multiply.outer(count.astype(np.float64), self.law.between / self.law.within)
+        level = self.sharing.log_probability[count]
         if self.marginal:
-            ratio, count = self.law.between / self.law.within, np.arange(self.sharing.n_sites + 1.0)
-            level = level - 0.5 * np.log1p(count[:, None] * ratio).sum(axis=1)
-        return level
-
-    @cached_property
-    def _steps(self) -> tuple[Array, Array]:
-        """Return how shrinkage (J, D) and level (J,) change when a group of n takes in one more."""
-        return np.diff(self._shrinkage, axis=0), np.diff(self._level)
+            level = level - 0.5 * np.log1p(ratio).sum(axis=1)
+        return 0.5 * (self.law.between / self.law.within) / (ratio + 1.0), level
 
     def opening(self, rows: Labels) -> Array:
         """Return what each of some rows is worth as a group of its own (k,)."""
-        alone: Array = self._whitened(self.pieces[rows], 1.0) ** 2 @ self._shrinkage[1] + self._level[1]
+        shrinkage, level = self._worth(np.ones(1, dtype=np.int64))
+        alone: Array = self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0]
         return alone
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,), before the members' own constants."""
         count = groups.mass.astype(np.int64)
         sums = self._whitened(groups.sums, groups.mass)
-        worth: Array = np.einsum("nd,nd,nd->n", sums, sums, self._shrinkage[count]) + self._level[count]
+        shrinkage, level = self._worth(count)
+        worth: Array = np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level
         return worth
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
         """Return ``subtraction_gains`` of the value (k, G) as one matrix product."""
         count = groups.mass.astype(np.int64)
         sums, newcomers = self._whitened(groups.sums, groups.mass), self._whitened(self.pieces[rows], 1.0)
-        joined = self._shrinkage[count + 1]
+        (before, was), (joined, becomes) = self._worth(count), self._worth(count + 1)
         crossed = joined * sums
         crossed *= 2.0
-        shrinkage, level = self._steps
         left = np.concatenate([newcomers**2, newcomers], axis=1)
         gains: Array = left @ np.concatenate([joined, crossed], axis=1).T
-        gains += np.einsum("nd,nd,nd->n", sums, sums, shrinkage[count]) + level[count]
+        gains += np.einsum("nd,nd,nd->n", sums, sums, joined - before) + becomes - was
         return gains
 
     def sums(self, labels: Labels) -> GroupSums:

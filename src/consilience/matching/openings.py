@@ -18,7 +18,8 @@ class Openings:
     Parameters
     ----------
     max_groups
-        Number of groups at most; None sets no limit. No fewer than the largest site has components.
+        Number of groups at most, 0 for none but those that are there; None sets no limit. There must be room for the
+        components of a site.
     factorial
         Whether the k-th group that a site opens is worth log k less, as in Yurochkin et al. (2019). That counts the
         orders of new groups once more: the steps of different sites then belong to no common objective.
@@ -35,7 +36,7 @@ class Openings:
         """
         n_rows, n_groups = gains.shape
         here = np.arange(n_rows)
-        room = n_rows if self.max_groups is None else min(n_rows, self.max_groups - n_groups)
+        room = n_rows if self.max_groups is None else max(0, min(n_rows, self.max_groups - n_groups))
         if n_groups:
             best = gains.argmax(axis=1)
             opens = opening > gains[here, best]
@@ -62,3 +63,6 @@ class Openings:
 
 ANY = Openings()
 """As many new groups as pay."""
+
+NONE = Openings(max_groups=0)
+"""None but those that are there."""

@@ -85,13 +85,19 @@ class Places:
         What the groups are worth.
     labels
         Group of each component (L,), -1 for one that is nowhere.
+    others
+        What components of other sites, which stay where they are, add to the groups.
     """
 
-    def __init__(self, objective: GroupObjective, labels: Labels) -> None:
+    def __init__(self, objective: GroupObjective, labels: Labels, others: GroupSums | None = None) -> None:
         self.objective, self.labels = objective, labels.copy()
-        room = int(labels.max()) + 1 + int(np.diff(objective.offsets).max())
+        known = 0 if others is None else len(others.mass)
+        room = max(int(labels.max()) + 1, known) + int(np.diff(objective.offsets).max())
         sums = group_sums(objective.pieces, labels, np.ones(len(labels)), room)
         self._sums, self._mass = sums.sums, sums.mass
+        if others is not None:
+            self._sums[:known] += others.sums
+            self._mass[:known] += others.mass
 
     def rows(self, site: int) -> Labels:
         """Return the rows of a site that are somewhere."""
@@ -197,6 +203,32 @@ def ascend(
         if not changed:
             return consecutive(places.labels), True
     return consecutive(places.labels), False
+
+
+def ascend_among(
+    objective: GroupObjective, labels: Labels, others: GroupSums, order: Labels, openings: Openings
+) -> Labels:
+    """Raise the objective as ``ascend`` does, once over some sites, among what other sites have.
+
+    Parameters
+    ----------
+    objective
+        What is raised.
+    labels
+        Where to start (L,), in the numbering of `others`, which is kept.
+    others
+        What components of other sites add to the groups.
+    order
+        The sites that move, in the order in which they do.
+    openings
+        What it takes to open new groups.
+    """
+    places = Places(objective, labels, others)
+    for site in order:
+        rows = places.rows(int(site))
+        if rows.size:
+            _step(places, rows, openings)
+    return places.labels
 
 
 def _step(places: Places, rows: Labels, openings: Openings) -> bool:

@@ -17,6 +17,7 @@ from consilience.families import DiagonalGaussian, Point
 from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Attached, Posterior
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.groups import GroupSums
 from consilience.matching.openings import Openings
 from consilience.matching.places import GroupObjective, ascend, grow, match_probabilities, scatter
 from consilience.methods.atom_law import Copies, first_law, improved, spread_of
@@ -170,7 +171,7 @@ class SPAHM(Method):
         if not isinstance(best.objective, GaussianAtoms):
             return found
         law, centre = best.objective.law, ensemble.family.points(ensemble.natural).mean(axis=0)
-        atoms = self._atoms(best.objective, best.labels, centre)
+        atoms = self.atoms_of(law, best.objective.sums(best.labels), centre)
         variances = (law.within, law.between, atoms.parameters()["variance"])
         names = ("within_variance", "between_variance", "atom_variance")
         copied = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
@@ -225,12 +226,11 @@ class SPAHM(Method):
         squares = (points**2).sum(axis=0)
         return atoms, partial(_improved, squares=squares, spread=spread, scalar=self.variances == "scalar")
 
-    def _atoms(self, objective: GaussianAtoms, labels: Labels, centre: Array) -> Posterior:
-        """Return the posterior of every fused point given the matching, with the estimated law attached.
+    def atoms_of(self, law: Normal, sums: GroupSums, centre: Array) -> Posterior:
+        """Return the posterior of every fused point given the sums of its copies, with the estimated law attached.
 
-        The objective knows points less their `centre` (D,).
+        Both are of points less their `centre` (D,).
         """
-        sums, law = objective.sums(labels), objective.law
         if self.shrink:
             mean, variance = law.atoms(sums)
         else:
