@@ -72,7 +72,10 @@ def model_table() -> str:
     """Return what a hundred million sites would take."""
     found = _found("model")
     constants = found["constants"]
-    lines = ["| cores | loading, once | a pass | twenty passes | shards, GiB a core |", "| ---: | ---: | ---: | ---: | ---: |"]
+    lines = [
+        "| cores | loading, once | a pass | twenty passes | shards, GiB a core |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
     for row in found["rows"]:
         again = row["cores"] < 512
         one = row["pass_seconds"] + (row["load_seconds"] if again else 0.0)

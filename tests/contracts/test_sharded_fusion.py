@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ import consilience as cs
 from consilience.engines import Local
 from consilience.families.block import Block
 from consilience.families.ensemble import Ensemble
-from consilience.io.shards import load_shard, stack
 from consilience.io.shard_header import kind_of
+from consilience.io.shards import load_shard, stack
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
 from consilience.methods.combine import combine, kl_average
 from consilience.methods.sharded import Shard, Work, prepare
@@ -156,8 +157,8 @@ def _work(posteriors: list[cs.Posterior], direction: str = "forward", min_count:
     engine = Local(threads=1)
     kind = kind_of(posteriors[0])
     edges = np.linspace(0, len(posteriors), parts + 1).astype(int)
-    blocks = [stack(kind, posteriors[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
-    own = None if weights is None else [weights[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    blocks = [stack(kind, posteriors[a:b]) for a, b in pairwise(edges.tolist())]
+    own = None if weights is None else [weights[a:b] for a, b in pairwise(edges.tolist())]
     centre = np.concatenate([one.natural for one in posteriors]).mean(axis=0)
     shards = engine.derive(
         prepare, engine.place(partial(_at, blocks), range(parts)), centre, direction, min_count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +60,7 @@ def _with_attached(count: int) -> list[cs.Posterior]:
             "level": cs.Attached(rng.random(size), ("component",), "precision-mean", rng.random(size) + 0.1),
             "first": cs.Attached(rng.random((size, 2)), ("component", "fixed"), "keep"),
         }
-        found.append(
-            cs.Posterior(one.family, one.natural, prior=one.prior, counts=one.counts, attached=attached)
-        )
+        found.append(cs.Posterior(one.family, one.natural, prior=one.prior, counts=one.counts, attached=attached))
     return found
 
 
@@ -111,7 +110,7 @@ def test_shards_are_runs_of_whole_sites_of_about_as_many_bytes_as_asked_for(tmp_
     assert len(shards.sources) == 7
     assert shards.sources[0].first == 0
     assert shards.sources[-1].end == 100
-    assert all(a.end == b.first for a, b in zip(shards.sources, shards.sources[1:], strict=False))
+    assert all(a.end == b.first for a, b in pairwise(shards.sources))
 
 
 def test_patterns_lists_and_addresses_open_the_same_sites(tmp_path: Path) -> None:
@@ -199,8 +198,13 @@ class TestRefusals:
 
     def test_an_empty_folder_and_a_missing_one(self, tmp_path: Path) -> None:
         (tmp_path / "nothing").mkdir()
-        for where in (tmp_path / "nothing", tmp_path / "none", str(tmp_path / "*.safetensors"), f"file://{tmp_path}/no"):
-            with pytest.raises(cs.InputError, match="is here|cannot be read"):
+        for where in (
+            tmp_path / "nothing",
+            tmp_path / "none",
+            str(tmp_path / "*.safetensors"),
+            f"file://{tmp_path}/no",
+        ):
+            with pytest.raises(cs.InputError, match=r"is here|cannot be read"):
                 cs.shards(where)
 
     def test_options_that_do_not_exist(self, folder: Path, tmp_path: Path) -> None:
@@ -230,9 +234,9 @@ class TestRefusals:
         shard = next((tmp_path / "packed").iterdir())
         with pytest.raises(cs.InputError, match=r"site-0000\.safetensors: is no shard"):
             cs.fuse([shard, folder / "site-0000.safetensors"])
-        with pytest.raises(cs.InputError, match="is no shard|is a shard"):
+        with pytest.raises(cs.InputError, match=r"is no shard|is a shard"):
             cs.fuse([folder / "site-0000.safetensors", shard])
-        with pytest.raises(cs.FileFormatError, match="open it with consilience.shards"):
+        with pytest.raises(cs.FileFormatError, match=r"open it with consilience\.shards"):
             cs.load(shard)
 
     @pytest.mark.parametrize("change", ["offsets", "nan", "short", "counts", "names", "type"])

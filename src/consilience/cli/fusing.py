@@ -112,7 +112,8 @@ def _same_file(one: Path, other: str | Path) -> bool:
 def _summary(fusion: Fusion) -> str:
     inputs = fusion.provenance["inputs"]
     lines = [
-        f"{fusion.details.get('sites', len(inputs))} models with {sum(record['components'] for record in inputs)} components"
+        f"{fusion.details.get('sites', len(inputs))} models"
+        f" with {sum(record['components'] for record in inputs)} components"
         f" -> {fusion.n_components} components (method {fusion.provenance['method']})"
     ]
     if fusion.history.size:
