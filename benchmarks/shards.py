@@ -110,7 +110,7 @@ def run_iterations() -> dict[str, Any]:
     found: dict[str, list[float]] = {"passes": [], "priced": [], "bare": [], "bare_product": []}
     for _ in range(REPEATS):
         for name, strength in (("passes", 0.0), ("priced", 25.0)):
-            with Local(threads=2) as engine:
+            for engine in (Local(threads=2),):
                 placed = engine.derive(prepare, engine.place(partial(_at, loaded), range(len(loaded))), None, centre,
                                        "forward", 1.0)  # fmt: skip
                 tangent = engine.map(_tangent, placed)[0]
@@ -223,7 +223,7 @@ def run_engines() -> dict[str, Any]:
                 np.array_equal(there.posterior.natural, here.posterior.natural)
                 and np.array_equal(there.matching.labels, here.matching.labels)
             )
-        with Dask(client) as engine:
+        for engine in (Dask(client),):
             idle = engine.place(_number, range(TASKS))
             engine.map(_number, idle)
             begin = time.perf_counter()

@@ -12,6 +12,7 @@ from typing import Any
 
 from bnn.alignment_tables import TABLES as POSTERIORS
 from bnn.tables import TABLES as BNN
+from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
 from kl_fusion.tables import TABLES as KL_FUSION
 from scale_tables import SCALE
@@ -31,6 +32,7 @@ PAGES = (
     "docs/experiments_networks.md",
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
+    "docs/federated.md",
     "docs/adr/0008-evidence-decides-the-number.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -267,6 +269,7 @@ TABLES = {
     **FISHER,
     **BNN,
     **POSTERIORS,
+    **FEDERATED,
     **SCALE,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,

@@ -505,7 +505,7 @@ def test_a_symmetry_that_was_changed_is_no_longer_proved(path):
 
 TEXTS = {
     "json": ("{nope", "metadata is not valid JSON"),
-    "deep": ("[" * 100_000 + "]" * 100_000, "metadata is not valid JSON"),
+    "deep": ("[" * 5_000 + "]" * 5_000, "metadata is not valid JSON"),
     "digits": ('{"format_version": ' + "9" * 5000 + "}", "metadata is not valid JSON"),
     "twice": ('{"format": "consilience-bayesian", "format": "x"}', "'format' stands twice in one object"),
     "list": ("[]", "is no file of a Bayesian network"),

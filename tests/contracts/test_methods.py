@@ -94,7 +94,9 @@ def contents(outcome):
     p = outcome.posterior
     attached = [p.attached[name].values for name in sorted(p.attached)]
     arrays = [p.natural, p.prior, p.counts, p.weights, *attached, outcome.history, np.array(outcome.objective)]
-    told = {key: len(value) if key == "outliers" else value for key, value in outcome.details.items()}  # but for names
+    told = {
+        key: len(value) if key in ("outliers", "minority") else value for key, value in outcome.details.items()
+    }  # but for names
     return [np.ascontiguousarray(array).tobytes() for array in arrays], outcome.status, told
 
 

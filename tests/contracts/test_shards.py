@@ -70,7 +70,7 @@ def _with_attached(count: int) -> list[cs.Posterior]:
 def test_packing_keeps_every_bit(tmp_path: Path, make: object, form: str) -> None:
     posteriors = make()  # type: ignore[operator]
     folder = written(posteriors, tmp_path / "sites")
-    packed = cs.pack(folder, tmp_path / "packed", form=form, shard_bytes=3000)
+    packed = cs.pack(folder, tmp_path / "packed", form=form, shard_bytes=600)
     assert isinstance(packed, Packing)
     assert len(packed.files) > 1
     assert (packed.n_sites, packed.divergence) == (len(posteriors), 0.0)

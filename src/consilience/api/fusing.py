@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +16,7 @@ from consilience.api.posteriors import check_posteriors, fuse_posteriors
 from consilience.api.progress import seeded, shown
 from consilience.api.sharding import are_shards, check_shards, fuse_shards
 from consilience.errors import OptionError
+from consilience.io.shards import Shards
 from consilience.methods import Method, NetworkMethod, needs_no_symmetry
 from consilience.methods.base import Progress
 from consilience.models.bayesian_gathered import are_bayesian
@@ -23,7 +25,7 @@ from consilience.result import Fusion
 
 
 def fuse(
-    models: Sequence[Any],
+    models: Sequence[Any] | Shards | str | Path,
     method: str | Method | NetworkMethod | None = None,
     *,
     weights: ArrayLike | None = None,
@@ -105,6 +107,7 @@ def fuse(
             raise OptionError(
                 f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"
             )
+        models = cast("Sequence[Any]", models)
         if are_bayesian(models):
             return fuse_bayesian(models, method, weights, generator, seed, report, options)
         if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
@@ -113,7 +116,7 @@ def fuse(
 
 
 def check(
-    models: Sequence[Any],
+    models: Sequence[Any] | Shards | str | Path,
     method: str | Method | NetworkMethod | None = None,
     *,
     weights: ArrayLike | None = None,
@@ -132,6 +135,7 @@ def check(
     """
     if are_shards(models, engine):
         return check_shards(models, _for_posteriors(method), weights, engine, options)
+    models = cast("Sequence[Any]", models)
     if are_bayesian(models):
         return check_bayesian(models, method, weights, options)
     if isinstance(method, NetworkMethod) or _are_networks(models, method, options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from consilience.api.posteriors import RECOMMENDED, fuse_given, history_values
 from consilience.checks import Array, Labels, as_weights, is_count
-from consilience.engines import Engine, Placed, make_engine
+from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError
 from consilience.families.block import Block
 from consilience.families.ensemble import Ensemble
@@ -24,10 +25,10 @@ from consilience.io.shard_file import is_shard
 from consilience.io.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
 from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
-from consilience.methods.base import Progress
-from consilience.methods.base import _fused_order as fused_order
+from consilience.methods.base import Progress, fused_order
 from consilience.methods.sharded import Shard, Work, prepare
 from consilience.methods.sharded_methods import SHARDED, Sites, refusals
+from consilience.methods.sharded_pass import tell
 from consilience.methods.sharded_totals import add_totals, fused, total
 from consilience.methods.survey import Survey, add_surveys, survey
 from consilience.models import adapter_of, rebuild
@@ -37,6 +38,8 @@ from consilience.result import PosteriorFusion
 
 PILOT_SITES = 256
 """Sites in the sample that a fusion of shards starts from; as many or fewer are fused without shards."""
+
+_FEW = 20
 
 OPTIONS = ("pilot_sites", "shard_bytes")
 """Options of ``fuse`` that are for shards only."""
@@ -82,13 +85,15 @@ def fuse_shards(
     """Fuse shards; see ``fuse`` for what it takes."""
     shards, size, told = _told(models, options)
     chosen, adapter = _chosen(method, told, shards)
-    with make_engine(engine) as running:
+    with running(engine) as at:
         sizes = [2 * source.size for source in shards.sources]
-        blocks = running.place(_Load(), shards.sources, sizes)
-        share, parts = _weights(weights, shards, running, blocks)
+        blocks = at.place(_Load(), shards.sources, sizes)
+        share, parts = _weights(weights, shards, at, blocks)
         sample_seed = int(rng.integers(2**63))
         survey_of = partial(add_surveys, size=size)
-        found: Survey = running.reduce(survey, survey_of, blocks, sample_seed, size, each=parts)
+        found: Survey = at.reduce(survey, survey_of, blocks, sample_seed, size, each=parts)
+        if twice := _named_twice(found, shards):
+            raise InputError(twice)
         if found.n_sites <= size:
             return _fuse_all(shards, chosen, share, rng, seed, progress)
         reasons = refusals(chosen) + _reasons(adapter)
@@ -100,16 +105,16 @@ def fuse_shards(
         direction = chosen.average_direction
         min_count = float(getattr(chosen, "min_count", 0.0))
         centre = pilot.natural.mean(axis=0)
-        prepared: Placed[Shard] = running.derive(prepare, blocks, centre, direction, min_count, each=parts)
-        first = running.map(_tangent, prepared)[0]
-        work = Work(running, prepared, first, direction, found.n_sites, int(found.rows.sum()))
+        prepared: Placed[Shard] = at.derive(prepare, blocks, centre, direction, min_count, each=parts)
+        first = at.map(_tangent, prepared)[0]
+        work = Work(at, prepared, first, direction, found.n_sites, int(found.rows.sum()))
         sites = Sites(work, pilot, found.largest, found.smallest)
         fit = SHARDED[type(chosen)](chosen, sites, rng, progress)
         totals = work.reduce(total, add_totals, fit.n_groups, each=fit.labels)
         posterior = fused(work, shards.kind, totals, chosen.combine, fit.averaged)
-        labels = np.concatenate(work.map(Shard.placed, each=fit.labels))
+        labels = np.concatenate(work.map(tell, posterior.natural, direction, chosen.relabels, each=fit.labels))
         sizes_of: Labels = np.concatenate(work.map(_sizes))
-        digests = _digests(shards, running)
+        digests = _digests(shards, at)
     order = fused_order(posterior, labels)
     posterior = posterior.take(order)
     labels = np.append(np.argsort(order), -1)[labels]
@@ -149,9 +154,9 @@ def check_shards(
         return list(error.problems)
     chosen, adapter = _chosen(method, told, shards)
     problems = refusals(chosen) + _reasons(adapter) if shards.n_sites > size else []
-    with make_engine(engine) as running:
-        placed = running.place(_identity, shards.sources)
-        for found in running.map(_problems, placed):
+    with running(engine) as at:
+        placed = at.place(_identity, shards.sources)
+        for found in at.map(_problems, placed):
             problems += found
     if not problems and weights is not None:
         try:
@@ -205,6 +210,17 @@ def _weights(
     return share, parts
 
 
+def _named_twice(found: Survey, shards: Shards) -> list[str]:
+    """Return which sites are there twice, by name."""
+    pairs = found.twice()[:_FEW]
+    starts = np.cumsum([0, *found.sites.tolist()])
+    names = {}
+    for site in {site for pair in pairs for site in pair}:
+        number = int(np.searchsorted(starts, site, side="right")) - 1
+        names[site] = load_shard(shards.sources[number]).names[site - int(starts[number])]
+    return [f"{names[later]}: has the same contents as {names[first]}; leave one out" for first, later in pairs]
+
+
 def _n_sites(block: Block) -> int:
     return block.n_sites
 
@@ -247,10 +263,11 @@ def _fuse_all(
 
 def _digests(shards: Shards, engine: Engine) -> dict[str, str | None]:
     """Return the SHA-256 of every file that is at hand."""
-    files = [path for path in shards.files if not is_remote(path)]
-    if not shards.sources[0].packed or not files:
+    if not shards.sources[0].packed:
         return {}
-    return dict(zip(files, engine.map(_digest, engine.place(_path, files)), strict=True))
+    places = {source.paths[0]: source.place(source.paths[0]) for source in shards.sources}
+    files = {path: place for path, place in places.items() if not is_remote(path)}
+    return dict(zip(files, engine.map(_digest, engine.place(_path, list(files.values()))), strict=True))
 
 
 def _path(path: str) -> Path:
@@ -269,7 +286,8 @@ def _records(
     records: dict[str, dict[str, Any]] = {}
     for number, source in enumerate(shards.sources):
         count = len(source.paths)
-        name = source.paths[0] if count == 1 else f"{source.paths[0]} and {count - 1} more"
+        name = os.path.join(*Path(source.paths[0]).parts[-2:])
+        name = name if count == 1 else f"{name} and {count - 1} more"
         record = records.setdefault(name, {"name": name, "components": 0, "weight": 0.0})
         record["components"] += int(found.rows[number])
         own = slice(int(starts[number]), int(starts[number + 1]))

@@ -1,1 +1,1 @@
-"""Merging checkpoints larger than memory, tensor by tensor."""
+"""Checkpoints larger than memory: planned from headers, merged as streams, resumed where they were interrupted."""

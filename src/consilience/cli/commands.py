@@ -12,9 +12,14 @@ from consilience.cli.evaluation import evaluate
 from consilience.cli.fusing import check, fuse
 from consilience.cli.information import fisher
 from consilience.cli.inspection import inspect
+from consilience.cli.merging import merge
 from consilience.cli.networks import barrier, symmetry
+from consilience.cli.packing import pack
 from consilience.cli.report import report
+from consilience.cli.serving import send, serve
 from consilience.methods import BAYESIAN_METHODS, METHODS, NETWORK_METHODS, Method, NetworkMethod
+from consilience.methods.tensor_method import TensorMethod
+from consilience.methods.tensor_methods import TENSOR_METHODS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,7 +28,7 @@ def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""
 
 
-for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barrier):
+for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send):
     cli.add_command(_command)
 
 
@@ -39,6 +44,9 @@ def methods() -> None:
     click.echo("Bayesian neural networks\n")
     for bayesian_kind in BAYESIAN_METHODS:
         _describe(bayesian_kind)
+    click.echo("Checkpoints, with `consilience merge`\n")
+    for tensor_kind in TENSOR_METHODS:
+        _describe(tensor_kind)
 
 
 def _as_told(value: Any) -> str:
@@ -46,7 +54,7 @@ def _as_told(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _describe(kind: type[Method] | type[NetworkMethod]) -> None:
+def _describe(kind: type[Method] | type[NetworkMethod] | type[TensorMethod]) -> None:
     click.echo(f"{kind.name:12} {kind.summary}")
     click.echo(f"{'':12} needs: {kind.needs}")
     click.echo(f"{'':12} gives: {kind.gives}")

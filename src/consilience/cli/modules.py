@@ -53,7 +53,14 @@ def import_module(text: str, option: str) -> nn.Module:
         return _imported(text, f"{option} {text}").eval()
 
 
-def _imported(text: str, said: str) -> nn.Module:
+def imported(text: str, said: str) -> Any:
+    """Return what ``PKG.MOD:NAME`` names; importing it runs its code.
+
+    Raises
+    ------
+    OptionError
+        Saying what cannot be imported or found.
+    """
     place, colon, name = text.partition(":")
     if not (place and colon and name):
         raise OptionError(f"{said}: expected PKG.MOD:CALLABLE, such as mypkg.nets:make_mlp")
@@ -68,6 +75,11 @@ def _imported(text: str, said: str) -> nn.Module:
         if not hasattr(found, part):
             raise OptionError(f"{said}: {place} has no {name}")
         found = getattr(found, part)
+    return found
+
+
+def _imported(text: str, said: str) -> nn.Module:
+    found = imported(text, said)
     if not is_module(found):
         if not callable(found):
             raise OptionError(f"{said}: is a {type(found).__name__}; expected a torch module or what makes one")

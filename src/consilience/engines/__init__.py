@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from consilience.engines.base import Engine, Placed
@@ -9,7 +11,18 @@ from consilience.engines.dask import Dask
 from consilience.engines.local import Local
 from consilience.errors import OptionError
 
-__all__ = ["Dask", "Engine", "Local", "Placed", "make_engine"]
+__all__ = ["Dask", "Engine", "Local", "Placed", "make_engine", "running"]
+
+
+@contextmanager
+def running(engine: Any) -> Iterator[Engine]:
+    """Yield the engine that is meant, see ``make_engine``; one that was made here is closed at the end."""
+    made = make_engine(engine)
+    try:
+        yield made
+    finally:
+        if made is not engine:
+            made.close()
 
 
 def make_engine(engine: Any) -> Engine:

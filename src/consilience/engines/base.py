@@ -28,7 +28,7 @@ class Placed(ABC, Generic[Shard]):
 
 
 class Engine(ABC):
-    """Where the map and the reduce run; used as a context, at whose end what it started is stopped."""
+    """Where the map and the reduce run."""
 
     @abstractmethod
     def place(
@@ -92,12 +92,6 @@ class Engine(ABC):
     def close(self) -> None:
         """Stop what the engine started."""
         return None
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_failure: object) -> None:
-        self.close()
 
 
 def arguments(each: Sequence[Any] | None, count: int) -> list[tuple[Any, ...]]:

@@ -57,12 +57,16 @@ class Dask(Engine):
             object.__setattr__(self, "_own", True)
         elif not isinstance(self.client, Client):
             raise OptionError(f"engine: expected a distributed.Client or a scheduler's address, found {self.client!r}")
+        elif self.client.asynchronous:
+            raise OptionError("engine: this distributed.Client is asynchronous; make it with asynchronous=False")
 
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()
     ) -> Placed[Shard]:
         """Leave to the scheduler where; workers spill what does not fit their memory."""
         del sizes
+        if self.client.status != "running":
+            raise InputError(f"engine: the distributed.Client is {self.client.status}; make another")
         return _Futures(tuple(self.client.map(load, sources, key=f"shard-{uuid4().hex}", pure=False)))
 
     def derive(

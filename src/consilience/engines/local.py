@@ -12,7 +12,9 @@ from typing import Any, Generic
 
 from threadpoolctl import threadpool_limits
 
+from consilience.checks import is_count, is_number
 from consilience.engines.base import FAN_IN, Engine, Placed, Result, Shard, Source, arguments, batches, tree
+from consilience.errors import OptionError
 
 
 @dataclass(eq=False)
@@ -55,6 +57,12 @@ class Local(Engine):
 
     threads: int | None = None
     memory: int = 2 * 2**30
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not is_count(self.threads):
+            raise OptionError(f"threads: expected a positive integer or None, found {self.threads!r}")
+        if not is_number(self.memory):
+            raise OptionError(f"memory: expected a number of bytes that is not negative, found {self.memory!r}")
 
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()
@@ -110,7 +118,7 @@ class Local(Engine):
             return tree(list(run(eight, batches(shards.slots), batches(own))), combine)
 
     def _count(self, tasks: int) -> int:
-        return min(tasks, self.threads or len(os.sched_getaffinity(0)))
+        return min(tasks, self.threads or _processors())
 
     @contextmanager
     def _workers(self, tasks: int) -> Iterator[Callable[..., Any]]:
@@ -120,3 +128,10 @@ class Local(Engine):
             return
         with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(count) as pool:
             yield pool.map
+
+
+def _processors() -> int:
+    """Return how many processors this process may use; not every system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

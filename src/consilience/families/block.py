@@ -36,12 +36,15 @@ class Kind:
         What the data columns mean.
     attached
         Axes, rule and fixed lengths (one for each axis, -1 where it follows the components) of attached arrays.
+    stated
+        Which of counts, weights and prior every site states, in this order.
     """
 
     family: Family
     source: Mapping[str, Any] = field(default_factory=dict)
     features: Features = field(default_factory=Features)
     attached: Mapping[str, tuple[tuple[AxisTag, ...], Rule, tuple[int, ...]]] = field(default_factory=dict)
+    stated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

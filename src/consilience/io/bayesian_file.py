@@ -16,12 +16,13 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from consilience.errors import FileFormatError, InputError
 from consilience.io.network_arrays import read_arrays, shapes_and_types, storable, write_arrays
 from consilience.io.provenance import file_digest, library_versions
 from consilience.io.safetensors_file import KEY, check_version, opened, parse_document, validated
+from consilience.io.strict import Plain, Strict
 from consilience.io.symmetry_json import symmetry_from_json
 from consilience.networks.symmetry import Symmetry, symmetry_to_json
 from consilience.networks.transport import AnyArray
@@ -35,16 +36,15 @@ _FEW = 5  # problems that a message lists; more are counted
 Variance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class BayesianHeader(BaseModel):
+class BayesianHeader(Strict):
     """The JSON document in the header of a Bayesian network's file; `symmetry_from_json` checks the symmetry."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["consilience-bayesian"]
     format_version: Literal[1]
     library_version: str
-    parameters: list[str]
-    prior_variances: dict[str, Variance] | None
-    classes: list[str] | None
+    parameters: Plain[list[str]]
+    prior_variances: Plain[dict[str, Variance] | None]
+    classes: Plain[list[str] | None]
     symmetry: dict[str, Any] | None
     provenance: dict[str, Any] | None
 
@@ -209,7 +209,7 @@ def read_bayesian(path: Path) -> BayesianFile:
     return BayesianFile(
         {name: arrays[f"{_MEAN}{name}"] for name in header.parameters},
         {name: arrays[f"{_VARIANCE}{name}"] for name in header.parameters},
-        None if prior is None else {name: prior[name] for name in header.parameters},
+        None if prior is None else {name: float(prior[name]) for name in header.parameters},
         None if header.classes is None else tuple(header.classes),
         summary.symmetry,
         header.provenance,

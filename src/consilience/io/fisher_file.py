@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from consilience.errors import FileFormatError, InputError
 from consilience.io.network_arrays import read_arrays, shapes_and_types, storable, write_arrays
 from consilience.io.provenance import file_digest, library_versions
 from consilience.io.safetensors_file import KEY, check_version, opened, parse_document, validated
+from consilience.io.strict import Plain, Strict
 from consilience.networks.information import FisherInformation, Likelihood
 
 _FORMAT, _VERSION = "consilience-fisher", 1
@@ -26,14 +25,13 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class FisherHeader(BaseModel):
+class FisherHeader(Strict):
     """The JSON document in the header of a Fisher file."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["consilience-fisher"]
     format_version: Literal[1]
     library_version: str
-    parameters: list[str]
+    parameters: Plain[list[str]]
     observations: float | None
     prior_precision: float | None
     likelihood: Likelihood | None
@@ -43,7 +41,7 @@ class FisherHeader(BaseModel):
     linear: bool
     compat: bool
     digest: str | None
-    aliases: dict[str, str]
+    aliases: Plain[dict[str, str]]
 
 
 @dataclass(frozen=True)

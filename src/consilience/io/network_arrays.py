@@ -114,9 +114,12 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str,
 
 def shapes_and_types(file: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     """Return shapes and types (by NumPy's or torch's name) of the tensors of an open safetensors file."""
-    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    shapes = {name: tuple(one.get_shape()) for name, one in slices.items()}
-    return shapes, {name: DTYPES.get(str(one.get_dtype()), str(one.get_dtype())) for name, one in slices.items()}
+    shapes, kinds = {}, {}
+    for name in file.keys():  # noqa: SIM118  (not a dict)
+        one = file.get_slice(name)
+        kind = str(one.get_dtype())
+        shapes[name], kinds[name] = tuple(one.get_shape()), DTYPES.get(kind, kind)
+    return shapes, kinds
 
 
 def read_arrays(path: Path, names: Sequence[str], dtypes: Mapping[str, str], remedy: str) -> dict[str, AnyArray]:

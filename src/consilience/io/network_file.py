@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from consilience.errors import FileFormatError, InputError
 from consilience.io.atomic import write_bytes
 from consilience.io.network_arrays import read_arrays, same_bits, storable, write_arrays
 from consilience.io.network_header import REMEDY, Kind, NetworkSummary, file_kind, header_text, read_network_summary
 from consilience.io.provenance import library_versions
 from consilience.io.safetensors_file import KEY, MAX_HEADER, check_version, parse_document, validated
+from consilience.io.strict import Strict
 from consilience.io.symmetry_json import REMEDY as SYMMETRY_REMEDY
 from consilience.io.symmetry_json import symmetry_from_json
 from consilience.networks.symmetry import Symmetry, symmetry_to_json
@@ -160,10 +159,9 @@ def read_symmetry(path: Path) -> Symmetry:
     return symmetry_from_json(header.symmetry, str(path))
 
 
-class _SymmetryHeader(BaseModel):
+class _SymmetryHeader(Strict):
     """The JSON document that is a symmetry file."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["consilience-symmetry"]
     format_version: Literal[1]
     library_version: str
@@ -178,15 +176,19 @@ def _json_text(path: Path) -> bytes | None:
             # A safetensors file starts with the length of its header in eight bytes, the upper of them zero.
             if start[4:] == bytes(4):
                 return None
-            text = start + stream.read(MAX_HEADER)
+            size = stream.seek(0, 2)
+            if size > MAX_HEADER:
+                raise FileFormatError(f"{path}: is too long for a symmetry; {SYMMETRY_REMEDY}")
+            stream.seek(0)
+            text = stream.read(size)  # and no more: to read is to allocate first
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except FileFormatError:
+        raise
     except ValueError as error:  # a name that no file can have, with a zero byte
         raise FileFormatError(f"{path}: cannot be read: {error}") from error
     if not text:
         raise FileFormatError(f"{path}: is empty; {SYMMETRY_REMEDY}")
-    if len(text) > MAX_HEADER:
-        raise FileFormatError(f"{path}: is too long for a symmetry; {SYMMETRY_REMEDY}")
     return text
 
 

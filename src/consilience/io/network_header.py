@@ -17,6 +17,7 @@ from consilience.errors import FileFormatError, InputError
 from consilience.io.network_arrays import shapes_and_types
 from consilience.io.provenance import library_versions
 from consilience.io.safetensors_file import KEY, check_version, opened, parse_document, validated
+from consilience.io.strict import Strict
 from consilience.io.symmetry_json import symmetry_from_json
 from consilience.networks.symmetry import Symmetry, symmetry_to_json
 
@@ -28,10 +29,9 @@ _BAYESIAN = "consilience-bayesian"
 Kind = Literal["posterior", "network", "fisher", "bayesian", "checkpoint"]
 
 
-class NetworkHeader(BaseModel):
+class NetworkHeader(Strict):
     """The JSON document in a network file's header; the symmetry is checked by `symmetry_from_json`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["consilience-network"]
     format_version: Literal[1]
     library_version: str
@@ -84,8 +84,9 @@ def read_network_summary(path: Path) -> NetworkSummary:
         As `read_network`, but for what is wrong with tensors.
     """
     with opened(path, REMEDY) as file:
-        header = _parse_header(path, file.metadata())
+        metadata = file.metadata()
         shapes, dtypes = shapes_and_types(file)
+    header = _parse_header(path, metadata)  # the file is closed: it holds its header in copies
     if header is None:
         return NetworkSummary("checkpoint", shapes, dtypes)
     symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, str(path))
@@ -113,7 +114,10 @@ def file_kind(path: Path) -> Kind:
     kinds: dict[str, Kind] = {
         _POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher", _BAYESIAN: "bayesian",
     }  # fmt: skip
-    found = validated(path, _AnyHeader, parse_document(path, metadata[KEY]))
+    document = parse_document(path, metadata[KEY])
+    if isinstance(document, dict) and document.get("format") == "consilience-shard":
+        raise FileFormatError(f"{path}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
+    found = validated(path, _AnyHeader, document)
     return kinds[found.format]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,13 +76,19 @@ def misfits(packed: Packed) -> Iterator[str]:
         for what, values in arrays.items():
             if values is not None and (values.shape != (length,) or values.dtype != np.float64):
                 yield f"attached array {name!r} has {what} {values.dtype} {values.shape}, expected float64 ({length},)"
+    if packed.digests.dtype != np.uint8:
+        yield f"digests are {packed.digests.dtype}, expected uint8"
     if len(packed.names) != block.n_sites or packed.digests.shape != (block.n_sites, DIGEST):
         yield f"has {len(packed.names)} names and digests {packed.digests.shape} for {block.n_sites} sites"
 
 
-def site_names(names: Sequence[Any] | None, first: int, end: int) -> tuple[str, ...]:
+def site_names(names: Any, first: int, end: int) -> tuple[str, ...]:
     """Return the names of some sites; made up where a file has none."""
-    return tuple(f"site {i}" for i in range(first, end)) if names is None else tuple(map(str, names[first:end]))
+    if names is None:
+        return tuple(f"site {i}" for i in range(first, end))
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError("names are not a list of texts")
+    return tuple(names[first:end])
 
 
 def site_digests(digests: Any, count: int) -> NDArray[np.uint8]:

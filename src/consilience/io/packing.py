@@ -17,7 +17,7 @@ from consilience.errors import InputError, OptionError
 from consilience.families.block import Kind
 from consilience.io.packed import Packed
 from consilience.io.shard_file import SUFFIXES, Form, refuse_form, write_shard
-from consilience.io.shards import Shards, load_shard, open_shards
+from consilience.io.shards import Shards, joined, load_shard, open_shards
 
 PACK_BYTES = 256 * 2**20
 """Bytes of a packed file where nobody says otherwise."""
@@ -96,7 +96,8 @@ def pack(
     if not is_count(shard_bytes):
         raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
     target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    taken = target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir())))
+    if taken or target.resolve() == Path.cwd():
         raise InputError(f"{target}: cannot be written: it is there already; give a new folder")
     shards = open_shards(where, shard_bytes * 8 // np.dtype(dtype).itemsize)
     try:
@@ -105,7 +106,7 @@ def pack(
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     try:
-        written = _write(shards, partial, dtype, form, progress)
+        written = _write(shards, partial, dtype, form, shard_bytes, progress)
         umask = os.umask(0)
         os.umask(umask)
         partial.chmod(0o777 & ~umask)
@@ -119,11 +120,12 @@ def pack(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(shards: Shards, folder: Path, dtype: str, form: Form, progress: Callable[[int, int], None]) -> Packing:
+def _write(
+    shards: Shards, folder: Path, dtype: str, form: Form, shard_bytes: int, progress: Callable[[int, int], None]
+) -> Packing:
     files, sites, components, size, divergence = [], 0, 0, 0, 0.0
     seen: dict[bytes, str] = {}
-    for number, packed in enumerate(_rounded(shards, dtype)):
-        exact, stored = packed
+    for number, (exact, stored) in enumerate(_rounded(shards, dtype, shard_bytes)):
         if problems := list(_twice(stored, seen)):
             raise InputError(problems[:20])
         divergence = max(divergence, _loss(exact, stored))
@@ -137,20 +139,20 @@ def _write(shards: Shards, folder: Path, dtype: str, form: Form, progress: Calla
     return Packing(folder, tuple(files), sites, components, size, divergence)
 
 
-def _rounded(shards: Shards, dtype: str) -> Iterator[tuple[Packed, Packed]]:
-    """Return every shard as it is, and as it is stored; all with the same columns."""
-    common: set[str] | None = None
-    for source in shards.sources:
-        packed = load_shard(source)
-        block = packed.block
-        present = {name for name in ("counts", "weights", "prior") if getattr(block, name) is not None}
-        if common is not None and present != common:
-            lacking = sorted(common ^ present)
-            raise InputError(f"{source.paths[0]}: some sites state {', '.join(lacking)} and others do not")
-        common = present
-        natural = np.asarray(block.natural).astype(dtype)
-        short = replace(packed, names=tuple(os.path.basename(name) for name in packed.names))
-        yield packed, replace(short, block=replace(block, natural=natural))
+def _rounded(shards: Shards, dtype: str, shard_bytes: int) -> Iterator[tuple[Packed, Packed]]:
+    """Return what goes into each file, as it is and as it is stored."""
+    size = np.dtype(dtype).itemsize * shards.kind.family.size
+    short = len({os.path.basename(name) for name in shards.files}) == len(shards.files)
+    waiting: list[Packed] = []
+    for number, source in enumerate(shards.sources):
+        waiting.append(load_shard(source))
+        rows = sum(len(one.block.natural) for one in waiting)
+        if 2 * rows * size >= shard_bytes or number + 1 == len(shards.sources):
+            packed, waiting = joined(waiting), []
+            with np.errstate(over="ignore"):  # what overflows is no member of its family, and said to be none
+                natural = np.asarray(packed.block.natural).astype(dtype)
+            names = tuple(os.path.basename(name) for name in packed.names) if short else packed.names
+            yield packed, replace(packed, names=names, block=replace(packed.block, natural=natural))
 
 
 def _twice(packed: Packed, seen: dict[bytes, str]) -> Iterator[str]:

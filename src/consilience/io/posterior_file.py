@@ -12,78 +12,87 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from safetensors.numpy import save as to_safetensors
 
-from consilience.checks import Array
 from consilience.errors import FileFormatError, InputError
 from consilience.families import family_from_config
 from consilience.families.posterior import Attached, Features, Posterior
 from consilience.io.atomic import write_bytes
+from consilience.io.budget import padded
+from consilience.io.network_arrays import DTYPES, read_arrays, shapes_and_types
 from consilience.io.provenance import library_versions
 from consilience.io.safetensors_file import KEY, REMEDY, check_version, opened, parse_document, validated
+from consilience.io.strict import Entries, Plain, Strict
 
 FORMAT_VERSION = 1
+_MOST_ATTACHED = 1000
+_FEW = 5  # names that a message lists; more are counted
 
 
-class AttachedHeader(BaseModel):
+class AttachedHeader(Strict):
     """How an attached array is carried."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-    axes: list[Literal["component", "fixed"]]
+    axes: Plain[list[Literal["component", "fixed"]]]
     rule: Literal["sum", "mean", "precision-mean", "keep"]
 
 
-class FeaturesHeader(BaseModel):
+class FeaturesHeader(Strict):
     """What the columns mean."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-    names: list[str] | None = None
-    units: list[str] | None = None
-    scaling: dict[str, list[float]] | None = None
-    classes: list[str] | None = None
+    names: Plain[list[str] | None] = None
+    units: Plain[list[str] | None] = None
+    scaling: Plain[dict[str, Plain[list[float]]] | None] = None
+    classes: Plain[list[str] | None] = None
     from_columns: bool = False
 
 
-class InputHeader(BaseModel):
+class InputHeader(Strict):
     """One of the models that a fused file was made from."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     name: str
     components: int
     weight: float
     sha256: str | None = None
-    labels: list[int] | None = None
-    confidence: list[float | None] | None = None
+    labels: Plain[list[int] | None] = None
+    confidence: Plain[list[float | None] | None] = None
 
 
-class ProvenanceHeader(BaseModel):
+def _is_input(record: Any) -> Any:
+    """Return a record as it is, if it is one: of many inputs, models would take more memory than their text does."""
+    InputHeader.model_validate(record)
+    return record
+
+
+Input = Annotated[dict[str, Any], BeforeValidator(_is_input)]
+"""What `InputHeader` describes, as a dict."""
+
+
+class ProvenanceHeader(Strict):
     """How a fused file came to be, as ``make_provenance`` records it."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     method: str
     options: dict[str, Any]
     seed: int | None
-    inputs: list[InputHeader]
+    inputs: Plain[list[Input]]
     result: dict[str, Any]
-    versions: dict[str, str]
+    versions: Plain[dict[str, str]]
 
 
-class Header(BaseModel):
+class Header(Strict):
     """The JSON document in a posterior file's header."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["consilience-posterior"]
     format_version: Literal[1]
     library_version: str
     family: dict[str, Any]
     source: dict[str, Any]
-    counts: list[float] | None = None
+    counts: Plain[list[float] | None] = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
-    attached: dict[str, AttachedHeader] = Field(default_factory=dict)
+    attached: Entries[AttachedHeader] = Field(default_factory=dict)
     provenance: ProvenanceHeader | None = None
 
     @field_validator("source")
@@ -130,6 +139,10 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
         document = json.dumps(header, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
+    try:
+        document = padded(document, sum(values.nbytes for values in arrays.values()))
+    except InputError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from error
     write_bytes(path, to_safetensors(arrays, metadata={KEY: document}))
 
 
@@ -142,9 +155,9 @@ def read_summary(path: Path) -> FileSummary:
         For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
     """
     with opened(path) as file:
-        header = _parse_header(path, file.metadata())
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    return FileSummary(header, shapes)
+        metadata = file.metadata()
+        shapes, _ = shapes_and_types(file)
+    return FileSummary(_parse_header(path, metadata), shapes)  # the file is closed: it holds its header in copies
 
 
 def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
@@ -158,24 +171,30 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
         For values that are not members of the family, naming file and component.
     """
     with opened(path) as file:
-        header = _parse_header(path, file.metadata())
-        try:
-            family = family_from_config(header.family)
-        except FileFormatError as error:
-            raise FileFormatError(f"{path}: {error}") from error
-        except (ArithmeticError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{path}: its family cannot be made: {error}; {REMEDY}") from error
-        expected = {"natural", "prior", "weights"}
-        expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
-        names = set(file.keys())
-        if "natural" not in names:
-            raise FileFormatError(f"{path}: has no tensor 'natural'; {REMEDY}")
-        if names - expected:
-            raise FileFormatError(f"{path}: has tensors its header does not announce: {sorted(names - expected)}")
-        missing = [name for name in header.attached if f"attached.{name}" not in names]
-        if missing:
-            raise FileFormatError(f"{path}: lacks the attached arrays its header announces: {missing}")
-        tensors = {name: _tensor(path, file, name) for name in sorted(names)}
+        metadata = file.metadata()
+        shapes, kinds = shapes_and_types(file)
+    header = _parse_header(path, metadata)
+    del metadata
+    try:
+        family = family_from_config(header.family)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path}: its family cannot be made: {error}; {REMEDY}") from error
+    expected = {"natural", "prior", "weights"}
+    expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
+    if "natural" not in shapes:
+        raise FileFormatError(f"{path}: has no tensor 'natural'; {REMEDY}")
+    if odd := sorted(set(shapes) - expected):
+        raise FileFormatError(f"{path}: has tensors its header does not announce: {odd[:_FEW]}{_more(odd)}")
+    if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
+        raise FileFormatError(
+            f"{path}: lacks the attached arrays its header announces: {missing[:_FEW]}{_more(missing)}"
+        )
+    for name in sorted(shapes):
+        _check_tensor(path, name, shapes[name], kinds[name])
+    arrays = read_arrays(path, sorted(shapes), kinds, REMEDY)
+    tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(shapes)}
     try:
         posterior = Posterior(
             family,
@@ -202,15 +221,22 @@ def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:
         raise FileFormatError(f"{path}: has no consilience metadata, so it is not a posterior file; {REMEDY}")
     document = parse_document(path, metadata[KEY])
     check_version(path, document, FORMAT_VERSION)
+    attached = document.get("attached") if isinstance(document, dict) else None
+    if isinstance(attached, dict) and len(attached) > _MOST_ATTACHED:
+        raise FileFormatError(
+            f"{path}: has {len(attached)} attached arrays, expected at most {_MOST_ATTACHED}; {REMEDY}"
+        )
     return validated(path, Header, document)
 
 
-def _tensor(path: Path, file: Any, name: str) -> Array:
-    kind = file.get_slice(name).get_dtype()
-    if kind not in ("F64", "F32"):
-        raise FileFormatError(f"{path}: tensor {name!r} has type {kind}, expected F64")
-    values = np.asarray(file.get_tensor(name), dtype=np.float64)
-    if math.prod(values.shape) == 0:
+def _check_tensor(path: Path, name: str, shape: tuple[int, ...], kind: str) -> None:
+    if kind not in ("float64", "float32"):
+        called = next((own for own, plain in DTYPES.items() if plain == kind), kind)
+        raise FileFormatError(f"{path}: tensor {name!r} has type {called}, expected F64")
+    if math.prod(shape) == 0:
         because = ": the model has no components" if name == "natural" else ""
         raise FileFormatError(f"{path}: tensor {name!r} is empty{because}")
-    return values
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - _FEW} more" if len(names) > _FEW else ""

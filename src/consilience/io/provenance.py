@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_BLOCK = 2**20
+_BLOCK = 2**16
 
 
 def file_digest(path: Path) -> str:

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, OptionError
 from consilience.io.packed import Packed, ShardSummary, misfits
-from consilience.io.safetensors_file import KEY, opened
+from consilience.io.safetensors_file import KEY, opened, parse_document
 from consilience.io.shard_header import REMEDY
 from consilience.io.shard_parquet import read_parquet, read_parquet_summary, write_parquet
 from consilience.io.shard_safetensors import read_safetensors, read_safetensors_summary, write_safetensors
@@ -40,10 +40,11 @@ def is_shard(path: Path) -> bool:
         return True
     try:
         with opened(path) as file:
-            text = (file.metadata() or {}).get(KEY, "")
+            text = (file.metadata() or {}).get(KEY, "{}")
+        document = parse_document(path, text)
     except FileFormatError:
         return False
-    return '"format": "consilience-shard"' in text
+    return isinstance(document, dict) and document.get("format") == "consilience-shard"
 
 
 def read_shard_summary(path: Path, called: str) -> ShardSummary:
@@ -70,7 +71,7 @@ def read_shard(path: Path, called: str, first: int = 0, end: int | None = None) 
     try:
         read = read_parquet if _is_parquet(path, called) else read_safetensors
         packed = read(path, called, first, end)
-    except (SafetensorError, OSError, MemoryError, ArithmeticError, KeyError, TypeError, ValueError) as error:
+    except _BROKEN as error:
         if isinstance(error, FileFormatError | OptionError):
             raise
         reason = str(error).partition("\n")[0]
@@ -78,6 +79,13 @@ def read_shard(path: Path, called: str, first: int = 0, end: int | None = None) 
     if problems := list(misfits(packed)):
         raise FileFormatError([f"{called}: {problem}; {REMEDY}" for problem in problems])
     return packed
+
+
+_BROKEN = (
+    SafetensorError, OSError, MemoryError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""What reading raises for files that are not what they say, or that shrink meanwhile."""
 
 
 def _is_parquet(path: Path, called: str) -> bool:

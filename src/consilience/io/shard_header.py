@@ -17,6 +17,7 @@ from consilience.io.provenance import library_versions
 from consilience.io.safetensors_file import check_version, parse_document, validated
 
 FORMAT_VERSION = 1
+STATED = ("counts", "weights", "prior")
 REMEDY = "write it with `consilience pack`"
 
 
@@ -40,12 +41,14 @@ class ShardHeader(BaseModel):
     source: dict[str, Any]
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
     attached: dict[str, _AttachedHeader] = Field(default_factory=dict)
+    stated: list[Literal["counts", "weights", "prior"]] = Field(default_factory=list)
 
 
 def kind_of(posterior: Posterior) -> Kind:
     """Return what a posterior shares with those it can be packed with."""
     attached = {name: (one.axes, one.rule, _lengths(one)) for name, one in sorted(posterior.attached.items())}
-    return Kind(posterior.family, dict(posterior.source), posterior.features, attached)
+    stated = tuple(name for name in STATED if getattr(posterior, name) is not None)
+    return Kind(posterior.family, dict(posterior.source), posterior.features, attached, stated)
 
 
 def _lengths(attached: Attached) -> tuple[int, ...]:
@@ -64,11 +67,17 @@ def differences(expected: Kind, found: Kind) -> list[str]:
         if found.source.get(key) != expected.source.get(key)
     ]
     problems += expected.features.differences(found.features)
+    if found.stated != expected.stated:
+        problems.append(f"states {_listed(found.stated)}, expected {_listed(expected.stated)}")
     for name in sorted(set(expected.attached) | set(found.attached)):
         if expected.attached.get(name) != found.attached.get(name):
             problems.append(f"has attached array {name!r} as {found.attached.get(name)}, "
                             f"expected {expected.attached.get(name)}")  # fmt: skip
     return problems
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "neither counts nor weights nor a prior"
 
 
 def header_text(kind: Kind) -> str:
@@ -84,6 +93,7 @@ def header_text(kind: Kind) -> str:
             name: {"axes": list(axes), "rule": rule, "lengths": list(lengths)}
             for name, (axes, rule, lengths) in kind.attached.items()
         },
+        "stated": list(kind.stated),
     }
     return json.dumps(header, sort_keys=True, allow_nan=False)
 
@@ -114,4 +124,28 @@ def parse_kind(path: Path | str, text: str | bytes) -> Kind:
         if not fits:
             raise FileFormatError(f"{path}: attached array {name!r} has lengths that do not fit its axes; {REMEDY}")
     attached = {name: (tuple(one.axes), one.rule, tuple(one.lengths)) for name, one in sorted(header.attached.items())}
-    return Kind(family, header.source, Features(**header.features.model_dump()), attached)
+    stated = tuple(name for name in STATED if name in header.stated)
+    return Kind(family, header.source, Features(**header.features.model_dump()), attached, stated)
+
+
+def columns_of(kind: Kind) -> set[str]:
+    """Return the names of all columns of parameters that a shard of a kind has."""
+    columns = {"natural", *kind.stated}
+    for name, (_axes, rule, _lengths) in kind.attached.items():
+        columns |= {f"attached.{name}"} | ({f"attached.{name}.precision"} if rule == "precision-mean" else set())
+    return columns
+
+
+def refuse_columns(kind: Kind, found: set[str]) -> None:
+    """Raise for columns that a shard of a kind lacks, or has beyond those that it should have.
+
+    Raises
+    ------
+    ValueError
+        Naming them.
+    """
+    expected = columns_of(kind)
+    if missing := sorted(expected - found):
+        raise ValueError(f"lacks {', '.join(missing)}")
+    if unknown := sorted(found - expected):
+        raise ValueError(f"has what its header does not announce: {', '.join(unknown)}")

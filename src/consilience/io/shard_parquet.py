@@ -19,7 +19,7 @@ from consilience.families.block import Block, Kind, Ragged
 from consilience.io.atomic import replacing
 from consilience.io.packed import DIGEST, Packed, ShardSummary, site_digests, site_names
 from consilience.io.safetensors_file import KEY
-from consilience.io.shard_header import REMEDY, header_text, parse_kind
+from consilience.io.shard_header import REMEDY, header_text, parse_kind, refuse_columns
 
 ROW_GROUP = 5000
 """Sites in a row group."""
@@ -38,7 +38,7 @@ def write_parquet(path: Path, packed: Packed) -> None:
     one = np.dtype(block.natural.dtype).itemsize * block.natural.shape[1]
     columns: dict[str, Any] = {
         "natural": _binary(pyarrow, np.ascontiguousarray(block.natural), block.offsets * one),
-        "name": pyarrow.array(packed.names, pyarrow.string()),
+        "name": pyarrow.array([name.encode(errors="replace").decode() for name in packed.names], pyarrow.string()),
         "sha256": _binary(pyarrow, packed.digests, np.arange(block.n_sites + 1) * DIGEST),
     }
     for name, values in (("counts", block.counts), ("weights", block.weights)):
@@ -82,11 +82,14 @@ def read_parquet(path: Path, called: str, first: int, end: int | None) -> Packed
     kind, dtype = _parquet_kind(file, called)
     groups = list(range(file.metadata.num_row_groups))[first:end]
     table = file.read_row_groups(groups).combine_chunks()
-    columns = {name: _bytes_of(table.column(name)) for name in table.column_names if name != "name"}
+    if not len(table):
+        raise ValueError("has no sites")
+    refuse_columns(kind, set(table.column_names) - {"name", "sha256"})
+    columns = {name: _bytes_of(table.column(name), name) for name in table.column_names if name != "name"}
     natural, lengths = columns["natural"]
     width = np.dtype(dtype).itemsize * kind.family.size
-    if np.any(lengths % width):
-        raise ValueError("natural parameters of a broken length")
+    if np.any(lengths % width) or not lengths.all():
+        raise ValueError("natural parameters of a site have a length that is not that of whole components")
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths // width)])
     floats = {
         name: values.view(np.float64)
@@ -101,18 +104,37 @@ def read_parquet(path: Path, called: str, first: int, end: int | None) -> Packed
     }
     values = natural.view(dtype).reshape(-1, kind.family.size)
     block = Block(kind, values, offsets, floats.get("counts"), floats.get("weights"), prior, attached)
+    for name, (_, found) in columns.items():
+        if name != "natural" and np.any(found != _lengths(block, name)):
+            raise ValueError(f"{name} of a site has another length than its components ask for")
     names = table.column("name").to_pylist() if "name" in table.column_names else None
     digests = columns["sha256"][0].reshape(len(lengths), -1) if "sha256" in columns else None
     return Packed(block, site_names(names, 0, len(lengths)), site_digests(digests, len(lengths)))
 
 
-def _bytes_of(column: Any) -> tuple[NDArray[np.uint8], Labels]:
+def _lengths(block: Block, name: str) -> Labels:
+    """Return the bytes that a column has for each site (J,)."""
+    if name == "sha256":
+        return np.full(block.n_sites, DIGEST)
+    if name == "prior":
+        return np.full(block.n_sites, 8 * block.kind.family.size)
+    if name in ("counts", "weights"):
+        return 8 * block.sizes
+    attached = name.removeprefix("attached.")
+    known = attached if attached in block.attached_starts else attached.removesuffix(".precision")
+    return 8 * np.diff(block.attached_starts[known])
+
+
+def _bytes_of(column: Any, name: str) -> tuple[NDArray[np.uint8], Labels]:
     """Return the bytes of a column, one value after another, and the length of each."""
     import pyarrow
 
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if array.null_count:
-        raise ValueError("values are missing")
+        raise ValueError(f"{name} of a site is missing")
+    binary = (pyarrow.types.is_binary, pyarrow.types.is_large_binary, pyarrow.types.is_fixed_size_binary)
+    if not any(kind(array.type) for kind in binary):
+        raise ValueError(f"{name} is {array.type}, expected binary")
     if pyarrow.types.is_fixed_size_binary(array.type):
         size = array.type.byte_width
         data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * size : (array.offset + len(array)) * size]

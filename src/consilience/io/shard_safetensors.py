@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, InputError
 from consilience.families.block import Block, Kind, Ragged
 from consilience.io.atomic import replacing
 from consilience.io.packed import Packed, ShardSummary, site_digests, site_names
-from consilience.io.safetensors_file import KEY, opened
-from consilience.io.shard_header import REMEDY, header_text, parse_kind
+from consilience.io.safetensors_file import KEY, opened, parse_document
+from consilience.io.shard_header import REMEDY, header_text, parse_kind, refuse_columns
 
 
 def write_safetensors(path: Path, packed: Packed) -> None:
@@ -34,8 +35,11 @@ def write_safetensors(path: Path, packed: Packed) -> None:
     tensors["names"] = np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8)
     tensors["digests"] = packed.digests
     arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
-    with replacing(path) as partial:
-        save_file(arrays, partial, {KEY: header_text(block.kind)})
+    try:
+        with replacing(path) as partial:
+            save_file(arrays, partial, {KEY: header_text(block.kind)})
+    except SafetensorError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from error
 
 
 def read_safetensors_summary(path: Path, called: str) -> ShardSummary:
@@ -58,6 +62,7 @@ def read_safetensors(path: Path, called: str, first: int, end: int | None) -> Pa
         _refuse_offsets(called, offsets, file.get_slice("natural").get_shape()[0])
         rows = slice(int(offsets[first]), int(offsets[last]))
         names = set(file.keys())
+        refuse_columns(kind, names - {"offsets", "names", "digests"})
         columns = {one: file.get_slice(one)[rows] for one in ("natural", "counts", "weights") if one in names}
         prior = file.get_tensor("prior") if "prior" in names else None
         if prior is not None and prior.ndim == 2:
@@ -71,7 +76,9 @@ def read_safetensors(path: Path, called: str, first: int, end: int | None) -> Pa
             precise = f"attached.{name}.precision"
             precision = file.get_slice(precise)[part] if precise in names else None
             attached[name] = Ragged(file.get_slice(f"attached.{name}")[part], precision)
-        called_names = json.loads(file.get_tensor("names").tobytes()) if "names" in names else None
+        called_names = None
+        if "names" in names:
+            called_names = parse_document(path, file.get_tensor("names").tobytes(), "list of names", REMEDY)
         digests = file.get_slice("digests")[first:last] if "digests" in names else None
     counts, weights = columns.get("counts"), columns.get("weights")
     block = Block(kind, frame.natural, own, counts, weights, prior, attached)

@@ -7,6 +7,7 @@ gives the same shards on every engine.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -42,7 +43,9 @@ class ShardSource:
     kind
         What its sites are expected to share with all others.
     paths
-        One packed file, or posterior files, a site each.
+        One packed file, or posterior files, a site each, as they were given.
+    folder
+        What local paths are relative to, wherever they are read.
     first, end
         Of a packed file: sites, or row groups of Parquet; None for the end reads to the last.
     packed
@@ -53,10 +56,15 @@ class ShardSource:
 
     kind: Kind
     paths: tuple[str, ...]
+    folder: str
     first: int = 0
     end: int | None = None
     packed: bool = True
     size: int = 0
+
+    def place(self, path: str) -> str:
+        """Return where one of the paths is."""
+        return path if is_remote(path) else os.path.join(self.folder, path)
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,8 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
     if not is_count(shard_bytes):
         raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
     files = listed(where, _SUFFIXES)
+    if not files:
+        raise InputError("nothing to open: no file was given")
     with localised(files[0].path) as first:
         packed = is_shard(first) or files[0].path.endswith(".parquet")
     return _of_packed(files, shard_bytes) if packed else _of_posteriors(files, shard_bytes)
@@ -140,22 +150,22 @@ def _runs(kind: Kind, file: Listed, summary: ShardSummary, shard_bytes: int) -> 
     parts = 1 if is_remote(file.path) else min(units, max(1, round(file.size / shard_bytes)))
     edges = np.linspace(0, units, parts + 1).astype(np.int64).tolist()
     for first, end in pairwise(edges):
-        yield ShardSource(kind, (file.path,), first, end, size=file.size // parts)
+        yield ShardSource(kind, (file.path,), os.getcwd(), first, end, size=file.size // parts)
 
 
 def _of_posteriors(files: Sequence[Listed], shard_bytes: int) -> Shards:
     with localised(files[0].path) as path:
-        kind = kind_of(read_posterior(path)[0])
+        kind = kind_of(_read(path, files[0].path))
     sources: list[ShardSource] = []
     run: list[str] = []
     size = 0
     for file in files:
         if run and size + file.size > shard_bytes:
-            sources.append(ShardSource(kind, tuple(run), packed=False, size=size))
+            sources.append(ShardSource(kind, tuple(run), os.getcwd(), packed=False, size=size))
             run, size = [], 0
-        run.append(str(Path(file.path).absolute()) if not is_remote(file.path) else file.path)
+        run.append(file.path)
         size += file.size
-    sources.append(ShardSource(kind, tuple(run), packed=False, size=size))
+    sources.append(ShardSource(kind, tuple(run), os.getcwd(), packed=False, size=size))
     return Shards(kind, tuple(sources), len(files))
 
 
@@ -170,7 +180,7 @@ def load_shard(source: ShardSource) -> Packed:
     if not source.packed:
         return _load_posteriors(source)
     called = source.paths[0]
-    with localised(called) as path:
+    with localised(source.place(called)) as path:
         packed = read_shard(path, called, source.first, source.end)
     if problems := [f"{called}: {text}" for text in differences(source.kind, packed.block.kind)]:
         raise InputError(problems)
@@ -183,13 +193,12 @@ def _load_posteriors(source: ShardSource) -> Packed:
     posteriors, digests = [], []
     problems: list[str] = []
     for called in source.paths:
-        with localised(called) as path:
+        with localised(source.place(called)) as path:
             try:
-                posterior = read_posterior(path)[0]
+                posterior = _read(path, called)
             except InputError as error:
                 shard = is_shard(path)
-                found = [problem.replace(str(path), called) for problem in error.problems]
-                problems += [f"{called}: is a shard beside posterior files; pack all"] if shard else found
+                problems += [f"{called}: is a shard beside posterior files; pack all"] if shard else error.problems
                 continue
             digests.append(bytes.fromhex(file_digest(path)))
         problems += [f"{called}: {text}" for text in differences(source.kind, kind_of(posterior))]
@@ -200,12 +209,20 @@ def _load_posteriors(source: ShardSource) -> Packed:
     return Packed(stack(source.kind, posteriors), source.paths, stacked)
 
 
+def _read(path: Path, called: str) -> Posterior:
+    """Return the posterior of a file, with errors that call it as it was given."""
+    try:
+        return read_posterior(path)[0]
+    except InputError as error:
+        raise type(error)([problem.replace(str(path), called) for problem in error.problems]) from error
+
+
 def stack(kind: Kind, posteriors: Sequence[Posterior], dtype: str = "float64") -> Block:
-    """Return the posteriors of sites of one kind as a block; columns that some of them lack are left out."""
+    """Return the posteriors of sites of one kind as a block."""
     sizes = np.array([one.n_components for one in posteriors])
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    counts, weights, priors = (_column(posteriors, name) for name in ("counts", "weights", "prior"))
-    prior = None if priors is None else priors.reshape(len(posteriors), -1)
+    columns = {name: np.concatenate([getattr(one, name) for one in posteriors]) for name in kind.stated}
+    prior = columns["prior"].reshape(len(posteriors), -1) if "prior" in columns else None
     if prior is not None and np.all(prior == prior[0]):
         prior = prior[0]
     attached = {}
@@ -218,17 +235,45 @@ def stack(kind: Kind, posteriors: Sequence[Posterior], dtype: str = "float64") -
         kind,
         np.concatenate([one.natural for one in posteriors]).astype(dtype),
         offsets,
-        counts,
-        weights,
+        columns.get("counts"),
+        columns.get("weights"),
         prior,
         attached,
     )
 
 
-def _column(posteriors: Sequence[Posterior], name: str) -> Array | None:
-    """Return what all sites state under a name, one after another; None where one of them states nothing."""
-    parts = [getattr(one, name) for one in posteriors]
-    return None if any(part is None for part in parts) else np.concatenate(parts)
+def joined(packs: Sequence[Packed]) -> Packed:
+    """Return sites of several shards of one kind as one."""
+    if len(packs) == 1:
+        return packs[0]
+    blocks = [one.block for one in packs]
+    kind = blocks[0].kind
+    columns: dict[str, Array] = {
+        name: np.concatenate([getattr(block, name) for block in blocks])
+        for name in ("counts", "weights")
+        if name in kind.stated
+    }
+    prior: Array | None = None
+    if "prior" in kind.stated:
+        size = kind.family.size
+        rows = [np.broadcast_to(np.asarray(block.prior), (block.n_sites, size)) for block in blocks]
+        prior = np.concatenate(rows)
+        prior = prior[0] if np.all(prior == prior[0]) else prior
+    attached = {}
+    for name, (_axes, rule, _lengths) in kind.attached.items():
+        own = [block.attached[name] for block in blocks]
+        precise = [one.precision for one in own if one.precision is not None]
+        precision = np.concatenate(precise) if rule == "precision-mean" else None
+        attached[name] = Ragged(np.concatenate([one.values for one in own]), precision)
+    starts = np.cumsum([0, *(int(block.offsets[-1]) for block in blocks)])
+    offsets = [block.offsets[:-1] + start for block, start in zip(blocks, starts[:-1], strict=True)]
+    natural = np.concatenate([block.natural for block in blocks])
+    block = Block(
+        kind, natural, np.concatenate([*offsets, starts[-1:]]), columns.get("counts"), columns.get("weights"), prior,
+        attached,
+    )  # fmt: skip
+    names = tuple(name for one in packs for name in one.names)
+    return Packed(block, names, np.concatenate([one.digests for one in packs]))
 
 
 def _faults(packed: Packed, called: str) -> Iterator[str]:

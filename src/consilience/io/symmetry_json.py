@@ -11,15 +11,18 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import FailFast, Field
 
 from consilience.errors import FileFormatError
 from consilience.io.safetensors_file import validated
+from consilience.io.strict import Entries, Plain, Strict
 from consilience.networks.axes import Action, Axis, Group, Layout, Proof, Segment, Side
 from consilience.networks.symmetry import Symmetry
 
 REMEDY = "trace it again with consilience.symmetry and write it with consilience.save"
 _LARGEST = 2**40  # no axis is longer, and sums and products of such numbers can still be printed
+_MOST_PARTS = 30_000
+_MOST_ENTRIES = 1_000_000
 _FEW = 5  # problems that a message lists; more are counted
 
 Count = Annotated[int, Field(ge=1, le=_LARGEST)]
@@ -28,52 +31,47 @@ Number = Annotated[int, Field(ge=0, le=_LARGEST)]
 SegmentEntry = Annotated[tuple[str | None, Count, Number], Field(strict=False)]
 
 
-class AxisEntry(BaseModel):
+class AxisEntry(Strict):
     """One axis of an array: its segments as (group, outer, inner), and for each the odd copies, where not all are."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     side: Side
-    segments: list[SegmentEntry]
-    odd: list[list[Number] | None] | None = None
+    segments: Annotated[list[SegmentEntry], FailFast()]
+    odd: Plain[list[Plain[list[Number] | None]] | None] = None
 
 
-class LayoutEntry(BaseModel):
+class LayoutEntry(Strict):
     """The axes of an array."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-    axes: list[AxisEntry]
+    axes: Annotated[list[AxisEntry], FailFast()]
     blocks: Count
 
 
-class GroupEntry(BaseModel):
+class GroupEntry(Strict):
     """Units that move together."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     name: str
     size: Count
     order: Number
     parent: str | None
-    actions: list[Action]
+    actions: Annotated[list[Action], FailFast()]
     resizable: bool
 
 
-class ProofEntry(BaseModel):
+class ProofEntry(Strict):
     """That the symmetry with this digest was proved."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     digest: str
     deviation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     trials: Count
 
 
-class SymmetryEntry(BaseModel):
+class SymmetryEntry(Strict):
     """A symmetry as ``symmetry_to_json`` writes it."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-    groups: list[GroupEntry]
-    arrays: dict[str, LayoutEntry]
-    aliases: dict[str, str]
-    notes: list[str]
+    groups: Annotated[list[GroupEntry], FailFast()]
+    arrays: Entries[LayoutEntry]
+    aliases: Plain[dict[str, str]]
+    notes: Plain[list[str]]
     proof: ProofEntry | None
 
 
@@ -101,6 +99,7 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
     >>> symmetry_from_json(symmetry_to_json(symmetry), "net.json") == symmetry
     True
     """
+    _refuse_many(document, where)
     entry = validated(where, SymmetryEntry, document, "symmetry", REMEDY)
     if problems := list(_wrong_names(entry)):
         raise _refused(problems, where)
@@ -120,6 +119,24 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
     if problems := [problem for name in entry.arrays for problem in _wrong_blocks(symmetry, name)]:
         raise _refused(problems, where)
     return symmetry
+
+
+def _refuse_many(document: Any, where: str) -> None:
+    """Raise for more parts than any network has, before each of them becomes objects."""
+    for part in ("arrays", "groups", "aliases", "notes"):
+        parts = document.get(part) if isinstance(document, dict) else None
+        if isinstance(parts, dict | list) and len(parts) > _MOST_PARTS:
+            raise FileFormatError(f"{where}: its symmetry has {len(parts)} {part}, expected at most {_MOST_PARTS}")
+    arrays = document.get("arrays") if isinstance(document, dict) else None
+    pending: list[Any] = list(arrays.values()) if isinstance(arrays, dict) else []
+    count = 0
+    while pending:  # layouts hold axes, which hold segments: dicts and lists, counted one by one
+        value = pending.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(inner)
+        if count > _MOST_ENTRIES:
+            raise FileFormatError(f"{where}: its symmetry has more than {_MOST_ENTRIES} entries; {REMEDY}")
+        pending.extend(one for one in inner if isinstance(one, dict | list))
 
 
 def _segments(axis: AxisEntry) -> tuple[Segment, ...]:

@@ -85,11 +85,16 @@ class AMPS(Method):
             self.require(option, is_count(getattr(self, option)), "a positive integer")
         self.require("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number")
 
+    @property
+    def matches_parts(self) -> bool:
+        """Whether sizes may differ."""
+        return self.growth
+
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Also refuse models without a prior, and of different sizes, or without counts, as `growth` says."""
         if not ensemble.family.has_width:
             return [f"amps multiplies posteriors, and {ensemble.family.name}s have no width; use 'spahm' or 'kl'"]
-        reasons = super().refuse(ensemble) if self.combine != "product" else []
+        reasons = super().refuse(ensemble) if self.combine != "product" else self.refuse_robust(ensemble)
         reasons += improper_priors(ensemble, "growth=True") if self.growth else without_priors(ensemble, "amps")
         sizes = ensemble.voting().sizes
         if not self.growth and len(set(sizes.tolist())) > 1:

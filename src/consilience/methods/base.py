@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Labels, is_number
 from consilience.errors import InputError
 from consilience.families import Direction, FixedSide
 from consilience.families.ensemble import Ensemble
@@ -24,6 +24,9 @@ from consilience.matching.assignment import assign_block
 from consilience.matching.result import Matching
 from consilience.methods.combine import Combine, combine, kl_average
 from consilience.methods.options import Options
+from consilience.methods.quorum import match_backed, told_minority, without_minority
+from consilience.methods.robust import FEWEST, How, Robust
+from consilience.methods.robust_combine import most_common, robust_combine
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -40,6 +43,10 @@ class Status(Enum):
     INDISTINCT = (
         "a copy tells less of its component than which one it is a copy of, so that matches mean little; raise mass, "
         "or give within_variance with optimize=False"
+    )
+    POOLED = (
+        "as few components as can be were found, and copies of one differ as much as components do: there may be many "
+        "more, of which each model holds few; give n_components or regularization, or take method 'spahm'"
     )
     AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"
 
@@ -105,7 +112,22 @@ class Method(Options, ABC):
 
     Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
     comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``relabels`` (whether the numbering of local
-    components is without meaning for it), and ``keeps_models`` (whether the fused model is all models side by side).
+    components is without meaning for it), ``keeps_models`` (whether the fused model is all models side by side), and
+    ``matches`` (whether it says who is who at all).
+
+    Options that all have are `combine` and, for sites that may be hostile or broken, the following.
+
+    Parameters
+    ----------
+    robust
+        ``"trim"`` leaves out of every group the part `trim` of its copies that is farthest from where most are;
+        ``"median"`` takes the geometric median of those that are not far. Counts, mixture weights, priors and attached
+        arrays are robust too. None trusts every site.
+    trim
+        Part of the sites that may be hostile, below one half.
+    minority
+        Whether components that fewer than half of the sites hold are kept (``"keep"``; ``details["minority"]`` names
+        them) or left out of the fused model (``"drop"``).
     """
 
     summary: ClassVar[str]
@@ -114,11 +136,18 @@ class Method(Options, ABC):
     paper: ClassVar[str]
     relabels: ClassVar[bool] = True
     keeps_models: ClassVar[bool] = False
+    matches: ClassVar[bool] = True
 
     combine: Combine = field(default="barycenter", kw_only=True)
+    robust: How | None = field(default=None, kw_only=True)
+    trim: float = field(default=0.2, kw_only=True)
+    minority: Literal["keep", "drop"] = field(default="keep", kw_only=True)
 
     def __post_init__(self) -> None:
         self.require("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'")
+        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
+        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
+        self.require("minority", self.minority in ("keep", "drop"), "'keep' or 'drop'")
 
     @property
     def average_direction(self) -> Direction:
@@ -133,13 +162,38 @@ class Method(Options, ABC):
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Return which components are the same thing."""
 
+    @property
+    def finds_number(self) -> bool:
+        """Whether the number of fused components follows from the models; if not, it was told."""
+        return True
+
+    @property
+    def matches_parts(self) -> bool:
+        """Whether it can match some components of the models and leave the others for later."""
+        return self.matches and self.relabels
+
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Return why these models cannot be fused with these options, a line each; empty when they can."""
+        reasons = self.refuse_robust(ensemble)
         if self.combine == "product":
             if not ensemble.family.has_width:
-                return [f"combine='product' means nothing for {ensemble.family.name}s, which have no width"]
-            return without_priors(ensemble, "combine='product'")
-        return []
+                return [*reasons, f"combine='product' means nothing for {ensemble.family.name}s, which have no width"]
+            return reasons + without_priors(ensemble, "combine='product'")
+        return reasons
+
+    @final
+    def refuse_robust(self, ensemble: Ensemble) -> list[str]:
+        """Return why robust fusion of these models means nothing, a line each."""
+        if self.robust is None:
+            return []
+        reasons = []
+        if not self.matches:
+            reasons.append(f"robust={self.robust!r}: {self.name} matches nothing, so no copy can be held beside others")
+        if self.robust == "median" and self.combine == "product":
+            reasons.append("robust='median' is an average, and combine='product' is none; use robust='trim'")
+        if ensemble.voting().n_sites < FEWEST:
+            reasons.append(f"robust={self.robust!r} needs at least {FEWEST} models: of two, none tells which is right")
+        return reasons
 
     def _told(self, fused: Posterior, silent_model: Posterior) -> Labels:
         """Return who is who in a model of no weight: nearest fused components, -1 for what is left over."""
@@ -165,22 +219,38 @@ class Method(Options, ABC):
             raise InputError(reasons)
         canonical, origin = ensemble.canonical(relabel=self.relabels)
         voting, total = canonical.voting(), len(canonical.natural)
-        voted = self.match(voting, rng, progress)
+        robust = None if self.robust is None else Robust(self.robust, self.trim)
+        if robust is None or not self.matches_parts:
+            voted = self.match(voting, rng, progress)
+        else:
+            voted = match_backed(
+                voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
+            )
+        if self.minority == "drop" and self.matches:
+            voted = without_minority(voted, voting)
         n_components = int(voted.labels.max()) + 1
-        known = voted.averaged
-        average = self.average if known is None else lambda _ensemble, _labels, _n_groups: known
-        posterior = combine(voting, voted.labels, n_components, self.combine, average)
+        if robust is None:
+            known = voted.averaged
+            average = self.average if known is None else lambda _ensemble, _labels, _n_groups: known
+            posterior = combine(voting, voted.labels, n_components, self.combine, average)
+        else:
+            direction, average = self.average_direction, self.average
+            posterior = robust_combine(voting, voted.labels, n_components, self.combine, average, direction, robust)
+            voted = replace(voted, atoms=None)  # the law of atoms counts every copy
         if self.relabels:
-            order = _fused_order(posterior, voted.labels)
+            order = fused_order(posterior, voted.labels)
             posterior = posterior.take(order)
             voted = _renumbered(voted, order)
+        if self.matches:
+            voted = told_minority(voted, voting)
         found = placed(voted, np.flatnonzero(canonical.row_weights > 0), total)
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
             found.labels[rows] = self._told(posterior, canonical.posteriors[site])
         found = placed(found, origin, total)
         matching = Matching(found.labels, ensemble.owner, n_components, found.coupling, found.confidence)
-        posterior = replace(posterior, source=dict(canonical.posteriors[0].source))
+        sources = [one.source for one in canonical.posteriors]
+        posterior = replace(posterior, source=dict(sources[0] if robust is None else most_common(sources)))
         return Outcome(posterior, matching, found.objective, found.history, found.status, found.details, found.atoms)
 
 
@@ -255,7 +325,7 @@ def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemb
     return placed(replace(found, details=details), rows, total)
 
 
-def _fused_order(posterior: Posterior, labels: Labels) -> Labels:
+def fused_order(posterior: Posterior, labels: Labels) -> Labels:
     """Order components by observations (or members), largest first, then by their parameters."""
     mass = posterior.counts
     if mass is None:

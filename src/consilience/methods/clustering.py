@@ -64,6 +64,11 @@ class KMeans(Method):
         """The direction of the objective is the direction of the average."""
         return self.direction
 
+    @property
+    def finds_number(self) -> bool:
+        """It is told, or taken from the largest model."""
+        return False
+
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Alternate nearest centres and barycenters from several starts and keep the lowest objective."""
         return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))

@@ -20,6 +20,7 @@ from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Attached, Posterior
 from consilience.matching.conjugate import ConjugateGroups
 from consilience.matching.groups import group_sums
+from consilience.methods.carried import carry, finished
 
 Combine = Literal["barycenter", "product"]
 Average = Callable[[Ensemble, Labels, int], Array]
@@ -142,34 +143,9 @@ def _mixture_weights(ensemble: Ensemble, labels: Labels, n_groups: int) -> Array
 def _carry(ensemble: Ensemble, labels: Labels, n_groups: int) -> dict[str, Attached]:
     """Return what all sites attach, carried through the matching."""
     shared = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
-    return {
-        name: _carry_one([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups)
-        for name in sorted(shared)
-    }
-
-
-def _carry_one(arrays: list[Attached], ensemble: Ensemble, labels: Labels, n_groups: int) -> Attached:
-    """Add up every site's array at its groups' places, then normalise as its rule says."""
-    first = arrays[0]
-    shape = tuple(
-        n_groups if tag == "component" else size for tag, size in zip(first.axes, first.values.shape, strict=True)
-    )
-    total, mass, kept = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
-    for site, attached in enumerate(arrays):
-        own = labels[ensemble.offsets[site] : ensemble.offsets[site + 1]]
-        rows = np.flatnonzero(own >= 0)
-        values = attached.take(rows)
-        places = np.ix_(
-            *(own[rows] if tag == "component" else np.arange(size) for tag, size in zip(first.axes, shape, strict=True))
-        )
-        weight = ensemble.site_weights[site] * (1.0 if values.precision is None else values.precision)
-        np.add.at(total, places, weight * values.values)
-        np.add.at(mass, places, np.broadcast_to(weight, values.values.shape))
-        fresh = np.isnan(kept[places])
-        kept[places] = np.where(fresh, values.values, kept[places])
-    if first.rule == "sum":
-        return Attached(total, first.axes, "sum")
-    if first.rule == "keep":
-        return Attached(np.nan_to_num(kept), first.axes, "keep")
-    means = total / np.where(mass > 0, mass, 1.0)
-    return Attached(means, first.axes, first.rule, np.maximum(mass, 1e-300) if first.rule == "precision-mean" else None)
+    found = {}
+    for name in sorted(shared):
+        arrays = [posterior.attached[name] for posterior in ensemble.posteriors]
+        carried = carry(arrays, ensemble.offsets, labels, ensemble.site_weights, n_groups)
+        found[name] = finished(carried, arrays[0].axes, arrays[0].rule)
+    return found

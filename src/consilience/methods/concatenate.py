@@ -26,6 +26,7 @@ class Concatenate(Method):
     needs: ClassVar[str] = "posteriors of one exponential family"
     gives: ClassVar[str] = "a posterior of the same family with the sum of the sizes"
     paper: ClassVar[str] = "-"
+    matches: ClassVar[bool] = False
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Give every component a label of its own."""

@@ -69,8 +69,8 @@ class Consensus(NetworkMethod):
 
     @property
     def refits(self) -> bool:
-        """Whether layers are fitted anew."""
-        return self.refit
+        """Whether layers are fitted anew; to what all models answer, which a hostile one could decide."""
+        return self.refit and self.robust is None
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return why these networks cannot be fused, a line each."""

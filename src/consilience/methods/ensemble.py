@@ -33,6 +33,7 @@ class PredictionEnsemble(Method):
     gives: ClassVar[str] = "all models side by side, which predict together and are not saved"
     paper: ClassVar[str] = "-"
     keeps_models: ClassVar[bool] = True
+    matches: ClassVar[bool] = False
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Give every component a label of its own."""

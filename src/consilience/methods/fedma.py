@@ -113,6 +113,11 @@ class FedMA(LayerwiseMethod):
                 )
         return problems
 
+    @property
+    def averages(self) -> bool:
+        """Whether what was matched is averaged as it is."""
+        return not self.shrink and self.class_counts is None
+
     def match(
         self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
     ) -> Layer:

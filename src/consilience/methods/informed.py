@@ -86,6 +86,11 @@ class InformedMethod(NetworkMethod, ABC):
         self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
 
     @property
+    def averages(self) -> bool:
+        """What sites say of their own weights decides, not how near they are to others."""
+        return False
+
+    @property
     def wants_information(self) -> bool:
         """Whether it needs Fisher information of the networks."""
         return True

@@ -117,6 +117,11 @@ class KLFusion(Method):
         """The direction of the objective is the direction of the average."""
         return self.direction
 
+    @property
+    def finds_number(self) -> bool:
+        """Whether no number was given."""
+        return self.n_components is None
+
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Also refuse a number of components below that of the largest model."""
         reasons = super().refuse(ensemble) + refusals(self.divergence, ensemble.family)

@@ -96,6 +96,11 @@ class KLNetworkFusion(NetworkMethod):
         prior = self.prior_variance
         self.require("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None")
 
+    @property
+    def averages(self) -> bool:
+        """Units are products of priors and likelihoods, not averages of copies."""
+        return False
+
     @classmethod
     def of(cls, method: KLFusion) -> KLNetworkFusion:
         """Return the method for networks with the options that both have and that are not left at their defaults.

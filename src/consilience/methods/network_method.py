@@ -20,10 +20,12 @@ from typing import Any, ClassVar, final
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import Array, is_count
+from consilience.checks import Array, is_count, is_number
 from consilience.errors import InputError, OptionError
 from consilience.methods.base import Progress, Status, silent
 from consilience.methods.options import Options
+from consilience.methods.robust import How, Robust
+from consilience.methods.robust_networks import credible, distances, geometric_median, refuse_robust, trusted
 from consilience.networks.axes import Axis
 from consilience.networks.information import FisherInformation
 from consilience.networks.network import Network
@@ -123,6 +125,14 @@ class NetworkMethod(Options, ABC):
     comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``widths`` (whether models and the fused
     network may differ in their numbers of units), ``keeps_models`` (whether the fused model is all models side by
     side), and ``optional_symmetry`` (whether it goes without knowing which axes move together, units as they are).
+
+    Parameters
+    ----------
+    robust
+        For sites that may be hostile or broken: ``"trim"`` leaves out the part `trim` of the models that is farthest
+        from where most are, ``"median"`` takes geometric medians, row by row. None trusts every site.
+    trim
+        Part of the models that may be hostile, below one half.
     """
 
     summary: ClassVar[str]
@@ -132,6 +142,14 @@ class NetworkMethod(Options, ABC):
     widths: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
     optional_symmetry: ClassVar[bool] = False
+
+    robust: How | None = field(default=None, kw_only=True)
+    trim: float = field(default=0.2, kw_only=True)
+
+    @property
+    def averages(self) -> bool:
+        """Whether the fused weights are averages of aligned ones."""
+        return not self.keeps_models
 
     @property
     def wants_activations(self) -> bool:
@@ -187,7 +205,12 @@ class NetworkMethod(Options, ABC):
     @final
     def reasons(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return everything that is in the way of fusing these networks, a line each."""
-        return _unsplittable(ensemble) + self.refuse(ensemble)
+        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
+        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
+        robust = self.robust
+        voting = int(np.count_nonzero(ensemble.weights))
+        hostile = [] if robust is None else refuse_robust(self.name, robust, voting, averages=self.averages)
+        return _unsplittable(ensemble) + hostile + self.refuse(ensemble)
 
     @final
     def fuse(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress = silent) -> NetworkOutcome:
@@ -201,10 +224,11 @@ class NetworkMethod(Options, ABC):
         if reasons := self.reasons(ensemble):
             raise InputError(reasons)
         prepared = self.prepare(ensemble)
-        found = self.align(prepared, rng, progress)
+        robust = None if self.robust is None else Robust(self.robust, self.trim)
+        found = self.align(prepared if robust is None else credible(prepared, robust), rng, progress)
         arrays = found.arrays
         if arrays is None:
-            arrays = average(prepared, found.transports)
+            arrays = average(prepared, found.transports, robust)
         return NetworkOutcome(found, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
 
 
@@ -222,25 +246,46 @@ def _unsplittable(ensemble: NetworkEnsemble) -> list[str]:
     ]
 
 
-def average(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]) -> dict[str, AnyArray]:
+def average(
+    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], robust: Robust | None = None
+) -> dict[str, AnyArray]:
     """Return the average of moved networks, every weight over the models that own the unit which receives it."""
-    fused = {}
     weights = ensemble.weights.tolist()
-    for key in ensemble.networks[0].working:
-        layout = ensemble.symmetry.layouts[key]
-        moved, owned = [], []
-        for network, moves in zip(ensemble.networks, transports, strict=True):
-            values = dense(network.working[key], layout)
-            held: Any = 1.0
-            for number, axis in enumerate(layout.axes):
-                values = move_axis(values, number, axis, moves, network.units)
-                if axis.moves and axis.side != "input":
-                    shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
-                    held = held * np.reshape(owned_entries(axis, moves, ensemble.target_units), shape)
-            moved.append(values)
-            owned.append(held)
-        fused[key] = undense(_mean(moved, owned, weights), layout)
+    layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
+    if robust is not None and robust.how == "trim":
+        far = [distances(*_at_home(ensemble, transports, key), weights, layout) for key, layout in layouts.items()]
+        voting = np.flatnonzero(ensemble.weights > 0)  # what counts nothing has no say in who is far from whom
+        left = np.zeros(len(weights))
+        left[voting] = trusted(np.array(far)[:, voting], robust) * ensemble.weights[voting]
+        weights = (left / left.sum()).tolist()
+    fused = {}
+    for key, layout in layouts.items():
+        moved, owned = _at_home(ensemble, transports, key)
+        if robust is not None and robust.how == "median":
+            mean = geometric_median(moved, owned, weights, layout)
+        else:
+            mean = _mean(moved, owned, weights)
+        fused[key] = undense(mean, layout)
     return fused
+
+
+def _at_home(
+    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], key: str
+) -> tuple[list[AnyArray], list[Any]]:
+    """Return one array of every model with its units moved, and 1 where the model owns the unit that receives."""
+    layout = ensemble.symmetry.layouts[key]
+    moved, owned = [], []
+    for network, moves in zip(ensemble.networks, transports, strict=True):
+        values = dense(network.working[key], layout)
+        held: Any = 1.0
+        for number, axis in enumerate(layout.axes):
+            values = move_axis(values, number, axis, moves, network.units)
+            if axis.moves and axis.side != "input":
+                shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
+                held = held * np.reshape(owned_entries(axis, moves, ensemble.target_units), shape)
+        moved.append(values)
+        owned.append(held)
+    return moved, owned
 
 
 def _mean(moved: Sequence[AnyArray], owned: Sequence[Any], weights: Sequence[float]) -> AnyArray:

@@ -74,10 +74,21 @@ class Told:
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """A shard after a wave: the labels of its rows, and its own share of the groups."""
+    """A shard after a wave.
+
+    Parameters
+    ----------
+    labels
+        Of its rows.
+    groups
+        Its own share of the groups.
+    wish
+        By how much the objective would rise, about, if one of its components opened a group; 0 where none would.
+    """
 
     labels: Labels
     groups: GroupSums
+    wish: float = 0.0
 
 
 Turn = tuple[int, Labels, bool, bool]
@@ -104,22 +115,27 @@ def move(shard: PointShard, turn: Turn, told: Told) -> Moved:
     objective = told.objective(shard)
     others = GroupSums(told.groups.sums - own.sums, told.groups.mass - own.mass)
     others.sums[others.mass == 0] = 0.0
-    sites = _gaining(objective, labels, told.groups, opens)
+    sites, wish = _gaining(objective, labels, told.groups, opens)
     order = np.random.default_rng([told.seed, number]).permutation(sites)
     moved = ascend_among(objective, labels, others, order, told.openings if opens else NONE)
-    return Moved(moved, _sums(shard.points, moved, max(n_groups, int(moved.max(initial=-1)) + 1)))
+    return Moved(moved, _sums(shard.points, moved, max(n_groups, int(moved.max(initial=-1)) + 1)), wish)
 
 
-def _gaining(objective: GaussianAtoms, labels: Labels, groups: GroupSums, opens: bool) -> Labels:
-    """Return the sites whose best matching to the groups as they are is another than theirs, and such of few."""
+def _gaining(objective: GaussianAtoms, labels: Labels, groups: GroupSums, opens: bool) -> tuple[Labels, float]:
+    """Return the sites whose best matching to the groups is another than theirs, and what opening would gain.
+
+    Groups count with the site's own components in them, so sites with components in small groups are returned too. A
+    group that every site has, takes in one more as if one site less had it.
+    """
     offsets = objective.offsets
-    found = []
+    found, wish = [], 0.0
     used = np.flatnonzero(groups.mass)
     there = GroupSums(groups.sums[used], groups.mass[used])
+    open_to = GroupSums(there.sums, np.minimum(there.mass, objective.sharing.n_sites - 1.0))
     place = np.searchsorted(used, labels)
     values = objective.value(there)
     for chunk, rows in _chunks(offsets):
-        gains = objective.gains(rows, there)
+        gains = objective.gains(rows, open_to)
         own, here = place[rows], np.arange(len(rows))
         left = there.mass[own] - 1.0
         without = GroupSums(there.sums[own] - objective.pieces[rows], left)
@@ -127,11 +143,13 @@ def _gaining(objective: GaussianAtoms, labels: Labels, groups: GroupSums, opens:
         gains[here, own] = stays
         best = assign_blocks(-gains, offsets[chunk] - rows[0])
         restless = (best != own) | (left < _FEW)
+        gained = objective.opening(rows) - stays
+        wish = max(wish, float(gained[left > 0].max(initial=0.0)))
         if opens:
-            restless |= objective.opening(rows) > stays
+            restless |= gained > 0
         owner = np.repeat(chunk[:-1], np.diff(offsets[chunk]))
         found.append(np.unique(owner[restless]))
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64), wish
 
 
 def _chunks(offsets: Labels) -> list[tuple[Labels, Labels]]:

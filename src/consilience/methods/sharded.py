@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.engines import Engine, Placed
+from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.families.base import Tangent
 from consilience.families.block import Block
@@ -35,7 +36,8 @@ class Shard:
     block
         The components.
     kept
-        Rows of the block that take part (n,), ascending: those with enough observations.
+        Rows of the block that take part (n,), ascending: those of sites with weight, with enough observations; None for
+        all of them.
     offsets
         Where each site starts among these, and the end (J + 1,).
     weights
@@ -115,7 +117,7 @@ def prepare(block: Block, weights: Array | None, centre: Array, direction: Direc
         Components with fewer effective observations take no part, but for the best informed one of each site.
     """
     tangent = Tangent(block.kind.family, centre)
-    kept, offsets = _informed(block, min_count)
+    kept, offsets = _taking_part(block, weights, min_count)
     total = int(offsets[-1])
     fixed = np.empty(total)
     reverse = direction == "reverse"
@@ -123,18 +125,26 @@ def prepare(block: Block, weights: Array | None, centre: Array, direction: Direc
     shard = Shard(block, kept, offsets, weights, fixed, factors, tangent)
     for rows, _ in shard.chunks():
         natural = np.asarray(shard.natural(rows), dtype=np.float64)
-        factor, fixed[rows] = tangent.side(natural, tangent.above, first=reverse)
+        with np.errstate(over="ignore", invalid="ignore"):
+            factor, fixed[rows] = tangent.side(natural, tangent.above, first=reverse)
         if factors is not None:
             factors[rows] = factor
+    if not np.isfinite(fixed).all():
+        site = int(shard.owner[int(np.flatnonzero(~np.isfinite(fixed))[0])])
+        raise InputError(f"site {site} of a shard has a component whose divergence from the others is not finite")
     return shard
 
 
-def _informed(block: Block, min_count: float) -> tuple[Labels | None, Labels]:
-    """Return the rows with enough observations, None for all, and where each site starts among them."""
-    if block.counts is None or min_count <= 0 or block.counts.min() >= min_count:
+def _taking_part(block: Block, weights: Array | None, min_count: float) -> tuple[Labels | None, Labels]:
+    """Return the rows that take part, None for all, and where each site starts among them."""
+    keep = np.ones(len(block.natural), dtype=np.bool_)
+    if block.counts is not None and min_count > 0:
+        keep = block.counts >= min_count
+        keep[np.lexsort((-block.counts, block.owner))[block.offsets[:-1]]] = True
+    if weights is not None:
+        keep &= weights[block.owner] > 0
+    if keep.all():
         return None, block.offsets
-    keep = block.counts >= min_count
-    keep[np.lexsort((-block.counts, block.owner))[block.offsets[:-1]]] = True
     kept = np.flatnonzero(keep)
     sizes = np.bincount(block.owner[kept], minlength=block.n_sites)
     return kept, np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])

@@ -28,6 +28,7 @@ from consilience.methods.spahm import SPAHM
 
 _LOOKS = 2
 _PART = 4
+_MOSTLY = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +137,9 @@ def fit_kl(method: KLFusion, sites: Sites, rng: np.random.Generator, progress: P
     details |= {name: found[name] for name in ("path", "heterogeneity") if name in found}
     details["pilot_sites"] = looked.n_sites
     status = descent.status
+    spread_out = max(found.get("heterogeneity", {}).values(), default=0.0)
+    if status is Status.CONVERGED and descent.n_groups == sites.largest and spread_out > _MOSTLY:
+        status = Status.POOLED
     if status is Status.CONVERGED and method.n_components is None and descent.n_groups == limit < work.n_rows:
         status = Status.AT_CAPACITY
     return Found(descent.labels, descent.n_groups, descent.history, status, details)

@@ -10,7 +10,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.families import Direction
 from consilience.families.base import Tangent
-from consilience.matching.assignment import assign_blocks
+from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.methods.sharded import Shard
 
@@ -55,6 +55,8 @@ class Pass:
         The components that are farthest from their centre: weighted divergence (k,), descending.
     far
         Their natural parameters (k, P).
+    room
+        Number of these that were asked for.
     """
 
     groups: GroupSums
@@ -62,6 +64,7 @@ class Pass:
     cost: float
     worst: Array
     far: Array
+    room: int = 0
 
 
 def assign_and_sum(shard: Shard, centres: Centres, exclusive: bool, far: int) -> Pass:
@@ -86,13 +89,13 @@ def assign_and_sum(shard: Shard, centres: Centres, exclusive: bool, far: int) ->
         added = group_sums(factor, labels, weights, n_groups)
         sums += added.sums
         mass += added.mass
-        users += np.bincount(labels[weights > 0], minlength=n_groups)
+        users += np.bincount(labels, minlength=n_groups)
         cost += float(matched.sum())
         if far:
             last = np.argsort(-matched, kind="stable")[:far]
             natural = np.asarray(shard.natural(rows), dtype=np.float64)[last]
             worst, rows_of = _farthest([worst, matched[last]], [rows_of, natural], far)
-    return Pass(GroupSums(sums, mass), users, cost, worst, rows_of)
+    return Pass(GroupSums(sums, mass), users, cost, worst, rows_of, far)
 
 
 def assign(shard: Shard, centres: Centres, exclusive: bool) -> Labels:
@@ -110,10 +113,7 @@ def site_costs(shard: Shard, centres: Centres) -> Array:
 
 
 def _assigned(shard: Shard, centres: Centres, exclusive: bool) -> Iterator[tuple[slice, Array, Labels, Array]]:
-    """Return for each chunk its rows, their factors (n, P), labels (n,) and weighted divergences without price (n,).
-
-    Sites without weight go where they would with weight 1, and cost nothing.
-    """
+    """Return for each chunk its rows, their factors (n, P), labels (n,) and weighted divergences without price (n,)."""
     priced = bool(np.any(centres.price))
     for rows, offsets in shard.chunks():
         factor = shard.factor(rows)
@@ -121,15 +121,13 @@ def _assigned(shard: Shard, centres: Centres, exclusive: bool) -> Iterator[tuple
         costs += shard.fixed[rows, None]
         costs += centres.level
         np.maximum(costs, 0.0, out=costs)
-        weights = None if shard.weights is None else shard.row_weights(rows)
-        if weights is not None:
-            costs *= np.where(weights > 0, weights, 1.0)[:, None]
+        if shard.weights is not None:
+            costs *= shard.row_weights(rows)[:, None]
         if priced:
             costs += centres.price
         labels = assign_blocks(costs, offsets) if exclusive else costs.argmin(axis=1)
         matched = costs[np.arange(len(labels)), labels]
-        matched = matched - centres.price[labels] if priced else matched
-        yield rows, factor, labels, matched if weights is None else np.where(weights > 0, matched, 0.0)
+        yield rows, factor, labels, matched - centres.price[labels] if priced else matched
 
 
 def add_passes(parts: Sequence[Pass]) -> Pass:
@@ -137,14 +135,46 @@ def add_passes(parts: Sequence[Pass]) -> Pass:
     first, *others = parts
     if not others:
         return first
-    worst, far = _farthest([one.worst for one in parts], [one.far for one in parts], max(len(p.worst) for p in parts))
+    worst, far = _farthest([one.worst for one in parts], [one.far for one in parts], first.room)
     groups, users, cost = first.groups, first.users, first.cost
     for one in others:
         groups, users, cost = groups + one.groups, users + one.users, cost + one.cost
-    return Pass(groups, users, cost, worst, far)
+    return Pass(groups, users, cost, worst, far, first.room)
 
 
 def _farthest(values: Sequence[Array], rows: Sequence[Array], count: int) -> tuple[Array, Array]:
     together = np.concatenate(values)
     order = np.argsort(-together, kind="stable")[:count]
     return together[order], np.concatenate(rows)[order]
+
+
+def tell(shard: Shard, labels: Labels, natural: Array, direction: Direction, relabels: bool) -> Labels:
+    """Return the labels of all rows of the block, those of sites without weight by what is nearest to them.
+
+    Parameters
+    ----------
+    shard, labels
+        The shard, and labels of the rows that take part (n,).
+    natural
+        The fused components (G, P).
+    direction
+        Of the divergence that says which is nearest.
+    relabels
+        Whether the numbering of local components is without meaning; if not, theirs is kept.
+    """
+    everywhere = shard.placed(labels)
+    silent = np.flatnonzero(shard.weights == 0).tolist() if shard.weights is not None else []
+    centres = Centres.of(shard.tangent, natural, direction, np.zeros(len(natural)))
+    for site in silent:
+        rows = slice(int(shard.block.offsets[site]), int(shard.block.offsets[site + 1]))
+        count = rows.stop - rows.start
+        if not relabels:
+            everywhere[rows] = np.arange(count)
+            continue
+        own = np.asarray(shard.block.natural[rows], dtype=np.float64)
+        factor, fixed = shard.tangent.side(own, shard.tangent.above, first=direction == "reverse")
+        costs = np.maximum(fixed[:, None] + centres.level - factor @ centres.factor.T, 0.0)
+        spare = np.full((count, max(0, count - len(natural))), 2.0 * float(costs.max()) + 1.0)
+        chosen = assign_block(np.concatenate([costs, spare], axis=1))
+        everywhere[rows] = np.where(chosen < len(natural), chosen, -1)
+    return everywhere

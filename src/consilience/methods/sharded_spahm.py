@@ -1,7 +1,8 @@
 """SPAHM of very many sites, block by block: a shard's sites are matched one by one, among what other shards have.
 
 In a wave all shards move at once, each against the groups as the wave found them, and only sites that would gain by it
-are visited; one shard in turn may open groups, so that none is opened twice. A wave that lowers the log posterior
+are visited. Then those shards that would gain by it open groups, one after another, so that none is opened twice. A
+wave that lowers the log posterior
 (shards that moved at once need not fit together) is undone, and the shards move one after another, which never does.
 All that travels are sums and numbers of the members of each group, of which the law is estimated too, equations (10)
 of Yurochkin et al. 2019.
@@ -100,18 +101,17 @@ class _Waves:
         labels, groups = self._together(moved)
         law = self._improved(law, groups, squares, spread)
         history = [self._value(law, groups, squares)]
-        status, quiet = Status.MAX_ITERATIONS, 0
+        status = Status.MAX_ITERATIONS
         for wave in range(self.method.max_iterations):
             report(wave, self.method.max_iterations)
             told = self._told(law, groups, seed + wave + 1)
-            before, turn = labels, wave % len(self.shards)
-            labels, groups = self._wave(told, labels, groups, turn, squares)
+            before = labels
+            labels, groups = self._wave(told, labels, groups, squares)
             same = all(np.array_equal(one, other) for one, other in zip(before, labels, strict=True))
             settled_law = law
             law = self._improved(law, groups, squares, spread)
             history.append(self._value(law, groups, squares))
-            quiet = quiet + 1 if same and law.distance(settled_law, spread) < _SETTLED else 0
-            if quiet >= len(self.shards):  # every shard had its turn to open groups, and none did
+            if same and law.distance(settled_law, spread) < _SETTLED:
                 status = Status.CONVERGED
                 break
         used = np.flatnonzero(groups.mass)
@@ -121,20 +121,22 @@ class _Waves:
         return Ascent(consecutive, GroupSums(groups.sums[used], groups.mass[used]), law, centre, history, status)
 
     def _wave(
-        self, told: Told, labels: list[Labels], groups: GroupSums, turn: int, squares: Array
+        self, told: Told, labels: list[Labels], groups: GroupSums, squares: Array
     ) -> tuple[list[Labels], GroupSums]:
-        """All shards at once, or where that lowers the posterior one after another."""
+        """All shards at once, or where that lowers the posterior one after another; then who wishes opens groups."""
         before = self._value(told.law, groups, squares)
-        turns: list[Turn] = [(i, own, True, i == turn) for i, own in enumerate(labels)]
-        proposed, sums = self._together(self.engine.map(move, self.shards, told, each=turns))
-        if self._value(told.law, sums, squares) >= before - _ROUNDING * abs(before):
-            return proposed, sums
-        labels = list(labels)
-        for moving in range(len(labels)):
-            turns = [(i, own, i == moving, i == turn) for i, own in enumerate(labels)]
-            labels, groups = self._together(
-                self.engine.map(move, self.shards, replace(told, groups=groups), each=turns)
-            )
+        turns: list[Turn] = [(i, own, True, False) for i, own in enumerate(labels)]
+        moved = self.engine.map(move, self.shards, told, each=turns)
+        proposed, sums = self._together(moved)
+        fits = self._value(told.law, sums, squares) >= before - _ROUNDING * abs(before)
+        if fits:
+            labels, groups = proposed, sums
+        for moving, one in enumerate(moved):
+            opens = one.wish > 0
+            if opens or not fits:
+                turns = [(i, own, i == moving, opens) for i, own in enumerate(labels)]
+                now = replace(told, groups=groups)
+                labels, groups = self._together(self.engine.map(move, self.shards, now, each=turns))
         return labels, groups
 
     def _told(self, law: Normal, groups: GroupSums, seed: int) -> Told:

@@ -66,12 +66,20 @@ def total(shard: Shard, labels: Labels, n_groups: int) -> Totals:
     kept = slice(None) if shard.kept is None else shard.kept
     counts = None if block.counts is None else _summed(block.counts[kept] * weights, labels, n_groups)
     shares = _shares(block)
-    everywhere = shard.placed(labels)
-    attached = {
-        name: carry([site.attached[name] for site in sites], block.offsets, everywhere, site_weights, n_groups)
-        for sites in ([block.site(number) for number in range(block.n_sites)] if block.kind.attached else [],)
-        for name in (block.kind.attached if sites else ())
-    }
+    attached = {}
+    if block.kind.attached:
+        sites, everywhere, keys = (
+            [block.site(number) for number in range(block.n_sites)],
+            shard.placed(labels),
+            block.keys(0),
+        )
+        keys[site_weights == 0] = np.iinfo(np.uint64).max  # a site without weight has no say
+        attached = {
+            name: carry(
+                [site.attached[name] for site in sites], block.offsets, everywhere, site_weights, n_groups, keys
+            )
+            for name in block.kind.attached
+        }
     mixture = None if shares is None else _summed(shares[kept] * weights, labels, n_groups)
     return Totals(groups, priors, prior, float(site_weights.sum()), counts, mixture, attached)
 

@@ -12,6 +12,8 @@ from consilience.checks import Array, Labels
 from consilience.families.block import Block
 from consilience.families.posterior import Posterior
 
+_MANY = 2**62
+
 
 @dataclass(frozen=True, eq=False)
 class Survey:
@@ -24,7 +26,9 @@ class Survey:
     rows
         Number of components of each shard (S,).
     smallest, largest
-        Components of the smallest and of the largest site.
+        Components of the smallest and of the largest site that has weight.
+    every
+        Numbers of all sites by their contents, see ``Block.keys`` (J,): two that are alike have the same contents.
     keys
         Of the sampled sites (k,), ascending; the smallest of all.
     places
@@ -40,11 +44,18 @@ class Survey:
     keys: NDArray[np.uint64]
     places: Labels
     sample: tuple[Posterior, ...]
+    every: NDArray[np.uint64]
 
     @property
     def n_sites(self) -> int:
         """Number of sites in all."""
         return int(self.sites.sum())
+
+    def twice(self) -> list[tuple[int, int]]:
+        """Return pairs of sites of the same contents, the earlier one first."""
+        order = np.argsort(self.every, kind="stable")
+        same = np.flatnonzero(self.every[order[1:]] == self.every[order[:-1]])
+        return [(int(order[place]), int(order[place + 1])) for place in same.tolist()]
 
 
 def survey(block: Block, weights: Array | None, seed: int, size: int) -> Survey:
@@ -67,11 +78,12 @@ def survey(block: Block, weights: Array | None, seed: int, size: int) -> Survey:
     return Survey(
         np.array([block.n_sites]),
         np.array([len(block.natural)]),
-        int(block.sizes.min()),
-        int(block.sizes.max()),
+        int(block.sizes[asked].min(initial=_MANY)),
+        int(block.sizes[asked].max(initial=0)),
         keys[chosen],
         chosen,
         tuple(block.site(number) for number in chosen.tolist()),
+        keys,
     )
 
 
@@ -91,4 +103,5 @@ def add_surveys(parts: Sequence[Survey], size: int) -> Survey:
         keys[order],
         places[order],
         tuple(sample[number] for number in order.tolist()),
+        np.concatenate([one.every for one in parts]),
     )

@@ -38,6 +38,8 @@ class Adapter(ABC):
     """The method that ``method=None`` takes for such models."""
     recommended_options: ClassVar[Mapping[str, Any]] = {}
     """Its options where they are not the method's defaults."""
+    recombines: ClassVar[bool] = False
+    """Whether ``recombine`` works something out from all sites, whoever holds which component."""
 
     @abstractmethod
     def describe(self, model: Any, samples: float | None) -> Posterior:

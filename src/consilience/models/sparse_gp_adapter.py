@@ -35,6 +35,7 @@ class InducingPointAdapter(Adapter):
     recommended: ClassVar[str] = "spahm"
     recommended_options: ClassVar[Mapping[str, Any]] = {"mass": 50.0, "shrink": False}
     """Inducing inputs are rarely shared (the paper has this mass), and stay where sites have them."""
+    recombines: ClassVar[bool] = True
 
     @abstractmethod
     def value_of(self, model: Any, samples: float | None) -> SparseGP:

@@ -35,6 +35,16 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
+class Held:
+    """A component that fewer than half of the sites hold: how many, the names of the first, their observations."""
+
+    component: int
+    sites: int
+    names: tuple[str, ...]
+    counts: float | None
+
+
+@dataclass(frozen=True)
 class Findings:
     """What came out besides the components.
 
@@ -56,6 +66,8 @@ class Findings:
         How much sites differ, by block of parameters.
     outliers
         (name of the site, why).
+    minority
+        Components that fewer than half of the sites hold.
     vocabulary
         How words were aligned; None where all models had the same.
     spread
@@ -75,6 +87,7 @@ class Findings:
     measure: str
     heterogeneity: tuple[tuple[str, float], ...]
     outliers: tuple[tuple[str, str], ...]
+    minority: tuple[Held, ...]
     vocabulary: Vocabulary | None
     spread: tuple[float, float, float] | None
     further: tuple[tuple[str, Any], ...]
@@ -92,11 +105,17 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     measure = next((name for name in ("criterion", "cost") if _path(result.get("path"), name)), "")
     path, heterogeneity = _path(result.get("path"), measure), numbers_by_name(result.get("heterogeneity"))
     outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
+    minority = _minority(result.get("minority"))
     variances = [_finite(result.get(name)) for name in _VARIANCES]
     known = [value**0.5 for value in variances if value is not None and value >= 0]
     spread = (known[0], known[1], known[2]) if len(known) == len(_VARIANCES) else None
-    drawn = {"path": path, "heterogeneity": heterogeneity, "outliers": outliers, "vocabulary": vocabulary}
-    drawn |= dict.fromkeys(_VARIANCES, spread)
+    drawn: dict[str, Any] = {
+        "path": path,
+        "heterogeneity": heterogeneity,
+        "outliers": outliers,
+        "vocabulary": vocabulary,
+    }
+    drawn |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
     others = {name: value for name, value in result.items() if name not in _NO_DETAILS and not drawn.get(name)}
     single = {name: value for name, value in others.items() if isinstance(value, str | int | float | None)}
     return Findings(
@@ -108,6 +127,7 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
         measure=measure,
         heterogeneity=heterogeneity,
         outliers=outliers,
+        minority=minority,
         vocabulary=vocabulary,
         spread=spread,
         further=tuple(sorted(single.items())),
@@ -167,3 +187,17 @@ def _outliers(values: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(values, list | tuple) or not all(isinstance(value, Mapping) for value in values):
         return ()
     return tuple((str(value.get("name", "?")), str(value.get("why", ""))) for value in values)
+
+
+def _minority(values: object) -> tuple[Held, ...]:
+    """Return who holds what few hold, or nothing where anything else is among it."""
+    found = []
+    for value in values if isinstance(values, list | tuple) else []:
+        names = value.get("names") if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping) or not isinstance(names, list | tuple):
+            return ()
+        component, sites = _finite(value.get("component")), _finite(value.get("sites"))
+        if component is None or sites is None or component != int(component) or sites != int(sites):
+            return ()
+        found.append(Held(int(component), int(sites), tuple(map(str, names)), _finite(value.get("counts"))))
+    return tuple(found)

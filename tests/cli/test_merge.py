@@ -1,0 +1,122 @@
+"""The command that merges checkpoints."""
+
+import json
+
+import pytest
+import torch
+
+import consilience as cs
+from tests.some_checkpoints import read, same_bits, tensors, write
+
+
+@pytest.fixture
+def checkpoints(folder):
+    """Folders of a start and two models trained from it, in the current folder."""
+    start = tensors(0)
+    write(folder / "base", start)
+    for seed, name in ((1, "one"), (2, "two")):
+        write(folder / name, tensors(seed, torch.bfloat16, start), shards=seed)
+    return folder
+
+
+def test_checkpoints_are_merged_and_the_card_tells(checkpoints, command):
+    options = ("--method", "ties", "--base", "base", "--set", "density=0.2", "--weights", "2,1", "--dtype", "float32")
+    done = command("merge", "one", "two", "-o", "out", *options, "--shard-size", "200kB")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0].startswith("2 checkpoints of 6 tensors -> ")
+    assert done.out.splitlines()[-1] == "wrote out"
+    again = cs.merge(
+        ["one", "two"], "again", "ties", base="base", density=0.2, weights=[2, 1], dtype="float32", shard_bytes=200_000
+    )
+    assert same_bits(read("out"), read(again.output))
+    assert "density: 0.2" in (checkpoints / "out" / "README.md").read_text()
+    assert command("merge", "one", "two", "-o", "out").code == 1
+    done = command("merge", "one", "two", "-o", "out", "--overwrite", "--quiet", "--threads", "1", "--restart")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_a_recipe_says_it_all_and_the_command_line_has_the_last_word(checkpoints, command):
+    (checkpoints / "recipes").mkdir()
+    (checkpoints / "recipes" / "merge.yaml").write_text(
+        """
+models: [../one, ../two]
+output: ../out
+method: slerp
+options: {t: 0.5}
+dtype: bfloat16
+shard_size: 1GB
+tensors:
+  - {pattern: "*.mlp.*", options: {t: 1.0}}
+  - {pattern: "lm_head.*", method: copy, from: 0}
+"""
+    )
+    assert command("merge", "--recipe", "recipes/merge.yaml").code == 0
+    found, one, two = read("out"), read("one"), read("two")
+    assert torch.equal(found["lm_head.weight"], one["lm_head.weight"])
+    assert torch.equal(found["model.layers.0.mlp.up_proj.weight"], two["model.layers.0.mlp.up_proj.weight"])
+    done = command("merge", "--recipe", "recipes/merge.yaml", "--set", "t=0.0", "-o", "other")
+    assert (done.code, done.err) == (0, "")
+    assert torch.equal(read("other")["model.norm.weight"], one["model.norm.weight"])
+    (checkpoints / "recipes" / "bad.yaml").write_text("tensors: [{patern: x}]")
+    assert "not a valid recipe" in command("merge", "--recipe", "recipes/bad.yaml").err
+
+
+def test_a_dry_run_prints_the_plan(checkpoints, command):
+    done = command("merge", "one", "two", "-o", "out", "--dry-run", "--shard-size", "200kB")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("6 tensors, 568 kB to read, 285 kB to write, ")
+    assert lines[0].endswith("of memory at most")
+    assert [line.partition(":")[0] for line in lines[1:4]] == [
+        f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)
+    ]
+    assert lines[-1] == "nothing was written"
+    assert not (checkpoints / "out").exists()
+
+
+def test_every_problem_is_a_line(checkpoints, command):
+    state = tensors(3)
+    del state["model.norm.weight"]
+    state["extra"] = torch.zeros(1)
+    write(checkpoints / "three", state)
+    done = command("merge", "one", "three", "-o", "out", "--dry-run")
+    assert done.code == 1
+    assert [line.partition(",")[0] for line in done.complaints()] == [
+        "three: lacks model.norm.weight",
+        "three: has extra",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("merge", "-o", "out"), "no checkpoints to merge"),
+        (("merge", "one", "two"), "Missing option '-o'"),
+        (("merge", "one", "two", "-o", "out", "--weights", "a,b"), "numbers separated by commas"),
+        (("merge", "one", "two", "-o", "out", "--set", "seed=3"), "not an option of a method"),
+        (("merge", "one", "two", "-o", "out", "--method", "mean"), "does not exist"),
+        (("merge", "one", "two", "-o", "out", "--dtype", "int4"), "dtype"),
+    ],
+)
+def test_wrong_usage_is_said_with_code_2(checkpoints, command, arguments, said):
+    done = command(*arguments)
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_methods_for_checkpoints_are_told(command):
+    assert "Checkpoints, with `consilience merge`" in command("methods").out
+    assert "yadav2023" in command("methods").out
+
+
+def test_units_are_matched_by_a_file_that_says_which_move(folder, command):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 2))
+    symmetry = cs.symmetry(net, torch.randn(4, 6))
+    cs.save(net, "one.safetensors", symmetry=symmetry)
+    moved = cs.permute(net, symmetry, {"0": [8, 7, 6, 5, 4, 3, 2, 1, 0]})
+    cs.save(moved, "two.safetensors")
+    options = ("-o", "out.safetensors", "--symmetry", "one.safetensors")
+    assert command("merge", "one.safetensors", "two.safetensors", *options).code == 0
+    found = read("out.safetensors")
+    assert all(torch.equal(found[name], values) for name, values in net.state_dict().items())
+    assert json.loads((folder / "out.merge.json").read_text())["details"]["aligned"]["units_moved"] == [0, 8]

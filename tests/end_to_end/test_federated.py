@@ -1,0 +1,283 @@
+"""A round between real processes over loopback: Flower with TLS and keys, and sites that do what sites do."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import consilience as cs
+from consilience.errors import InputError, OptionError
+from tests.end_to_end.pki import write_certificates, write_key
+from tests.rounds import digest, write_sites
+
+COMMAND = [sys.executable, "-m", "consilience"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+SITES = ("ada", "bell", "corrupt", "curie", "killed")
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@contextmanager
+def running(*arguments, cwd):
+    """Start the command; it and all it started are gone at the end."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def room(tmp_path):
+    """A folder with certificates, keys of the sites and of one that is unknown, and their files."""
+    (tmp_path / "keys").mkdir()
+    write_certificates(tmp_path)
+    for site in SITES:
+        write_key(tmp_path, f"{site}.key")
+        write_key(tmp_path, site, tmp_path / "keys")
+    write_key(tmp_path, "mallory")
+    (tmp_path / "files").mkdir()
+    write_sites(tmp_path / "files", [*SITES, "mallory"])
+    return tmp_path
+
+
+OTHERS = """
+import sys
+import consilience.federated.flower_site as site
+
+def told(name, file, key, authority="ca.crt"):
+    try:
+        sent = site.send_flower(file, sys.argv[1], key=key, root_certificates=authority, timeout=60)
+        print(f"{name}={sent.announcement.attempt}", flush=True)
+    except site.InputError as error:
+        print(f"{name}={error}", flush=True)
+
+told("curie", "files/curie", "curie")
+told("curie again", "files/curie", "curie")
+told("mallory", "files/mallory", "mallory")
+told("deceived", "files/killed", "killed", "elsewhere/ca.crt")
+site.checked_to_send = lambda *_: ()  # a site that does not check what it sends
+told("corrupt", "corrupt.bin", "corrupt")
+"""
+
+
+@contextmanager
+def script(text, *arguments, cwd):
+    """Start a script; it is gone at the end."""
+    command = [sys.executable, "-c", text, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=cwd, env=ENVIRONMENT, text=True, stdout=pipe, stderr=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def listening(port):
+    """Wait until somebody listens."""
+    ends = time.monotonic() + 40
+    while time.monotonic() < ends:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise TimeoutError(port)
+
+
+def children_of(*markers):
+    """Return the processes whose command line or environment have all of these."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            told = path.read_bytes() + (path.parent / "environ").read_bytes()
+            if all(marker.encode() in told for marker in markers):
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+def test_a_round_over_flower_takes_the_good_sites_and_tells_the_truth(room):
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    serve = ["serve", "--flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
+    serve += ["-o", "fused.safetensors", "--deadline", "22", "--quorum", "3", "--poll", "0.2"]
+
+    def send(site, *more):
+        told = ["send", room / "files" / site, "--flower", address, "--root-certificates", room / "ca.crt"]
+        return running(*told, "--key", room / site, "--timeout", "90", *more, cwd=room)
+
+    (room / "corrupt.bin").write_bytes((room / "files" / "corrupt").read_bytes()[:-40])
+    (room / "elsewhere").mkdir()
+    write_certificates(room / "elsewhere")
+    with ExitStack() as stack:
+        killed = stack.enter_context(send("killed"))
+        os.killpg(killed.pid, signal.SIGKILL)  # before it has sent anything
+        waiting = {site: stack.enter_context(send(site, "--receive", f"{site}.back")) for site in ("ada", "bell")}
+        others = stack.enter_context(script(OTHERS, address, cwd=room))
+        server = stack.enter_context(running(*serve, cwd=room))
+        listening(port)
+        refused = plain_requests(port, room / "ca.crt")
+        out, err = server.communicate(timeout=100)
+        assert server.returncode == 0, err
+        for site, process in waiting.items():
+            assert process.wait(40) == 0, f"{site}: {process.stderr.read()}"
+        told, trouble = others.communicate(timeout=60)
+        assert others.returncode == 0, trouble
+    found = dict(line.split("=", 1) for line in told.splitlines())
+    assert (found["curie"], found["curie again"], found["corrupt"]) == ("1", "1", "1")  # the attempts
+    assert "refused this site" in found["mallory"]
+    assert "CERTIFICATE_VERIFY_FAILED" in found["deceived"]  # which sends nothing to a server that may be another's
+    good = ["ada", "bell", "curie"]
+    before = Path.cwd()
+    try:
+        os.chdir(room / "files")
+        cs.fuse(good).save(room / "directly")
+    finally:
+        os.chdir(before)
+    fused = (room / "fused.safetensors").read_bytes()
+    assert fused == (room / "directly").read_bytes()
+    assert fused == (room / "ada.back").read_bytes() == (room / "bell.back").read_bytes()
+    report = json.loads((room / "fused.round.json").read_text())
+    assert [one["site"] for one in report["took_part"]] == good
+    assert {one["sha256"] for one in report["took_part"]} == {digest(room / "files" / site) for site in good}
+    assert report["missing"] == ["killed"]
+    assert [(one["site"], one["attempt"]) for one in report["left_out"]] == [("corrupt", 1)]
+    assert "truncated or not a safetensors file" in report["left_out"][0]["reasons"][0]
+    assert len(report["unknown"]) == 1
+    assert report["unknown"][0].startswith("key-")
+    assert report["closed"] == "deadline"
+    assert report["fused"]["sha256"] == digest(room / "fused.safetensors")
+    assert "3 of 5 sites took part" in out
+    assert refused == {"/": 404, "/v1/control/register-node": 404, "/v1/fleet/register-node": 404, "large": 413}
+    assert children_of(str(room)) == []
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def plain_requests(port, certificate):
+    """Return how the server answers to what no site asks."""
+    import httpx
+
+    verify = ssl.create_default_context(cafile=str(certificate))
+    found = {}
+    with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=verify) as client:
+        for path in ("/", "/v1/control/register-node", "/v1/fleet/register-node"):
+            found[path] = client.post(path, content=b"x").status_code
+        found["large"] = client.post("/v1/fleet/push-object", content=bytes(8 * 2**20)).status_code
+    return found
+
+
+@pytest.mark.slow
+def test_a_server_that_was_killed_goes_on_with_sites_that_wait(room):
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    serve = ["serve", "--flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
+    serve += [
+        "-o",
+        "fused.safetensors",
+        "--deadline",
+        "60",
+        "--poll",
+        "0.2",
+        "--sites",
+        "ada,bell",
+        "--method",
+        "kmeans",
+    ]
+
+    def send(site):
+        told = ["send", room / "files" / site, "--flower", address, "--root-certificates", room / "ca.crt"]
+        return running(*told, "--key", room / site, "--timeout", "60", "--receive", f"{site}.back", cwd=room)
+
+    with send("ada") as ada:
+        with running(*serve, cwd=room) as server:
+            while "ada: is in" not in server.stderr.readline():
+                pass
+            os.kill(server.pid, signal.SIGKILL)
+            server.wait()
+        ends = time.monotonic() + 10
+        while children_of("consilience.federated.flower_link", str(room)) and time.monotonic() < ends:
+            time.sleep(0.1)
+        assert children_of("consilience.federated.flower_link", str(room)) == []
+        assert ada.poll() is None
+        with running(*serve, cwd=room) as server, send("bell") as bell:
+            out, err = server.communicate(timeout=60)
+            assert server.returncode == 0, err
+            assert "going on with round 1" in err
+            assert bell.wait(20) == 0
+        assert ada.wait(20) == 0, ada.stderr.read()
+    fused = (room / "fused.safetensors").read_bytes()
+    assert fused == (room / "ada.back").read_bytes() == (room / "bell.back").read_bytes()
+    assert "2 of 2 sites took part" in out
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_said_so(room):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match="address already in use"):
+            cs.federated.serve_flower(
+                f"127.0.0.1:{taken.getsockname()[1]}", room / "out", site_keys=room / "keys", certificates=room
+            )
+    assert children_of("consilience.federated.flower_link", str(room)) == []
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_leaves_nothing_running(room):
+    port = free_port()
+    serve = ["serve", "--flower", "--address", f"127.0.0.1:{port}", "--insecure"]
+    serve += ["--site-keys", room / "keys", "-o", "fused.safetensors", "--deadline", "60"]
+    with running(*serve, cwd=room) as server:
+        listening(port)
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=20)
+        assert server.returncode == 130
+        assert "--insecure: whoever is between" in err
+    assert children_of(str(room)) == []
+
+
+def test_a_round_over_flower_needs_keys_and_certificates(room):
+    serve, send = cs.federated.serve_flower, cs.federated.send_flower
+    told = {"site_keys": room / "keys", "certificates": room}
+    file = room / "files" / "ada"
+    with pytest.raises(OptionError, match="certificates"):
+        serve("127.0.0.1:1", room / "out", site_keys=room / "keys")
+    with pytest.raises(OptionError, match="HOST:PORT"):
+        serve("nowhere", room / "out", **told)
+    with pytest.raises(OptionError, match="there is one"):
+        serve("127.0.0.1:1", room / "out", rounds=2, **told)
+    with pytest.raises(InputError, match="no key of eve"):
+        serve("127.0.0.1:1", room / "out", sites=["ada", "eve"], **told)
+    with pytest.raises(InputError, match=r"server\.crt: there is no such file"):
+        serve("127.0.0.1:1", room / "out", site_keys=room / "keys", certificates=room / "keys")
+    with pytest.raises(InputError, match="holds 0 public keys"):
+        serve("127.0.0.1:1", room / "out", site_keys=room / "files", certificates=room)
+    (room / "keys" / "copy.pub").write_bytes((room / "keys" / "ada.pub").read_bytes())
+    with pytest.raises(InputError, match="is the key of ada"):
+        serve("127.0.0.1:1", room / "out", **told)
+    with pytest.raises(OptionError, match="root_certificates"):
+        send(file, "127.0.0.1:1", key=room / "ada")
+    with pytest.raises(InputError, match="is no private key"):
+        send(file, "127.0.0.1:1", key=file, root_certificates=room / "ca.crt", timeout=1)

@@ -1,0 +1,116 @@
+"""The commands of a round over a folder, as people give them."""
+
+import json
+import threading
+
+import pytest
+from click import UsageError
+from click.testing import CliRunner
+
+from consilience.cli.commands import cli
+from consilience.errors import InputError, OptionError
+from consilience.federated import RoundError
+from tests.rounds import write_sites
+
+SITES = ["--sites", "a,b,c", "--deadline", "0.4", "--poll", "0.05", "--method", "kmeans"]
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_sites(tmp_path, "abc")
+    return tmp_path
+
+
+def run(*arguments):
+    """Return how the command ended."""
+    return CliRunner().invoke(cli, [str(one) for one in arguments], standalone_mode=False)
+
+
+def done(*arguments):
+    """Return what the command wrote, which went well."""
+    found = run(*arguments)
+    assert found.exception is None, found.exception
+    return found.output
+
+
+def test_sites_send_and_the_server_fuses(room):
+    for site in "abc":
+        assert f"sent {site} as attempt 1" in done("send", site, "--to", "round", "--site", site)
+    assert "had sent a as attempt 1" in done("send", "a", "--to", "round", "--site", "a")
+    out = done("serve", "round", "-o", "fused.safetensors", *SITES, "--report", "page.html", "--weights", "a=2,b=1,c=1")
+    assert "took part: a (weight 2), b (weight 1), c (weight 1)" in out
+    assert "wrote fused.safetensors and fused.round.json" in out
+    assert (room / "page.html").exists()
+    assert json.loads((room / "fused.round.json").read_text())["took_part"][0]["weight"] == 2.0
+    assert "method kmeans" in done("inspect", "fused.safetensors") or (room / "fused.safetensors").exists()
+
+
+def test_a_site_waits_for_the_fused_model(room):
+    for site in "bc":
+        done("send", site, "--to", "round", "--site", site)
+    outputs = []
+    told = ("send", "a", "--to", "round", "--site", "a", "--receive", "back", "--timeout", 60)
+    waiting = threading.Thread(target=lambda: outputs.append(run(*told)))
+    waiting.start()
+    while not (room / "round" / "sites" / "a").exists():
+        pass
+    done(
+        "serve", "round", "-o", "fused.safetensors", "--sites", "a,b,c", "--poll", 0.05, "--method", "kmeans", "--quiet"
+    )
+    waiting.join(60)
+    assert outputs[0].exception is None
+    assert "3 of 3 sites took part; wrote back" in outputs[0].output
+    assert (room / "back").read_bytes() == (room / "fused.safetensors").read_bytes()
+
+
+def test_a_round_that_fails_says_who_was_missing(room):
+    done("send", "a", "--to", "round", "--site", "a")
+    found = run("serve", "round", "-o", "fused.safetensors", *SITES)
+    assert isinstance(found.exception, RoundError)
+    assert "sent nothing: b, c" in found.exception.problems
+    assert json.loads((room / "fused.round.json").read_text())["missing"] == ["b", "c"]
+    assert not (room / "fused.safetensors").exists()
+
+
+def test_a_recipe_says_how(room):
+    (room / "recipe.yaml").write_text("method: kmeans\noptions: {n_components: 2}\nseed: 3\n")
+    for site in "abc":
+        done("send", site, "--to", "round", "--site", site, "--quiet")
+    done("serve", "round", "-o", "fused.safetensors", *SITES[:-2], "--recipe", "recipe.yaml", "--set", "min_count=2")
+    assert json.loads((room / "fused.round.json").read_text())["seed"] == 3
+    (room / "models.yaml").write_text("models: [a, b]\n")
+    with pytest.raises(OptionError, match="no more"):
+        raise run("serve", "round", "-o", "x", *SITES, "--recipe", "models.yaml").exception
+
+
+def test_a_site_refines_in_rounds(room, monkeypatch):
+    monkeypatch.syspath_prepend(str(room))
+    (room / "own.py").write_text("def a(fused, number):\n    return 'a'\nvalue = 1\n")
+    found = run("send", "--refine", "own:value", "--to", "round", "--site", "a")
+    assert isinstance(found.exception, OptionError)
+    assert "expected what can be called" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("serve", "-o", "x", "--sites", "a,b"),
+        ("serve", "round", "-o", "x"),
+        ("serve", "round", "-o", "x", "--flower"),
+        ("serve", "round", "-o", "x", "--sites", "a,b", "--insecure"),
+        ("send", "a", "--site", "a"),
+        ("send", "--to", "round", "--site", "a"),
+        ("send", "a", "--flower", "127.0.0.1:1"),
+        ("send", "a", "--flower", "127.0.0.1:1", "--key", "k", "--site", "a"),
+        ("send", "a", "--to", "round", "--site", "a", "--key", "k"),
+    ],
+)
+def test_options_that_do_not_go_together_are_usage(room, arguments):
+    assert isinstance(run(*arguments).exception, UsageError)
+
+
+def test_what_is_wrong_is_said_in_a_line(room):
+    assert isinstance(run("serve", "round", "-o", "x", "--sites", "a,b", "--weights", "a").exception, OptionError)
+    (room / "bad").write_bytes(b"nothing")
+    assert isinstance(run("send", "bad", "--to", "round", "--site", "a").exception, InputError)
