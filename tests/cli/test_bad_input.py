@@ -110,7 +110,7 @@ SETS = {
         ["a", "b", "--set", "combine=product"],
         "needs every model's prior, which is missing in a.safetensors",
     ),
-    "a folder": (["a", "folder"], "folder.safetensors: cannot be read: Is a directory"),
+    "a folder": (["a", "folder"], "folder.safetensors: no file named .* is here"),
     "missing": (["a", "b", "missing"], "missing.safetensors: cannot be read: No such file"),
     "impossible": (["a", "b", "n" * 300], "cannot be read: File name too long"),
 }

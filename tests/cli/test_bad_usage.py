@@ -59,7 +59,7 @@ def test_seeds_that_make_no_sense(folder, rng):
         cs.fuse(TWO, rng=rng)
 
 
-@pytest.mark.parametrize("models", ["a.safetensors", {"a", "b"}, 5])
+@pytest.mark.parametrize("models", [{"a", "b"}, 5])
 def test_models_must_be_a_list(models):
     with pytest.raises(cs.InputError, match=r"^models: expected a list of models or paths, found "):
         cs.fuse(models)
@@ -141,13 +141,13 @@ ASKED = {
     "missing file": ("models: [a.safetensors, nobody]\noutput: c", 1, "nobody: cannot be read: No such file"),
     "zero byte": ('models: [a.safetensors, "b\\0"]\noutput: c', 1, r"b\\x00: cannot be read: embedded null byte"),
     "zero byte out": (f'{MODELS[: MODELS.index("output")]}output: "c\\0"', 1, r"c\\x00: cannot be written"),
-    "nobody matches": ("models: ['*.nothing', a.safetensors]\noutput: c", 1, r"\*.nothing: cannot be read: No such"),
+    "nobody matches": ("models: ['*.nothing', a.safetensors]\noutput: c", 1, r"\*.nothing: no file named .* is here"),
     "strange pattern": (
         "models: ['**.nothing', a.safetensors]\noutput: c",
         1,
-        r"\*\*.nothing: cannot be read: No such",
+        r"\*\*.nothing: no file named .* is here",
     ),
-    "empty name": ("models: ['', a.safetensors]\noutput: c", 1, "cannot be read: Is a directory"),
+    "empty name": ("models: ['', a.safetensors]\noutput: c", 1, "c: is in a folder of models to fuse"),
     "no folder": (MODELS.replace("output: ", "output: nowhere/"), 1, "there is no folder nowhere"),
     "option unknown": (f"{MODELS}options: {{speed: 9}}", 2, "has no option speed"),
     "option reserved": (f"{MODELS}options: {{models: [c]}}", 2, "models: not an option of a method"),

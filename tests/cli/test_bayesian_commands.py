@@ -291,4 +291,4 @@ def test_methods_are_listed_with_what_they_need(command):
         entry = section[section.index(f"\n{kind.name:12} {kind.summary}\n") :]
         for what in ("needs", "gives", "paper"):
             assert f"{what}: {getattr(kind, what)}\n" in entry
-    assert "options: regularization=0.3, max_units=None" in section
+    assert "regularization=0.3, max_units=None" in section

@@ -9,6 +9,7 @@ import pytest
 
 import consilience as cs
 from consilience.methods import BAYESIAN_METHODS, METHODS, NETWORK_METHODS
+from consilience.methods.tensor_methods import TENSOR_METHODS
 from tests.cli.bad_files import content, forged, site
 from tests.cli.running import on_terminal
 
@@ -146,7 +147,7 @@ def test_patterns_do_not_match_what_a_stopped_run_left(folder, command):
     (folder / ".c.safetensors").write_bytes(b"half")
     path = recipe(folder, "models: ['../**/*.safetensors', '../*.partial*']")
     assert command("check", "--recipe", path).complaints() == [
-        f"{folder / 'job'}/../*.partial*: cannot be read: No such file or directory"
+        f"{folder / 'job'}/../*.partial*: no file named *.safetensors or *.parquet is here"
     ]
 
 
@@ -216,6 +217,7 @@ def test_methods_lists_every_method_with_its_options(command):
         "Posteriors of statistical models": METHODS,
         "Neural networks": NETWORK_METHODS,
         "Bayesian neural networks": BAYESIAN_METHODS,
+        "Checkpoints, with `consilience merge`": TENSOR_METHODS,
     }
     expected = [one for title, methods in tables.items() for one in (title, *methods)]
     for kind, text in zip(expected, blocks, strict=True):

@@ -53,3 +53,12 @@ def test_bad_input_is_a_line(folder: Path, tmp_path: Path, arguments: list[str],
     assert (done.code, said in done.err) == (code, True), done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_files_whose_names_are_no_text_are_fused_into_one_that_can_be_read(tmp_path: Path) -> None:
+    sites = written(planted_sites(3)[0], tmp_path / "sites")
+    for site in sites.iterdir():
+        site.rename(sites / f"{site.stem}-\udcff.safetensors")
+    done = run("fuse", *sorted(sites.iterdir()), "-o", tmp_path / "fused.safetensors", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert run("inspect", tmp_path / "fused.safetensors").code == 0

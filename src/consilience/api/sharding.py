@@ -21,7 +21,7 @@ from consilience.families.ensemble import Ensemble
 from consilience.families.posterior import Posterior
 from consilience.io.provenance import file_digest, make_provenance
 from consilience.io.remote import is_remote
-from consilience.io.shard_file import is_shard
+from consilience.io.shard_file import SUFFIXES, is_shard
 from consilience.io.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
 from consilience.matching.result import Matching
 from consilience.methods import Method, make_method
@@ -60,8 +60,9 @@ def are_shards(models: Any, engine: Any = None) -> bool:
 def _many(path: str | Path) -> bool:
     """Return whether a path stands for several posteriors."""
     if is_remote(path) or any(sign in str(path) for sign in "*?["):
-        return not Path(path).exists()
-    return Path(path).is_dir() or Path(path).suffix == ".parquet" or (Path(path).is_file() and is_shard(Path(path)))
+        return not os.path.exists(path) or os.path.isdir(path)
+    parquet = str(path).endswith(SUFFIXES["parquet"])
+    return os.path.isdir(path) or parquet or (os.path.isfile(path) and is_shard(Path(path)))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ FAMILIES: tuple[type[Family], ...] = (
 """Every family; a new one is one file and one line here."""
 
 
+_LARGEST = 2**31
+"""Dimensions of a family at most: numbers in files may have any number of digits."""
+
+
 def family_from_config(config: Mapping[str, Any]) -> Family:
     """Return the family that ``{"name": family.name, **family.config()}`` describes.
 
@@ -58,9 +62,14 @@ def family_from_config(config: Mapping[str, Any]) -> Family:
     try:
         if name == Product.name:
             return Product({key: family_from_config(block) for key, block in options["blocks"].items()})
-        if "dim" in options and (not isinstance(options["dim"], int) or options["dim"] < 1):
-            raise FileFormatError(f"family {name!r}: dim must be a positive integer, found {options['dim']!r}")
+        dim = options.get("dim", 1)
+        if not isinstance(dim, int) or dim < 1:
+            raise FileFormatError(f"family {name!r}: dim must be a positive integer, found {dim!r}")
+        if dim > _LARGEST:
+            raise FileFormatError(f"family {name!r}: dim must not exceed {_LARGEST}")
         family: Family = kinds[name](**options)
+    except FileFormatError:
+        raise
     except (TypeError, KeyError, AttributeError, InputError) as error:
         raise FileFormatError(f"family {name!r} with configuration {options} cannot be made: {error}") from error
     return family

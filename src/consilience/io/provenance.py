@@ -52,7 +52,18 @@ def make_provenance(
         "method": method,
         "options": {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()},
         "seed": seed,
-        "inputs": inputs,
-        "result": dict(result),
+        "inputs": _storable(inputs),
+        "result": _storable(dict(result)),
         "versions": dict(library_versions()),
     }
+
+
+def _storable(value: Any) -> Any:
+    """Return JSON values of any depth with texts that any reader takes: file names may have bytes that are no text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_storable(key): _storable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(one) for one in value]
+    return value
