@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.running import run
+from tests.cli.running import Finished
 from tests.shard_sites import planted_sites, written
+
+Command = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(planted_sites(40)[0], tmp_path_factory.mktemp("pack") / "sites")
 
 
-def test_packed_and_fused(folder: Path, tmp_path: Path) -> None:
-    packed = run("pack", folder, "-o", tmp_path / "packed", "--shard-size", "4kB", "--dtype", "float32")
+def test_packed_and_fused(sites: Path, tmp_path: Path, command: Command) -> None:
+    packed = command("pack", sites, "-o", tmp_path / "packed", "--shard-size", "4kB", "--dtype", "float32")
     assert packed.code == 0, packed.err
     assert "40 models with" in packed.out
     assert "float32 moved no component by more than" in packed.out
-    fused = run("fuse", tmp_path / "packed", "-o", tmp_path / "f.safetensors", "--set", "pilot_sites=10",
+    fused = command("fuse", tmp_path / "packed", "-o", tmp_path / "f.safetensors", "--set", "pilot_sites=10",
                 "--method", "spahm", "--report", tmp_path / "f.html")  # fmt: skip
     assert fused.code == 0, fused.err
     assert fused.out.startswith("40 models with")
     assert "-> 6 components (method spahm)" in fused.out
-    assert run("check", tmp_path / "packed").out == "ok: 40 models can be fused\n"
+    assert command("check", tmp_path / "packed").out == "ok: 40 models can be fused\n"
     shard = next((tmp_path / "packed").iterdir())
-    shown = run("inspect", shard)
+    shown = command("inspect", shard)
     assert shown.code == 0, shown.err
     assert "sites:" in shown.out
     assert "DiagonalGaussian" in shown.out or "diagonal-gaussian" in shown.out
@@ -46,19 +49,21 @@ def test_packed_and_fused(folder: Path, tmp_path: Path) -> None:
         (["fuse", "SITES", "-o", "OUT", "--set", "pilot_sites=0"], 2, "pilot_sites"),
     ],
 )
-def test_bad_input_is_a_line(folder: Path, tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
-    places = {"SITES": str(folder), "NOWHERE": str(tmp_path / "none"), "OUT": str(tmp_path / "out")}
-    told = [places.get(one, one.replace("SITES/", f"{folder}/")) for one in arguments]
-    done = run(*told)
+def test_bad_input_is_a_line(
+    sites: Path, tmp_path: Path, command: Command, arguments: list[str], code: int, said: str
+) -> None:
+    places = {"SITES": str(sites), "NOWHERE": str(tmp_path / "none"), "OUT": str(tmp_path / "out")}
+    told = [places.get(one, one.replace("SITES/", f"{sites}/")) for one in arguments]
+    done = command(*told)
     assert (done.code, said in done.err) == (code, True), done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "out").exists()
 
 
-def test_files_whose_names_are_no_text_are_fused_into_one_that_can_be_read(tmp_path: Path) -> None:
-    sites = written(planted_sites(3)[0], tmp_path / "sites")
-    for site in sites.iterdir():
-        site.rename(sites / f"{site.stem}-\udcff.safetensors")
-    done = run("fuse", *sorted(sites.iterdir()), "-o", tmp_path / "fused.safetensors", "--quiet")
+def test_files_whose_names_are_no_text_are_fused_into_one_that_can_be_read(tmp_path: Path, command: Command) -> None:
+    folder = written(planted_sites(3)[0], tmp_path / "sites")
+    for site in folder.iterdir():
+        site.rename(folder / f"{site.stem}-\udcff.safetensors")
+    done = command("fuse", *sorted(folder.iterdir()), "-o", tmp_path / "fused.safetensors", "--quiet")
     assert (done.code, done.err) == (0, "")
-    assert run("inspect", tmp_path / "fused.safetensors").code == 0
+    assert command("inspect", tmp_path / "fused.safetensors").code == 0

@@ -16,8 +16,9 @@ from consilience.checkpoints.plan import Plan
 from consilience.checkpoints.request import Request, prepare
 from consilience.errors import InputError, OptionError
 from consilience.io.checkpoint_numbers import DTYPES
-from consilience.io.checkpoint_recipe import Rule, as_bytes, as_rules
+from consilience.io.checkpoint_recipe import Rule, as_rules
 from consilience.io.network_file import read_symmetry
+from consilience.io.sizes import as_bytes
 from consilience.methods.base import Progress
 from consilience.methods.tensor_method import TensorMethod, make_tensor_method
 from consilience.methods.tensor_methods import TENSOR_METHODS

@@ -9,9 +9,9 @@ from typing import cast
 import click
 
 from consilience import api
-from consilience.io.checkpoint_recipe import as_bytes
 from consilience.io.packing import DTYPES
 from consilience.io.shard_file import SUFFIXES, Form
+from consilience.io.sizes import as_bytes
 
 
 @click.command()

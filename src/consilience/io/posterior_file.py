@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from safetensors.numpy import save as to_safetensors
 
 from consilience.errors import FileFormatError, InputError
-from consilience.families import family_from_config
+from consilience.families import Family, family_from_config
 from consilience.families.posterior import Attached, Features, Posterior
 from consilience.io.atomic import write_bytes
 from consilience.io.budget import padded
@@ -175,12 +175,7 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
         shapes, kinds = shapes_and_types(file)
     header = _parse_header(path, metadata)
     del metadata
-    try:
-        family = family_from_config(header.family)
-    except FileFormatError as error:
-        raise FileFormatError(f"{path}: {error}") from error
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path}: its family cannot be made: {error}; {REMEDY}") from error
+    family = family_of(path, header.family)
     expected = {"natural", "prior", "weights"}
     expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
     if "natural" not in shapes:
@@ -214,6 +209,22 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
     except InputError as error:
         raise InputError([f"{path}: {problem}" for problem in error.problems]) from error
     return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
+
+
+def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) -> Family:
+    """Return the family that a file's header describes.
+
+    Raises
+    ------
+    FileFormatError
+        Naming the file, for a family that is not known or cannot be made.
+    """
+    try:
+        return family_from_config(config)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path}: its family cannot be made: {error}; {remedy}") from error
 
 
 def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:

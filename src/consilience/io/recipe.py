@@ -6,12 +6,14 @@ import glob
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.errors import FileFormatError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Recipe(BaseModel):
@@ -80,30 +82,46 @@ def read_recipe(path: Path) -> Recipe:
     FileFormatError
         For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
-    try:
-        document = parse_yaml(path.read_text(encoding="utf-8"))
-        recipe = Recipe.model_validate({} if document is None else document)
-    except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise FileFormatError(f"{path}: is not a valid recipe at {place}: {first['msg']}") from error
-    except ValueError as error:
-        raise FileFormatError(f"{path}: is not valid YAML: {error}") from error
+    recipe = parsed(path, Recipe)
     models: list[str] = []
     for pattern in recipe.models:
         places = os.path.join(glob.escape(str(path.parent)), pattern)
         found = sorted(glob.glob(places, recursive=True)) if glob.has_magic(pattern) else []
         models += found or [str(path.parent / pattern)]
     files = ("output", "report", "symmetry", "inputs")
-    update: dict[str, Any] = {name: _beside(path, getattr(recipe, name)) for name in files}
+    update: dict[str, Any] = {name: beside(path, getattr(recipe, name)) for name in files}
     examples = [recipe.example] if isinstance(recipe.example, str) else recipe.example
     if examples is not None:
         update["example"] = [str(path.parent / one) if one.endswith(".npy") else one for one in examples]
     return recipe.model_copy(update={**update, "models": models})
 
 
-def _beside(recipe: Path, name: str | None) -> str | None:
+def parsed(path: Path, model: type[Model]) -> Model:
+    """Return a YAML file as a model, every field checked.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
+    """
+    try:
+        document = parse_yaml(path.read_text(encoding="utf-8"))
+        return model.model_validate({} if document is None else document)
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise FileFormatError(f"{path}: is not a valid recipe {first_fault(error)}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path}: is not valid YAML: {error}") from error
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return where a document is wrong first, and how."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the whole"
+    return f"at {place}: {first['msg']}"
+
+
+def beside(recipe: Path, name: str | None) -> str | None:
     """Return a path relative to the recipe's folder, relative to here."""
     return None if name is None else str(recipe.parent / name)

@@ -9,10 +9,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.errors import FileFormatError
-from consilience.families import family_from_config
 from consilience.families.block import Kind
 from consilience.families.posterior import Attached, Features, Posterior
-from consilience.io.posterior_file import FeaturesHeader
+from consilience.io.posterior_file import FeaturesHeader, family_of
 from consilience.io.provenance import library_versions
 from consilience.io.safetensors_file import check_version, parse_document, validated
 
@@ -110,12 +109,7 @@ def parse_kind(path: Path | str, text: str | bytes) -> Kind:
     document = parse_document(where, text, remedy=REMEDY)
     check_version(where, document, FORMAT_VERSION)
     header = validated(path, ShardHeader, document, remedy=REMEDY)
-    try:
-        family = family_from_config(header.family)
-    except FileFormatError as error:
-        raise FileFormatError(f"{path}: {error}") from error
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path}: its family cannot be made: {error}; {REMEDY}") from error
+    family = family_of(path, header.family, REMEDY)
     for name, one in header.attached.items():
         fits = len(one.axes) == len(one.lengths) and all(
             (tag == "component") == (length == -1) and length >= -1
