@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.errors import OptionError
+from consilience.io.recipe import beside, first_fault, parsed
 
 
 class Rule(BaseModel):
