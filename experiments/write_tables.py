@@ -17,6 +17,7 @@ from fisher.tables import TABLES as FISHER
 from kl_fusion.tables import TABLES as KL_FUSION
 from scale_tables import SCALE
 from spahm.tables import TABLES as POINTS
+from trust_tables import TRUST
 from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
 from wasserstein.tables import TABLES as NETWORKS
 
@@ -25,6 +26,9 @@ PAGES = (
     "README.md",
     "docs/benchmarks.md",
     "docs/scale.md",
+    "docs/checkpoints.md",
+    "docs/robust.md",
+    "docs/threat_model.md",
     "docs/demo.md",
     "docs/experiments.md",
     "docs/experiments_bnn.md",
@@ -271,6 +275,7 @@ TABLES = {
     **POSTERIORS,
     **FEDERATED,
     **SCALE,
+    **TRUST,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,

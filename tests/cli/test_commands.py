@@ -68,7 +68,7 @@ def test_numbers_in_settings_may_have_an_exponent(command):
     assert json.loads(command("inspect", "--json", FUSED).out)["header"]["provenance"]["options"]["tolerance"] == 1e-7
 
 
-@pytest.mark.parametrize("method", ["kl", "kmeans", "concatenate"])
+@pytest.mark.parametrize("method", [pytest.param("kl", marks=pytest.mark.slow), "kmeans", "concatenate"])
 def test_the_same_seed_gives_the_same_bytes_whoever_arrives_first(folder, command, four, method):
     made = set()
     for number, order in enumerate(itertools.permutations(four)):
@@ -85,6 +85,7 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(folder, command, 
     assert (folder / "here.safetensors").read_bytes() == (folder / "there.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_weights_follow_their_files(folder, command, four):
     weights = dict(zip(four, ("1", "2", "0.5", "4"), strict=True))
     made = set()

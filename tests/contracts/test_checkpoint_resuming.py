@@ -46,6 +46,7 @@ def stopped(models, output, when=2):
         cs.merge(models, output, shard_bytes=3000, progress=progress)
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_identical_bytes(tmp_path, models):
     whole = cs.merge(models, tmp_path / "whole", shard_bytes=3000)
     output = tmp_path / "killed"

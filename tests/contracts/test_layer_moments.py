@@ -61,7 +61,7 @@ def test_statistics_predicted_for_a_model_from_its_own_moments_are_exact(kind):
         assert max(error.mean, error.std) < FLOAT64
 
 
-@pytest.mark.parametrize("kind", ["perceptron", "convolutional"])
+@pytest.mark.parametrize("kind", ["perceptron", pytest.param("convolutional", marks=pytest.mark.slow)])
 def test_statistics_of_a_fused_network_are_exact_in_the_first_layer_and_close_in_deeper_ones(kind):
     data = digits(kind)
     fused = average(data.aligned, HALVES)

@@ -32,7 +32,7 @@ def test_models_of_one_start_that_stayed_close_are_averaged_as_they_are_numbered
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "resnet18"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow)])
 @every_method
 def test_a_model_that_alone_counts_is_returned(method, name):
     inputs = proved(name)[1]
@@ -44,7 +44,7 @@ def test_a_model_that_alone_counts_is_returned(method, name):
             assert deviation(fusion.model, models[alone], inputs) < 10 * SINGLE_PRECISION
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet18"])
+@pytest.mark.parametrize("name", ["lenet", pytest.param("resnet18", marks=pytest.mark.slow)])
 @named("ot", "wb", "rebasin", "fedma")
 def test_the_fused_network_is_the_weighted_average_of_the_aligned_models(method, name):
     weights = np.array([0.5, 0.3, 0.2])

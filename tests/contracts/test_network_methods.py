@@ -46,7 +46,7 @@ def test_renumbered_copies_fuse_into_the_same_function_with_layers_fitted_anew(n
     assert deviation(fusion.model, module, inputs) < 100 * SINGLE_PRECISION
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet18"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow)])
 @named(*VARIANTS)
 def test_renumbered_copies_fuse_into_the_same_function_with_any_option(method, name):
     module, inputs, symmetry = proved(name)
@@ -149,7 +149,7 @@ def test_the_fused_network_keeps_the_numbering_of_the_reference(method, referenc
         assert labels.tolist() == list(range(len(labels)))
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet18"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow)])
 @every_method
 def test_copies_come_back_in_the_numbering_of_the_reference(method, name):
     module, _, symmetry = proved(name)

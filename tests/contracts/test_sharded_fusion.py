@@ -51,7 +51,12 @@ def folder(planted: tuple[list[cs.Posterior], np.ndarray], tmp_path_factory: pyt
     return place
 
 
-@pytest.fixture(params=FUSIONS, scope="module")
+SLOW = ("kl", "kl, reverse", "kl, product")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in FUSIONS], scope="module"
+)
 def options(request: pytest.FixtureRequest) -> dict[str, object]:
     return {**FUSIONS[request.param], "pilot_sites": 30}
 
