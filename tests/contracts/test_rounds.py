@@ -314,7 +314,18 @@ def test_methods_of_all_kinds_of_models_are_known_beforehand(method):
     refuse_options(RoundPlan(("a", "b"), method=method))
 
 
-@pytest.mark.parametrize("told", [{"method": "nope"}, {"method": "kl", "options": {"nope": 1}}, {"method": "ensemble"}])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"method": "nope"},
+        {"method": "kl", "options": {"nope": 1}},
+        {"method": "ensemble"},
+        {"options": {"nope": 1}},
+        {"method": "rebasin", "options": {"robust": "trimm"}},
+        {"method": "fisher", "options": {"robust": "trim"}},
+        {"method": "concatenate", "options": {"robust": "median"}},
+    ],
+)
 def test_what_no_method_takes_is_refused_before_anyone_is_waited_for(told):
     with pytest.raises(OptionError):
         refuse_options(RoundPlan(("a", "b"), **told))
@@ -352,3 +363,46 @@ def test_the_change_between_rounds_does_not_depend_on_the_order_of_components(fi
     assert moved["change"] > 0.0
     assert moved["divergence"] > 0.0
     assert change_between(None, files["a"], 1.0)["change"] is None
+
+
+def _of_size(path, components, **columns):
+    """Write a mixture's file with so many components of its own family."""
+    one = cs.describe(mixture(7))
+    rows = np.resize(np.arange(one.n_components), components)
+    taken = one.take(rows)
+    natural = taken.natural * (1.0 + 1e-3 * np.arange(components)[:, None])
+    known = {"prior": one.prior, "counts": taken.counts, "weights": taken.weights, **columns}
+    made = cs.Posterior(one.family, natural, attached=one.attached, source=one.source, **known)
+    cs.save(made, path)
+    return path
+
+
+def test_a_contribution_of_far_more_components_than_most_is_left_out(files, tmp_path):
+    huge = contribution("d", _of_size(tmp_path / "huge", 300))
+    result = run_round(RoundPlan(SITES), [*(contribution(site, files[site]) for site in SITES[:3]), huge])
+    assert result.report.sites == SITES[:3]
+    (left,) = result.report.left_out
+    assert (left.site, left.reasons) == ("d", ("has 300 components, and 50 are the most beside those of the others",))
+
+
+@pytest.mark.parametrize("column", ["counts", "weights", "prior"])
+def test_a_site_that_does_not_state_what_others_do_is_left_out(files, tmp_path, column):
+    silent = contribution("d", _of_size(tmp_path / "silent", 3, **{column: None}))
+    result = run_round(RoundPlan(SITES), [*(contribution(site, files[site]) for site in SITES[:3]), silent])
+    assert result.report.sites == SITES[:3]
+    assert getattr(result.fusion.posterior, column) is not None
+
+
+def test_good_contributions_of_a_round_without_quorum_are_in_its_report(files):
+    with pytest.raises(RoundError) as ended:
+        run_round(RoundPlan(SITES, quorum=4), [contribution(site, files[site]) for site in SITES[:2]])
+    left = {one.site: one.reasons for one in ended.value.report.left_out}
+    assert left == dict.fromkeys(SITES[:2], ("is good, but nothing was fused",))
+
+
+def test_a_network_of_other_widths_is_left_out_where_widths_must_agree():
+    found = {site: {"kind": "network", "widths": "16"} for site in SITES[:3]} | {
+        "d": {"kind": "network", "widths": "17"}
+    }
+    assert misfits(found, None) == {}
+    assert list(misfits(found, None, equal_widths=True)) == ["d"]

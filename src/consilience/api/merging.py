@@ -11,7 +11,7 @@ from typing import Any
 from consilience.api.progress import shown
 from consilience.api.symmetries import symmetry as traced_symmetry
 from consilience.checkpoints.merging import run
-from consilience.checkpoints.output import refuse_output
+from consilience.checkpoints.output import refuse_full, refuse_output
 from consilience.checkpoints.plan import Plan
 from consilience.checkpoints.request import Request, prepare
 from consilience.errors import InputError, OptionError
@@ -180,9 +180,10 @@ def merge(
     )
     inputs = [*paths, *request.fishers, *(() if request.base is None else (request.base,))]
     prepared = prepare(request, target)
-    if dry_run:
-        return Merge(target, prepared.plan, notes=prepared.plan.notes)
     refuse_output(target, inputs, overwrite)
+    if dry_run:
+        refuse_full(target, sum(shard.nbytes for shard in prepared.plan.shards))
+        return Merge(target, prepared.plan, notes=prepared.plan.notes)
     with shown(progress, "merge", "B") as report:
         done = run(prepared, target, resume, report, threads)
     return Merge(target, prepared.plan, done.digests, done.provenance, done.notes, done.resumed)

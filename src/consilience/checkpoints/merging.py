@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from consilience.checkpoints.align import Aligned, align
 from consilience.checkpoints.card import card, provenance
 from consilience.checkpoints.fishers import norms, refuse_strangers
 from consilience.checkpoints.journal import PROVENANCE, Workplace, identity, publish, workplace
-from consilience.checkpoints.output import as_json, copy_companions
+from consilience.checkpoints.output import as_json, copy_companions, refuse_full
 from consilience.checkpoints.pieces import PIECE, Strips
 from consilience.checkpoints.plan import Task
 from consilience.checkpoints.reading import ArrayStrip, Bytes, FileStrip, Library, Strip
 from consilience.checkpoints.request import SINGLE, Prepared, default_threads, units_of
 from consilience.checkpoints.sources import located
 from consilience.checkpoints.stream import Stream
-from consilience.errors import InputError
 from consilience.io.atomic import write_bytes
 from consilience.io.checkpoint_folder import Checkpoint
 from consilience.io.checkpoint_numbers import FLOATS
@@ -71,13 +69,11 @@ def run(
         Entries of a piece.
     """
     request, ingredients, plan = prepared.request, prepared.ingredients, prepared.plan
-    free = shutil.disk_usage(output.parent).free
     single = output.suffix == SINGLE
     with workplace(output, identity(_identity(prepared)), resume) as work:
         resumed = len(work.finished)
         left = sum(shard.nbytes for shard in plan.shards if shard.name not in work.finished)
-        if left > free:
-            raise InputError(f"{output}: needs {left} bytes, and {output.parent} has {free} left; make room")
+        refuse_full(output, left)
         with ThreadPoolExecutor(1, "digest-in") as inputs, ThreadPoolExecutor(1, "digest-out") as outputs:
             library = Library(ingredients.parts, inputs)
             try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,21 @@ def copy_companions(prepared: Prepared, work: Workplace) -> list[str]:
         }
         write_bytes(work.folder / INDEX, f"{as_json(index)}\n".encode())
     return notes
+
+
+def refuse_full(output: Path, size: int) -> None:
+    """Raise when an output of so many bytes has no room, or its folder cannot be written to.
+
+    Raises
+    ------
+    InputError
+        Saying how much room there is.
+    """
+    folder = output.parent
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{output}: cannot be written: nothing may be written to {folder}")
+    if size > (free := shutil.disk_usage(folder).free):
+        raise InputError(f"{output}: needs {size} bytes, and {folder} has {free} left; make room")
 
 
 def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None:

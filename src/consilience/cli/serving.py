@@ -31,7 +31,9 @@ from consilience.report.words import printable
 @click.option("--certificates", type=click.Path(path_type=Path), help="Folder with server.crt and server.key.")
 @click.option("--site-keys", type=click.Path(path_type=Path), help="Folder with the public key NAME.pub of each site.")
 @click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
-@click.option("--sites", help="Names of the sites that may take part, separated by commas.")
+@click.option(
+    "--sites", help="Names of the sites that may take part, separated by commas; over Flower, those of the keys."
+)
 @click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]")
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method.")
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with method, options and seed.")
@@ -40,6 +42,7 @@ from consilience.report.words import printable
 @click.option("--quorum", type=click.IntRange(2), help="Good contributions it takes.  [default: more than half]")
 @click.option("--expect", type=click.Path(path_type=Path), help="A file whose kind and shapes all must have.")
 @click.option("--limit", default=Limits().file_bytes, show_default=True, help="Bytes that a file may have.")
+@click.option("--max-components", default=1000, show_default=True, type=click.IntRange(1), help="Of a posterior.")
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(1), help="Rounds at most.")
 @click.option("--tolerance", default=TOLERANCE, show_default=True, help="Rounds end below this relative change.")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
@@ -56,6 +59,7 @@ def serve(
     recipe: Path | None,
     weights: str | None,
     limit: int,
+    max_components: int,
     page: Path | None,
     seed: int | None,
     quiet: bool,
@@ -82,7 +86,7 @@ def serve(
         **options,
         "method": method or plan.method,
         "weights": None if weights is None else _weights(weights),
-        "limits": Limits(file_bytes=limit),
+        "limits": Limits(file_bytes=limit, components=max_components),
         "rng": seed if seed is not None else (plan.seed or 0),
         "say": None if quiet else (lambda line: click.echo(printable(line), err=True)),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,13 @@ from consilience.models.bayesian_files import read_bayesian_network
 from consilience.models.network_given import GivenNetwork
 from consilience.models.network_information import gather_information
 from consilience.models.vocabulary import of_words
-from consilience.networks.symmetry import Symmetry, symmetry_to_json
+from consilience.networks.symmetry import Symmetry
+
+_TIMES, _FEW_COMPONENTS, _FEW_BYTES = 10, 50, 2**20
+"""A contribution may have so many times the components and bytes of the median one, and these anyway."""
+
+WIDTHS = "widths"
+"""The facet that only some methods need to agree."""
 
 Facets = Mapping[str, str | None]
 """What must agree between contributions, by what to call it; None where a file does not say."""
@@ -45,11 +51,17 @@ class Checked:
         What must agree with the others.
     smallest
         Fewest observations behind a component, where the file says.
+    components
+        Components of a posterior, or units of a network.
+    bytes
+        Of its files.
     """
 
     problems: tuple[str, ...] = ()
     facets: Facets | None = None
     smallest: float | None = None
+    components: int = 0
+    bytes: int = 0
 
 
 def check_alone(one: Contribution, limits: Limits) -> Checked:
@@ -70,7 +82,7 @@ def check_alone(one: Contribution, limits: Limits) -> Checked:
 def check_files(path: Path, fisher: Path | None) -> Checked:
     """Return what a model's file (with that of its Fisher information) is, or everything that is wrong with it."""
     try:
-        return _read(path, fisher)
+        return replace(_read(path, fisher), bytes=sum(one.stat().st_size for one in (path, fisher) if one is not None))
     except ConsilienceError as error:
         problems = error.problems if isinstance(error, InputError) else (str(error),)
         known = [known for known in (path, fisher) if known is not None]
@@ -88,7 +100,8 @@ def _read(path: Path, fisher: Path | None) -> Checked:
             raise InputError(f"{path}: is a posterior, of which no Fisher information is taken; send it alone")
         posterior = read_posterior(path)[0]
         counts = posterior.counts
-        return Checked((), _of_posterior(posterior), None if counts is None else float(counts.min()))
+        smallest = None if counts is None else float(counts.min())
+        return Checked((), _of_posterior(posterior), smallest, posterior.n_components)
     if kind == "bayesian":
         if fisher is not None:
             raise InputError(f"{path}: is a Bayesian network, whose variances say what is known; send it alone")
@@ -122,6 +135,9 @@ def _finite(values: Any) -> bool:
     return not values.is_floating_point() or bool(values.float().isfinite().all())
 
 
+_STATED = ("counts", "weights", "prior")
+
+
 def _of_posterior(posterior: Posterior) -> Facets:
     family = {"name": posterior.family.name}
     words = of_words(posterior) and posterior.features.names is not None  # other words are aligned, not refused
@@ -132,6 +148,7 @@ def _of_posterior(posterior: Posterior) -> Facets:
         "family": _text(family if words else {**family, **posterior.family.config()}),
         "attached arrays": _text({name: [list(a.axes), a.rule] for name, a in posterior.attached.items()}),
         "Fisher information": "none",
+        **{name: "stated" if getattr(posterior, name) is not None else "not stated" for name in _STATED},
         "names of columns": None if words or features.names is None else _text(features.names),
         **{name: _stated(getattr(features, name)) for name in ("units", "scaling", "classes")},
     }
@@ -139,14 +156,36 @@ def _of_posterior(posterior: Posterior) -> Facets:
 
 def _of_network(kind: str, arrays: Mapping[str, Any], symmetry: Symmetry | None, fisher: Path | None) -> Facets:
     """Return what must agree: not the widths, which the layouts leave open."""
-    layouts = None if symmetry is None else _text(symmetry_to_json(symmetry)["arrays"])
+    layouts = None if symmetry is None else symmetry.digest
+    shapes = _text({name: list(values.shape) for name, values in sorted(arrays.items())})
     return {
         "kind": kind,
         "arrays": _text({name: len(values.shape) for name, values in sorted(arrays.items())}),
         "symmetry": layouts,
-        "shapes": _text({name: list(v.shape) for name, v in sorted(arrays.items())}) if layouts is None else None,
+        "shapes": shapes if layouts is None else None,
+        WIDTHS: shapes if layouts is not None else None,
         "Fisher information": "none" if fisher is None else "sent",
     }
+
+
+def oversized(found: Mapping[str, Checked]) -> dict[str, str]:
+    """Return which contributions are far larger than most, and by what: fusing them would take far longer.
+
+    Parameters
+    ----------
+    found
+        Good contributions by site.
+    """
+    out: dict[str, str] = {}
+    for name, floor in (("components", _FEW_COMPONENTS), ("bytes", _FEW_BYTES)):
+        sizes = {site: getattr(one, name) for site, one in found.items()}
+        if not sizes:
+            continue
+        most = max(floor, _TIMES * sorted(sizes.values())[(len(sizes) - 1) // 2])
+        for site, size in sizes.items():
+            if size > most:
+                out.setdefault(site, f"has {size} {name}, and {most} are the most beside those of the others")
+    return out
 
 
 def _stated(value: Any) -> str | None:
@@ -164,7 +203,7 @@ def _without(text: str, *paths: Path) -> str:
     return text
 
 
-def misfits(found: Mapping[str, Facets], expected: Facets | None) -> dict[str, str]:
+def misfits(found: Mapping[str, Facets], expected: Facets | None, equal_widths: bool = False) -> dict[str, str]:
     """Return which contributions do not fit, and why: by an expected file, or by the majority of them.
 
     Parameters
@@ -173,9 +212,13 @@ def misfits(found: Mapping[str, Facets], expected: Facets | None) -> dict[str, s
         By site.
     expected
         Of the file that all should be like; None to go by what more than half of those that say it have.
+    equal_widths
+        Whether networks must have equal widths.
     """
     out: dict[str, str] = {}
     for facet in dict.fromkeys(name for facets in found.values() for name in facets):
+        if facet == WIDTHS and not equal_widths:
+            continue
         stated = {s: facets[facet] for s, facets in found.items() if s not in out and facets.get(facet) is not None}
         if expected is not None:
             wanted = expected.get(facet)

@@ -16,12 +16,13 @@ from typing import Any
 
 from consilience import api
 from consilience.api.network_fusing import ARGUMENTS
+from consilience.api.posteriors import RECOMMENDED
 from consilience.errors import InputError, OptionError
-from consilience.federated.checking import Checked, Facets, check_alone, check_files, misfits
+from consilience.federated.checking import Checked, Facets, check_alone, check_files, misfits, oversized
 from consilience.federated.contribution import Announcement, Contribution, standing
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.methods import make_bayesian_method, make_method, make_network_method
+from consilience.methods import NetworkMethod, make_bayesian_method, make_method, make_network_method
 from consilience.result import Fusion
 
 Checker = Callable[[Contribution], Checked]
@@ -91,7 +92,8 @@ def run_round(
     facets = {site: one.facets for site, one in found.items() if one.facets is not None and site not in reasons}
     reasons |= {site: [why] for site, why in _alike(facets, chosen.chosen).items()}
     facets = {site: one for site, one in facets.items() if site not in reasons}
-    reasons |= {site: [why] for site, why in misfits(facets, _expected(plan)).items()}
+    reasons |= {site: [why] for site, why in misfits(facets, _expected(plan), _equal_widths(plan, facets)).items()}
+    reasons |= {s: [why] for s, why in oversized({s: found[s] for s in facets if s not in reasons}).items()}
     with tempfile.TemporaryDirectory(prefix="consilience-round-") as folder:
         room = _Room(Path(folder), every, chosen.chosen)
         good = [site for site in sorted(facets) if site not in reasons]
@@ -105,7 +107,10 @@ def run_round(
                 fusion = room.fuse(plan, good)
             except InputError as error:
                 problems = [room.named(problem) for problem in error.problems]
-    took = [] if fusion is None else _took_part(good, chosen.chosen, every, plan)
+    took = _took_part(good, chosen.chosen, every, plan)
+    if fusion is None:
+        reasons |= {site: ["is good, but nothing was fused"] for site in good}
+        took = []
     report = RoundReport(
         plan.name,
         number,
@@ -261,6 +266,18 @@ def _left_out(reasons: Mapping[str, Sequence[str]], chosen: Mapping[str, Announc
     ]
 
 
+def _equal_widths(plan: RoundPlan, facets: Mapping[str, Facets]) -> bool:
+    """Return whether networks must be as wide as one another to be fused as this round is told to."""
+    name: Any = plan.method
+    if name is None:
+        return any(one.get("Fisher information") == "sent" for one in facets.values())
+    try:
+        options = {key: value for key, value in plan.options.items() if key not in ARGUMENTS}
+        return not make_network_method(name, options).widths
+    except OptionError:  # a method for other models
+        return False
+
+
 def refuse_options(plan: RoundPlan) -> None:
     """Raise for a method or options that no kind of model has, and for an expected file that is none, before waiting.
 
@@ -270,18 +287,21 @@ def refuse_options(plan: RoundPlan) -> None:
         Saying what is wrong.
     """
     _expected(plan)
-    if plan.method is None:
-        return
     name: Any = plan.method
     options = {key: value for key, value in plan.options.items() if key not in ARGUMENTS}
     refusals = []
     for make in (make_method, make_network_method, make_bayesian_method):
         try:
-            method = make(name, options)
+            method = make(RECOMMENDED if name is None and make is make_method else name, options)
         except OptionError as error:
             refusals.append(error)
             continue
         if method.keeps_models:
             raise OptionError(f"method {method.name!r} keeps all models, which no file holds; choose another")
+        averages = method.averages if isinstance(method, NetworkMethod) else method.matches
+        if method.robust is not None and not averages:
+            raise OptionError(
+                f"method {method.name!r} cannot be robust={method.robust!r}; see the page on robust fusion"
+            )
         return
     raise next((one for one in refusals if "does not exist" not in str(one)), refusals[0])

@@ -191,6 +191,14 @@ class Method(Options, ABC):
             reasons.append(f"robust={self.robust!r}: {self.name} matches nothing, so no copy can be held beside others")
         if self.robust == "median" and self.combine == "product":
             reasons.append("robust='median' is an average, and combine='product' is none; use robust='trim'")
+        for name in ("counts", "weights", "prior"):
+            stated = [getattr(posterior, name) is not None for posterior in ensemble.posteriors]
+            lacking = [one for one, has in zip(ensemble.names, stated, strict=True) if not has]
+            if 0 < len(lacking) < len(stated):
+                reasons.append(
+                    f"robust={self.robust!r}: {', '.join(lacking)} states no {name}, others do; leave it out, or all "
+                    f"{name} would be"
+                )
         if ensemble.voting().n_sites < FEWEST:
             reasons.append(f"robust={self.robust!r} needs at least {FEWEST} models: of two, none tells which is right")
         return reasons

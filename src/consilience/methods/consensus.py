@@ -61,6 +61,7 @@ class Consensus(NetworkMethod):
     refit: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require("restarts", is_count(self.restarts), "a positive integer")
         self.require("max_passes", is_count(self.max_passes), "a positive integer")
         self.require("balance", isinstance(self.balance, bool), "true or false")

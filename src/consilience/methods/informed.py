@@ -72,6 +72,7 @@ class InformedMethod(NetworkMethod, ABC):
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require("prior", self.prior in (None, "removed", "kept", "ignored"), "'removed', 'kept' or 'ignored'")
         own = self.prior_precision
         self.require("prior_precision", own is None or is_number(own), "a number, not negative, or None")

@@ -84,6 +84,7 @@ class KLNetworkFusion(NetworkMethod):
     prior_variance: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         told = self.max_units
         bounds = [1] if told is None else list(told.values()) if isinstance(told, Mapping) else [told]
         self.require("regularization", is_number(self.regularization), "a number that is not negative")

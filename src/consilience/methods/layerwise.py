@@ -91,6 +91,7 @@ class LayerwiseMethod(NetworkMethod):
     writers: Writers = field(default="all", kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require("writers", self.writers in ("all", "first"), "'all' or 'first'")
 
     @abstractmethod

@@ -54,6 +54,7 @@ class NetworkEnsembleMethod(NetworkMethod):
     mean: Literal["probabilities", "logits"] = "probabilities"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'")
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:

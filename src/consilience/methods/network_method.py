@@ -146,6 +146,10 @@ class NetworkMethod(Options, ABC):
     robust: How | None = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
 
+    def __post_init__(self) -> None:
+        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
+        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
+
     @property
     def averages(self) -> bool:
         """Whether the fused weights are averages of aligned ones."""
@@ -205,8 +209,6 @@ class NetworkMethod(Options, ABC):
     @final
     def reasons(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return everything that is in the way of fusing these networks, a line each."""
-        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
-        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
         robust = self.robust
         voting = int(np.count_nonzero(ensemble.weights))
         hostile = [] if robust is None else refuse_robust(self.name, robust, voting, averages=self.averages)

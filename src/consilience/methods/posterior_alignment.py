@@ -80,6 +80,7 @@ class PosteriorAlignment(NetworkMethod):
     max_passes: int = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require("metric", self.metric in METRICS, ", ".join(map(repr, METRICS)))
         self.require("rho", is_number(self.rho), "a number that is not negative")
         self.require("restarts", is_count(self.restarts), "a positive integer")

@@ -49,6 +49,7 @@ class ReBasin(NetworkMethod):
     max_passes: int = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = ("weights", "activations", "correlation")
         self.require("cost", self.cost in known, "'weights', 'activations' or 'correlation'")
         self.require("restarts", is_count(self.restarts), "a positive integer")
