@@ -167,7 +167,7 @@ def strange(rng, most):
         lambda: [0] * count,
         lambda: [1.5] * count,
         lambda: ["a"] * count,
-        lambda: [{"a": 1}] * count,
+        lambda: [{"a": 1} for _ in range(count)],
         lambda: {f"{n:x}": 1 for n in range(count)},
         lambda: {f"{n:x}": [[None, 1, 1]] for n in range(count)},
         lambda: functools.reduce(lambda inner, _: [inner], range(int(rng.integers(1, 300))), 0),
@@ -178,6 +178,10 @@ def strange(rng, most):
         lambda: TYPES[rng.integers(len(TYPES))],
     )
     return kinds[rng.integers(len(kinds))]()
+
+
+MOST_PLACES = 100_000
+"""Values in a mutant at most, about: three products of long lists would fill the memory of whoever writes the file."""
 
 
 def _in_values(value, rng, most):
@@ -196,7 +200,9 @@ def _in_values(value, rng, most):
         elif choice == 2 and isinstance(inside, dict):
             inside[TEXTS[rng.integers(len(TEXTS))]] = strange(rng, most)
         elif choice == 3 and isinstance(inside[key], list) and inside[key]:
-            inside[key] = inside[key] * int(rng.integers(2, 50))
+            times = min(int(rng.integers(2, 50)), max(1, MOST_PLACES // len(found)))
+            text = json.dumps(inside[key])  # copies: what is put into one of them is not put into all
+            inside[key] = [one for _ in range(times) for one in json.loads(text)]
         elif choice == 4 and isinstance(inside[key], int | float):
             inside[key] = [HUGE, NUMBERS][rng.integers(2)][rng.integers(len(NUMBERS))]
         else:

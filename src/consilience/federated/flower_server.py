@@ -72,12 +72,12 @@ def serve_flower(
         raise OptionError("rounds: over Flower there is one; for more use a folder or a bucket")
     if insecure == (certificates is not None):
         raise OptionError("certificates: give the folder of server.crt and server.key, or insecure, not both")
+    quiet_flower()
     keys = _keys(Path(site_keys))
     if missing := sorted(set(sites or ()) - set(keys)):
         raise InputError(f"{site_keys}: has no key of {', '.join(missing)}; put NAME.pub there")
     pair = None if certificates is None else _certificates(Path(certificates))
     host, port = _split(address)
-    quiet_flower()
     target = Path(output)
     own = Path(work) if work is not None else target.with_name(f"{target.name}.work")
     spool = own / "flower"

@@ -17,6 +17,7 @@ from consilience.errors import InputError, OptionError
 from consilience.families.block import Kind
 from consilience.io.packed import Packed
 from consilience.io.shard_file import SUFFIXES, Form, refuse_form, write_shard
+from consilience.io.shard_parquet import arrow
 from consilience.io.shards import Shards, joined, load_shard, open_shards
 
 PACK_BYTES = 256 * 2**20
@@ -91,6 +92,8 @@ def pack(
         For a form, type or size that does not exist.
     """
     refuse_form(form)
+    if form == "parquet":
+        arrow(folder)
     if dtype not in DTYPES:
         raise OptionError(f"dtype: expected one of {', '.join(map(repr, DTYPES))}, found {dtype!r}")
     if not is_count(shard_bytes):

@@ -33,7 +33,7 @@ def write_parquet(path: Path, packed: Packed) -> None:
     OptionError
         Where pyarrow is not installed.
     """
-    pyarrow, parquet = _arrow(path)
+    pyarrow, parquet = arrow(path)
     block = packed.block
     one = np.dtype(block.natural.dtype).itemsize * block.natural.shape[1]
     columns: dict[str, Any] = {
@@ -145,7 +145,14 @@ def _bytes_of(column: Any, name: str) -> tuple[NDArray[np.uint8], Labels]:
     return np.ascontiguousarray(data), np.diff(starts)
 
 
-def _arrow(path: Path | str) -> tuple[Any, Any]:
+def arrow(path: Path | str) -> tuple[Any, Any]:
+    """Return the modules pyarrow and pyarrow.parquet.
+
+    Raises
+    ------
+    OptionError
+        Where they are not installed.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
@@ -155,7 +162,7 @@ def _arrow(path: Path | str) -> tuple[Any, Any]:
 
 
 def _parquet_file(path: Path, called: str) -> Any:
-    pyarrow, parquet = _arrow(called)
+    pyarrow, parquet = arrow(called)
     try:
         return parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as error:
