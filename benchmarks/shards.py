@@ -64,7 +64,12 @@ def made(folder: Path, sites: int) -> Path:
         variance = 0.1 * rng.gamma(10.0, 0.1, size=local.shape)
         natural = family.to_natural(mean=local.reshape(-1, DIM), variance=variance.reshape(-1, DIM))
         offsets = np.arange(0, PER_SITE * count + 1, PER_SITE)
-        block = Block(Kind(family), natural.astype(np.float32), offsets, counts=np.full(PER_SITE * count, 50.0))
+        block = Block(
+            Kind(family, stated=("counts",)),
+            natural.astype(np.float32),
+            offsets,
+            counts=np.full(PER_SITE * count, 50.0),
+        )
         names = tuple(f"site-{number}-{i}" for i in range(count))
         packed = Packed(block, names, np.zeros((count, 32), dtype=np.uint8))
         write_shard(partial_folder / f"shard-{number:05d}.safetensors", packed, "safetensors")
