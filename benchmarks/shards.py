@@ -1,7 +1,7 @@
 """A hundred thousand sites in shards: passes against their bare operations, a whole fusion, Dask, and a cost model.
 
 ``python benchmarks/shards.py [PART ...]`` writes ``benchmarks/shards.json``; parts are iterations, whole, engines,
-storage, model. Four hundred megabytes of shards are made in a temporary folder, or where ``CONSILIENCE_SHARDS`` says.
+storage, and then model. Four hundred megabytes of shards are made in a temporary folder, or where ``CONSILIENCE_SHARDS`` says.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def run_storage() -> dict[str, Any]:
 
 
 def run_model() -> dict[str, Any]:
-    """Say what a hundred million sites would take, from what was measured here; nothing of it was run."""
+    """Say what a hundred million sites would take, by what the other parts wrote; nothing of it was run."""
     found = json.loads(RESULTS.read_text())
     core = 2 * found["iterations"]["median"]["passes"] / (PASSES * SITES)  # two threads
     read = 1.0 / found["storage"]["results"]["safetensors"]["sites_per_second"]
