@@ -1,7 +1,8 @@
 """A hundred thousand sites in shards: passes against their bare operations, a whole fusion, Dask, and a cost model.
 
 ``python benchmarks/shards.py [PART ...]`` writes ``benchmarks/shards.json``; parts are iterations, whole, engines,
-storage, and then model. Four hundred megabytes of shards are made in a temporary folder, or where ``CONSILIENCE_SHARDS`` says.
+storage, and then model. Four hundred megabytes of shards are made in a temporary folder, or where
+``CONSILIENCE_SHARDS`` says.
 """
 
 from __future__ import annotations
