@@ -161,9 +161,3 @@ def located(one: Checkpoint, name: str) -> tuple[Part, Stored]:
     """Return where a tensor of a checkpoint is."""
     number, stored = one.tensors[name]
     return one.parts[number], stored
-
-
-def without_prefix(one: Checkpoint, prefix: str) -> Checkpoint:
-    """Return a checkpoint whose tensors lost a prefix of their names."""
-    tensors: Mapping[str, tuple[int, Stored]] = {name.removeprefix(prefix): at for name, at in one.tensors.items()}
-    return Checkpoint(one.name, one.parts, tensors, one.folder, one.config)
