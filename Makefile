@@ -48,7 +48,8 @@ test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 slow: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not alone"
+	$(BIN)/python -m pytest -m alone tests
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -117,6 +117,7 @@ def children_of(*markers):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_round_over_flower_takes_the_good_sites_and_tells_the_truth(room):
     port = free_port()
     address = f"127.0.0.1:{port}"
@@ -189,6 +190,7 @@ def plain_requests(port, certificate):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_server_that_was_killed_goes_on_with_sites_that_wait(room):
     port = free_port()
     address = f"127.0.0.1:{port}"
@@ -233,6 +235,7 @@ def test_a_server_that_was_killed_goes_on_with_sites_that_wait(room):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_port_that_is_taken_is_said_so(room):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -245,6 +248,7 @@ def test_a_port_that_is_taken_is_said_so(room):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_server_that_is_stopped_leaves_nothing_running(room):
     port = free_port()
     serve = ["serve", "--flower", "--address", f"127.0.0.1:{port}", "--insecure"]
