@@ -13,12 +13,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint types walls docs check clean
+.PHONY: help demo test slow alone lint types walls docs check clean
 
 help:
 	@echo "make demo    sites train, their files are fused, a picture shows the result (installs the library alone)"
 	@echo "make test    the tests, without the slow ones"
 	@echo "make slow    only the slow tests"
+	@echo "make alone   the slow tests with processes and deadlines of their own, on a machine that does nothing else"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
 	@echo "make walls   import-linter: an import may only go down"
@@ -49,7 +50,9 @@ test: $(DEV)
 
 slow: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not alone"
-	$(BIN)/python -m pytest -m alone tests
+
+alone: $(DEV)
+	$(BIN)/python -m pytest -m alone tests/end_to_end/test_federated.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .
