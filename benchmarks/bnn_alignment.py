@@ -25,9 +25,9 @@ from timing import interleaved, medians, write_parts
 from torch import nn
 
 import consilience as cs
-from consilience.methods.base import silent
-from consilience.methods.network_method import Alignment, NetworkEnsemble
-from consilience.methods.weight_matching import matched
+from consilience.core.progress import silent
+from consilience.networks.method import Alignment, NetworkEnsemble
+from consilience.networks.methods.weight_matching.match import matched
 
 RESULTS = Path(__file__).with_suffix(".json")
 WIDTHS, SEEDS, REPEATS, INPUTS, CLASSES = (64, 128, 256, 512, 1024), range(3), 3, 784, 10

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from consilience.io.checkpoint_header import header_bytes, read_header
-from consilience.io.provenance import library_versions
+from consilience.checkpoints.header import header_bytes, read_header
+from consilience.core.provenance import library_versions
 
 RESULTS = Path(__file__).with_suffix(".json")
 
@@ -41,7 +41,7 @@ cs.merge(sys.argv[1:3], sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else "aver
 BARE = """
 import os, sys
 import numpy as np
-from consilience.io.checkpoint_header import read_header
+from consilience.checkpoints.header import read_header
 one, two, out = sys.argv[1:4]
 files = [open(os.path.join(path, "model.safetensors"), "rb", buffering=0) for path in (one, two)]
 size = os.fstat(files[0].fileno()).st_size

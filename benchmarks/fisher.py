@@ -28,8 +28,8 @@ from timing import interleaved, medians, seconds, write_parts
 from torch import nn
 
 import consilience as cs
-from consilience.methods.masked import MaskedObjective
-from consilience.methods.masked_descent import descend
+from consilience.networks.methods.fisher.masked_objective import MaskedObjective
+from consilience.networks.methods.fisher.ssf_descent import descend
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS, REPEATS = range(3), 5

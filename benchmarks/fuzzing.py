@@ -25,8 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from consilience.io.budget import ALLOWANCE, allowed  # noqa: E402
-from consilience.io.provenance import library_versions  # noqa: E402
+from consilience.core.provenance import library_versions  # noqa: E402
+from consilience.files.budget import ALLOWANCE, allowed  # noqa: E402
 from tests.fuzz import heavy, mutants, reading  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")

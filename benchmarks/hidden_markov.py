@@ -21,9 +21,9 @@ from threadpoolctl import threadpool_limits
 from timing import interleaved, medians, versions, yardstick
 
 from consilience.families import NormalWishart
-from consilience.learners.hdp_hmm_starts import first_beliefs
-from consilience.learners.hdp_hmm_steps import Problem, global_step, local_step
-from consilience.models.sticky_transitions import StickyPrior
+from consilience.posteriors.hidden_markov.initialisation import first_beliefs
+from consilience.posteriors.hidden_markov.sticky_transitions import StickyPrior
+from consilience.posteriors.hidden_markov.variational_steps import Problem, global_step, local_step
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEED, REPEATS, PASSES, STAY = 0, 7, 10, 0.95

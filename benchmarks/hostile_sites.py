@@ -24,8 +24,8 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
-from consilience.io.provenance import library_versions
-from consilience.models import describe
+from consilience.core.provenance import library_versions
+from consilience.posteriors.adapters import describe
 
 RESULT = Path(__file__).with_suffix(".json")
 SITES, HOSTILE, SEEDS = 10, 2, range(5)

@@ -22,8 +22,8 @@ from timing import interleaved, medians, seconds, write_parts
 from torch import nn
 
 import consilience as cs
-from consilience.networks.proof import prove
-from consilience.networks.tracing import trace
+from consilience.networks.tracing.proof import prove
+from consilience.networks.tracing.trace import trace
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS, REPEATS = range(3), 5
@@ -112,7 +112,7 @@ def _wide() -> dict[str, Any]:
     """Return seconds of matching three layers of 2048, and of the products and assignments alone."""
     models, symmetry = pair((784, 2048, 2048, 2048, 10), True, 0)
     visits: list[np.ndarray] = []
-    import consilience.methods.slots as slots
+    import consilience.networks.methods.weight_matching.state as slots
 
     assign = slots.assign_block
 
@@ -148,7 +148,7 @@ def run_models() -> dict[str, Any]:
 def run_tracing() -> dict[str, Any]:
     """Return seconds of tracing and proving ResNet18, in a process that has imported everything."""
     sys.path.append(str(Path(__file__).resolve().parents[1]))
-    from tests.network_zoo import ResNet
+    from tests.networks.zoo import ResNet
 
     network, example = ResNet((64, 128, 256, 512), 2), torch.randn(2, 3, 32, 32)
     trace(nn.Sequential(nn.Linear(2, 2)), torch.zeros(1, 2))
@@ -161,7 +161,7 @@ def run_tracing() -> dict[str, Any]:
 MEMORY = """
 import sys, torch
 sys.path.append({root!r})
-from tests.network_zoo import ResNet
+from tests.networks.zoo import ResNet
 import consilience as cs
 from consilience.networks.tracing import trace
 models = [ResNet((64, 128, 256, 512), 2) for _ in range({count})]

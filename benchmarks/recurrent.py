@@ -26,10 +26,10 @@ from torch import nn
 
 import consilience as cs
 from consilience.matching import gromov, gromov_descent
-from consilience.methods.gromov_wasserstein import GromovFusion
-from consilience.methods.network_method import NetworkEnsemble
-from consilience.models.torch_network import arrays_of_module
+from consilience.networks.method import NetworkEnsemble
+from consilience.networks.methods.gromov_wasserstein.method import GromovFusion
 from consilience.networks.network import Network
+from consilience.networks.torch_modules import arrays_of_module
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS, REPEATS, HIDDEN, INPUTS, CLASSES = range(3), 5, 256, 50, 10

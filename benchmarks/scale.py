@@ -16,9 +16,9 @@ from scipy.sparse import csr_array
 from timing import interleaved, medians, seconds
 
 import consilience as cs
-from consilience.families.ensemble import Ensemble
 from consilience.matching.group_sparse import descend_binary
-from consilience.methods.kl_problem import Problem
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.methods.kl.problem import Problem
 
 PER_SITE, SEED = 5, 0
 PRICE = 0.1  # in spreads, where components have a price

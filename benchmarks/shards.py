@@ -30,12 +30,12 @@ from timing import write_parts
 
 import consilience as cs
 from consilience.engines import Dask, Local
-from consilience.families.block import Block, Kind
-from consilience.io.packed import Packed
-from consilience.io.shard_file import write_shard
-from consilience.io.shards import load_shard, open_shards
-from consilience.methods.sharded import Work, prepare
-from consilience.methods.sharded_pass import Centres, add_passes, assign_and_sum
+from consilience.posteriors.columns import Block, Kind
+from consilience.posteriors.sharded.file import write_shard
+from consilience.posteriors.sharded.packed_sites import Packed
+from consilience.posteriors.sharded.passes import Work, prepare
+from consilience.posteriors.sharded.shard_pass import Centres, add_passes, assign_and_sum
+from consilience.posteriors.sharded.shards import load_shard, open_shards
 
 SITES, PER_SITE, DIM, GROUPS, FILES, SEED = 100_000, 5, 100, 50, 4, 0
 NOISE = 0.3  # of copies around their component, whose own spread is 1

@@ -11,10 +11,10 @@ import numpy as np
 from timing import interleaved, medians, seconds, yardstick
 
 import consilience as cs
-from consilience.families.ensemble import Ensemble
-from consilience.methods.kl_descent import fit_binary
-from consilience.methods.kl_problem import Fit, Problem
-from consilience.methods.kl_relaxed import fit_relaxed
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.methods.kl.descent import fit_binary
+from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.relaxed import fit_relaxed
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments/kl_fusion"))
 from simulate import Setting, load, settings_of

@@ -17,7 +17,7 @@ import numpy as np
 import scs
 
 import consilience as cs
-from consilience.io.provenance import library_versions
+from consilience.core.provenance import library_versions
 
 YARDSTICK_SIZE = 1000
 

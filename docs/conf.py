@@ -7,7 +7,14 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from consilience import evaluation, families, methods
+from consilience import families
+from consilience.api import evaluate
+from consilience.bayesian import predictive, predictive_scores
+from consilience.core import paired
+from consilience.networks import evaluation as network_evaluation
+from consilience.posteriors import evaluation, methods
+
+EVALUATION = (evaluate, evaluation, paired, network_evaluation, predictive, predictive_scores)
 
 project = "consilience"
 author = "The consilience authors"
@@ -46,7 +53,7 @@ html_title = f"consilience {release}"
 def document_once(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
     """Leave to their sections what families, methods and evaluation give, though `import consilience` gives it too."""
     if what == "module" and app.env.temp_data.get("autodoc:module") == "consilience":
-        elsewhere = [*vars(families).values(), *vars(methods).values(), *vars(evaluation).values()]
+        elsewhere = [value for module in (families, methods, *EVALUATION) for value in vars(module).values()]
         if any(obj is other for other in elsewhere):
             return True
     return None

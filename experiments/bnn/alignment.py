@@ -24,8 +24,8 @@ from kl_fusion.record import as_text, remembered, versions
 from training import say
 
 import consilience as cs
-from consilience.landscape.posterior_paths import POSTERIOR_PATHS, STEPS, posterior_between
-from consilience.networks.gaussian import Metric, divergences
+from consilience.bayesian.gaussian_arrays import Metric, divergences
+from consilience.bayesian.posterior_paths import POSTERIOR_PATHS, STEPS, posterior_between
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE = versions()["library_source"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import consilience as cs
-from consilience.io.provenance import library_versions
+from consilience.core.provenance import library_versions
 
 FLAT = re.compile(r"\[[^\[\]{}]*\]|\{[^\[\]{}]*\}")
 

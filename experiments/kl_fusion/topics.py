@@ -26,8 +26,8 @@ from simulate import CACHE
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
-from consilience.evaluation.paired import paired_difference
-from consilience.models.topic_evaluation import HELD_OUT_SHARE, complete_documents, split_tokens
+from consilience.core.paired import paired_difference
+from consilience.posteriors.topics.document_completion import HELD_OUT_SHARE, complete_documents, split_tokens
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from baselines import topic_model

@@ -35,8 +35,8 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
-from consilience.evaluation.paired import paired_difference
-from consilience.learners import GaussianTopics
+from consilience.core.paired import paired_difference
+from consilience.posteriors.topics.learner import GaussianTopics
 
 sys.path.append(str(Path(__file__).parents[1] / "kl_fusion"))
 from record import as_text, remembered, versions

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 import consilience as cs
-from consilience.learners import StickyHDPHMM
-from consilience.models.hidden_markov import HiddenMarkovModel
+from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
+from consilience.posteriors.hidden_markov.model import HiddenMarkovModel
 
 DATA = Path(os.environ.get("CONSILIENCE_DATA", Path(__file__).parents[3] / "shared/data")) / "mocap6.npz"
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", Path(__file__).parents[1] / ".cache"))

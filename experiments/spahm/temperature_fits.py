@@ -15,9 +15,9 @@ import numpy as np
 from temperature_data import SCALE, SHIFT, Split, Temperatures
 
 import consilience as cs
-from consilience.learners import TitsiasGP
-from consilience.models.kernels import make_kernel
-from consilience.models.sparse_gp import SparseGP
+from consilience.posteriors.sparse_gp.kernels import make_kernel
+from consilience.posteriors.sparse_gp.learner import TitsiasGP
+from consilience.posteriors.sparse_gp.model import SparseGP
 
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", Path(__file__).parents[1] / ".cache"))
 FITS = CACHE / "spahm/temperatures"

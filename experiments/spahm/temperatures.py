@@ -22,10 +22,10 @@ from temperature_fits import FITS, MANY_POINTS, MASS, POINTS, Trial, parameters_
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
-from consilience.evaluation.paired import paired_difference
-from consilience.families.ensemble import Ensemble
-from consilience.learners import TitsiasGP
-from consilience.models.sparse_gp import SparseGP
+from consilience.core.paired import paired_difference
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.sparse_gp.learner import TitsiasGP
+from consilience.posteriors.sparse_gp.model import SparseGP
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from kl_fusion.record import as_text, remembered, versions

@@ -23,8 +23,10 @@ from torch import nn
 from training import CACHE, load_trained, place_of
 
 import consilience as cs
-from consilience.landscape import Barrier, Classification, Plane, reestimate_batch_norm
-from consilience.landscape.evaluation import Evaluate
+from consilience.networks.landscape.barrier import Barrier
+from consilience.networks.landscape.evaluation import Classification, Evaluate
+from consilience.networks.landscape.plane import Plane
+from consilience.networks.repair.channel_statistics import reestimate_batch_norm
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from kl_fusion.record import as_text, remembered, versions

@@ -11,7 +11,8 @@ from connectivity import KINDS, METHODS, curve_file
 from matplotlib import pyplot as plt
 from training import CACHE
 
-from consilience.landscape import Barrier, Plane
+from consilience.networks.landscape.barrier import Barrier
+from consilience.networks.landscape.plane import Plane
 
 HERE = Path(__file__).parent
 TITLES = {"mlp_net": "MLPNet", "mlp_512": "MLP, 3 × 512", "vgg11": "VGG11, ¼ width", "resnet20": "ResNet20, ½ width"}

@@ -2,65 +2,72 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
-from consilience import engines, families, federated, learners
-from consilience.api import (
-    Merge,
-    barrier,
-    check,
-    fisher,
-    fuse,
-    load,
-    merge,
-    pack,
-    permute,
-    plane,
-    predictive_barrier,
-    repair,
-    save,
-    shards,
-    symmetry,
-)
+from consilience import engines, families, federated, learners, renamed_modules
+from consilience.api.evaluate import evaluate
+from consilience.api.files import load, save
+from consilience.api.fuse import check, fuse
+from consilience.bayesian.api import predictive_barrier
+from consilience.bayesian.fusion import BayesianFusion
+from consilience.bayesian.methods.kl import KLNetworkFusion
+from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
+from consilience.bayesian.network import BayesianNetwork
+from consilience.bayesian.predictive import predictive_scores
+from consilience.bayesian.predictive_scores import PredictiveScores
+from consilience.bayesian.readers.table import as_bayesian_network, written_like
+from consilience.checkpoints.merge import Merge, merge
+from consilience.checkpoints.methods.slerp import SLERP
+from consilience.checkpoints.methods.task_vectors import DARE, TIES, TaskArithmetic
+from consilience.core.fusion import Fusion
+from consilience.core.status import Status
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, UnsupportedError
-from consilience.evaluation import Evaluation, PredictiveScores, evaluate, predictive_scores
-from consilience.families.posterior import Attached, Features, Posterior
-from consilience.io.shards import Shards
 from consilience.matching import Matching
-from consilience.methods import (
-    AMPS,
-    SPAHM,
-    Average,
-    Concatenate,
-    Consensus,
-    DirichletProcess,
-    FedMA,
-    FisherMerging,
-    GromovFusion,
-    KLFusion,
-    KLNetworkFusion,
-    KMeans,
-    NetworkAverage,
-    OTFusion,
-    PosteriorAlignment,
-    PredictionEnsemble,
-    ReBasin,
-    SelfSupervisedFisher,
-    Status,
-    WassersteinFusion,
-)
-from consilience.methods.spherical import SLERP
-from consilience.methods.task_vectors import DARE, TIES, TaskArithmetic
-from consilience.models import describe, rebuild
-from consilience.models.bayesian_adapters import as_bayesian_network, written_like
-from consilience.models.bayesian_network import BayesianNetwork
-from consilience.models.gathered import UnprovedSymmetryWarning
-from consilience.networks.information import FisherInformation
+from consilience.networks.api import barrier, permute, plane, symmetry
+from consilience.networks.fisher.api import fisher
+from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.fusion import NetworkFusion
+from consilience.networks.methods.baselines import NetworkAverage
+from consilience.networks.methods.consensus import Consensus
+from consilience.networks.methods.fedma import FedMA
+from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.methods.fisher.self_supervised import SelfSupervisedFisher
+from consilience.networks.methods.gromov_wasserstein.method import GromovFusion
+from consilience.networks.methods.optimal_transport import OTFusion
+from consilience.networks.methods.rebasin import ReBasin
+from consilience.networks.methods.wasserstein import WassersteinFusion
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Symmetry
-from consilience.result import BayesianFusion, Fusion, NetworkFusion, PosteriorFusion
+from consilience.networks.repair_fusion import repair
+from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.posteriors.adapters import describe, rebuild
+from consilience.posteriors.evaluation import Evaluation
+from consilience.posteriors.fusion import PosteriorFusion
+from consilience.posteriors.methods.amps import AMPS
+from consilience.posteriors.methods.average import Average
+from consilience.posteriors.methods.concatenate import Concatenate
+from consilience.posteriors.methods.dirichlet_process.method import DirichletProcess
+from consilience.posteriors.methods.ensemble import PredictionEnsemble
+from consilience.posteriors.methods.kl.method import KLFusion
+from consilience.posteriors.methods.kmeans import KMeans
+from consilience.posteriors.methods.spahm.method import SPAHM
+from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.sharded.api import pack, shards
+from consilience.posteriors.sharded.shards import Shards
 
 __version__ = version("consilience")
+
+renamed_modules.install()
+
+
+def __getattr__(name: str) -> Any:
+    """Import a module of an old name where it is used as an attribute, such as ``consilience.evaluation``."""
+    if f"{__name__}.{name}" in renamed_modules.RENAMED:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AMPS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +12,8 @@ from consilience.errors import InputError, OptionError
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
+AnyArray = Any
+"""An array of any library that follows the array API: NumPy, torch on a CPU, torch on a GPU."""
 
 
 def as_rows(name: str, values: ArrayLike, columns: int | None = None) -> Array:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import consilience as cs
-from consilience.evaluation.bayesian import SAMPLES
-from consilience.methods import BAYESIAN_METHODS
+from consilience.bayesian.evaluate import SAMPLES
+from consilience.bayesian.methods import BAYESIAN_METHODS
 from tests.cli.some_nets import MODULE, SITES, TRACED
 from tests.end_to_end.pages import Page, readable, safe
 

@@ -9,8 +9,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import consilience as cs
-from consilience.models.bayesian_files import write_bayesian_network
-from consilience.models.bayesian_network import BayesianNetwork
+from consilience.bayesian.files import write_bayesian_network
+from consilience.bayesian.network import BayesianNetwork
 from tests.cli.some_nets import SITES
 
 FILE = "bnn.safetensors"

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.methods import BAYESIAN_METHODS, METHODS, NETWORK_METHODS
-from consilience.methods.tensor_methods import TENSOR_METHODS
+from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.networks.methods import NETWORK_METHODS
+from consilience.posteriors.methods import METHODS
 from tests.cli.bad_files import content, forged, site
 from tests.cli.running import on_terminal
 

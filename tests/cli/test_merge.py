@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import consilience as cs
-from tests.some_checkpoints import read, same_bits, tensors, write
+from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sklearn.mixture import GaussianMixture
 from torch import nn
 
 import consilience as cs
-from consilience.io.network_file import write_symmetry
+from consilience.networks.files import write_symmetry
 from tests.cli.some_nets import MODULE, SITES, TRACED
 
 FUSED = "fused.safetensors"
@@ -115,7 +115,7 @@ def test_a_wrong_symmetry_is_found_out_where_it_can_be_proved(folder, nets, comm
 
 
 def cs_segment(length):
-    from consilience.networks.axes import Segment
+    from consilience.networks.symmetry.axes import Segment
 
     return Segment(None, inner=length)
 

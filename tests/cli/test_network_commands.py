@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import consilience as cs
-from consilience.io.network_file import read_network, read_symmetry
-from consilience.landscape import Barrier, Classification
+from consilience.networks.files import read_network, read_symmetry
+from consilience.networks.landscape.barrier import Barrier
+from consilience.networks.landscape.evaluation import Classification
 from tests.cli.running import run
 from tests.cli.some_nets import MODULE, SITES, TRACED
 from tests.tolerances import SINGLE_PRECISION

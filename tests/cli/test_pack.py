@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Finished
-from tests.shard_sites import planted_sites, written
+from tests.posteriors.shard_sites import planted_sites, written
 
 Command = Callable[..., Finished]
 

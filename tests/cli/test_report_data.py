@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.models.kernels import RBF
-from consilience.models.sparse_gp import SparseGP
+from consilience.posteriors.sparse_gp.kernels import RBF
+from consilience.posteriors.sparse_gp.model import SparseGP
 from tests.cli.bad_files import content, site
-from tests.hmmlearn_sites import MEANS, by_hand
+from tests.posteriors.hmmlearn_sites import MEANS, by_hand
 
 PAGE = "report.html"
 SITES = ("one.safetensors", "two.safetensors")

@@ -9,8 +9,8 @@ from numpy.testing import assert_array_equal
 
 import consilience as cs
 from consilience.cli.commands import cli
-from consilience.models.vocabulary import over
-from tests.contracts.test_vocabulary import GENSIM, PRIOR, SKLEARN, WORDS, shuffled, site, some
+from consilience.posteriors.vocabulary import over
+from tests.posteriors.test_vocabulary import GENSIM, PRIOR, SKLEARN, WORDS, shuffled, site, some
 
 # -- Files, the command and the report
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from tests.shard_sites import planted_sites, written
+from tests.posteriors.shard_sites import planted_sites, written
 
 pytestmark = [
     pytest.mark.slow,

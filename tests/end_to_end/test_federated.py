@@ -16,7 +16,7 @@ import pytest
 import consilience as cs
 from consilience.errors import InputError, OptionError
 from tests.end_to_end.pki import write_certificates, write_key
-from tests.rounds import digest, write_sites
+from tests.federated.rounds import digest, write_sites
 
 COMMAND = [sys.executable, "-m", "consilience"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -219,9 +219,9 @@ def test_a_server_that_was_killed_goes_on_with_sites_that_wait(room):
             os.kill(server.pid, signal.SIGKILL)
             server.wait()
         ends = time.monotonic() + 60
-        while children_of("consilience.federated.flower_link", str(room)) and time.monotonic() < ends:
+        while children_of("consilience.federated.flower.link", str(room)) and time.monotonic() < ends:
             time.sleep(0.1)
-        assert children_of("consilience.federated.flower_link", str(room)) == []
+        assert children_of("consilience.federated.flower.link", str(room)) == []
         assert ada.poll() is None
         with running(*serve, cwd=room) as server, send("bell") as bell:
             out, err = server.communicate(timeout=300)
@@ -244,7 +244,7 @@ def test_a_port_that_is_taken_is_said_so(room):
             cs.federated.serve_flower(
                 f"127.0.0.1:{taken.getsockname()[1]}", room / "out", site_keys=room / "keys", certificates=room
             )
-    assert children_of("consilience.federated.flower_link", str(room)) == []
+    assert children_of("consilience.federated.flower.link", str(room)) == []
 
 
 @pytest.mark.slow

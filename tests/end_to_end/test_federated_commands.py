@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from consilience.cli.commands import cli
 from consilience.errors import InputError, OptionError
 from consilience.federated import RoundError
-from tests.rounds import write_sites
+from tests.federated.rounds import write_sites
 
 SITES = ["--sites", "a,b,c", "--deadline", "0.4", "--poll", "0.05", "--method", "kmeans"]
 

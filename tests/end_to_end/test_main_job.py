@@ -19,8 +19,8 @@ from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
 from consilience.cli.demo import CLASSES_OF_SITES, DIM, HELD_OUT, LOCAL_COMPONENTS, _digits, _split
-from consilience.io.posterior_file import read_posterior
-from consilience.io.provenance import library_versions
+from consilience.core.provenance import library_versions
+from consilience.posteriors.files import read_posterior
 from tests.tolerances import ROUNDING
 
 SITES = [f"demo/seed-0/site-{number}.safetensors" for number in range(1, 6)]

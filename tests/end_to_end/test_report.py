@@ -11,7 +11,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 
 import consilience as cs
 from tests.end_to_end.pages import enriched, mixtures, readable, report, safe, telling
-from tests.families_zoo import ZOO
+from tests.families.zoo import ZOO
 
 SECTIONS = ["in", "out", "who", "components", "certain", "found", "made"]
 

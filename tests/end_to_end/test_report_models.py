@@ -8,15 +8,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
-from consilience.learners import GaussianTopics
-from consilience.methods import METHODS
-from consilience.models.kernels import RBF
-from consilience.models.sparse_gp import SparseGP
-from consilience.report.process import process_of
-from tests.contracts.test_vocabulary import GENSIM, SKLEARN, WORDS
-from tests.contracts.test_vocabulary import site as topics
+from consilience.posteriors.methods import METHODS
+from consilience.posteriors.report.gaussian_processes import process_of
+from consilience.posteriors.sparse_gp.kernels import RBF
+from consilience.posteriors.sparse_gp.model import SparseGP
+from consilience.posteriors.topics.learner import GaussianTopics
 from tests.end_to_end.pages import mixtures, readable, report, safe
-from tests.hmmlearn_sites import fitted
+from tests.posteriors.hmmlearn_sites import fitted
+from tests.posteriors.test_vocabulary import GENSIM, SKLEARN, WORDS
+from tests.posteriors.test_vocabulary import site as topics
 from tests.tolerances import ROUNDING
 
 # -- Sparse Gaussian processes.

@@ -12,19 +12,20 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
-from consilience import landscape
+from consilience.drawing import html as html_module
+from consilience.drawing.cells import SHADES, UNKNOWN, cells, shaded
 from consilience.errors import FileFormatError, InputError
-from consilience.io.network_file import write_network
-from consilience.landscape import Barrier, Marker, Plane
 from consilience.matching.result import Matching
+from consilience.networks import landscape
+from consilience.networks.files import write_network
+from consilience.networks.landscape.barrier import Barrier
+from consilience.networks.landscape.plane import Marker, Plane
 from consilience.networks.network import Network
-from consilience.report import network_page
-from consilience.report.network_cells import SHADES, UNKNOWN, cells, shaded
-from consilience.report.network_couplings import MAPS_AT_MOST, couplings_of
-from consilience.report.network_files import network_content_of_files
-from consilience.report.network_page import render_network, write_network_content
-from consilience.report.network_planes import levels_of, plane_map
-from consilience.report.networks import network_content_of
+from consilience.networks.report.couplings import MAPS_AT_MOST, couplings_of
+from consilience.networks.report.files import network_content_of_files
+from consilience.networks.report.page import render_network, write_network_content
+from consilience.networks.report.planes import levels_of, plane_map
+from consilience.networks.report.write import network_content_of
 from tests.end_to_end.pages import Page, readable, report, safe
 from tests.end_to_end.test_report_page import CHROMIUM, browse, contrast
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
@@ -423,7 +424,7 @@ def test_a_browser_shows_every_figure_and_the_page_never_scrolls_sideways(fusion
 
 
 def test_colours_of_the_scale_are_defined_for_light_and_dark_and_rise_in_contrast_with_the_page():
-    folder = Path(network_page.__file__).parent / "templates"
+    folder = Path(html_module.__file__).parent / "templates"
     palettes = re.findall(r":root \{(.*?)\}", (folder / "network.css").read_text(), re.DOTALL)
     for palette, paper in zip(palettes, ("#fdfdfb", "#14171b"), strict=True):
         colours = re.findall(r"--(h\d): (#\w{6})", palette)

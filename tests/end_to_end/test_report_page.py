@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.report import page as page_module
+from consilience.drawing import html as html_module
 from tests.end_to_end.pages import enriched, report, safe
 
-STYLE = Path(page_module.__file__).parent / "templates" / "report.css"
+STYLE = Path(html_module.__file__).parent / "templates" / "report.css"
 
 
 def test_hostile_names_stay_names(path):

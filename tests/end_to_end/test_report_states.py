@@ -10,11 +10,11 @@ from numpy.testing import assert_allclose
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, rand_score
 
 import consilience as cs
-from consilience.learners import StickyHDPHMM
-from consilience.models.illustration import illustrate
-from consilience.report.chain import chain_of, runs
+from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
+from consilience.posteriors.report.hidden_markov import chain_of, runs
+from consilience.posteriors.report.illustration import illustrate
 from tests.end_to_end.pages import mixtures, readable, report, safe
-from tests.hmmlearn_sites import MEANS, TRANSITIONS, by_hand, chain
+from tests.posteriors.hmmlearn_sites import MEANS, TRANSITIONS, by_hand, chain
 from tests.tolerances import ROUNDING
 
 NAMES = np.array(["rest", "walking", "stairs", "running"])

@@ -2,7 +2,7 @@
 
 import json
 
-from consilience.io.budget import _DOCUMENT, _HEADER, _HEADER_COPIES, ALLOWANCE, TIMES
+from consilience.files.budget import _DOCUMENT, _HEADER, _HEADER_COPIES, ALLOWANCE, TIMES
 from tests.fuzz.mutants import KEY, assembled
 
 _POSTERIOR = {"format": "consilience-posterior", "format_version": 1, "library_version": "1", "source": {}}

@@ -7,11 +7,11 @@ import warnings
 import torch  # noqa: F401  (which readers import for types that only it has: once, and not on account of a file)
 
 import consilience as cs
-from consilience.cli.inspection import _found
+from consilience.cli.inspect import _found
 from consilience.errors import ConsilienceError
-from consilience.io.budget import allowed
-from consilience.io.limits import Limits, beyond
-from consilience.io.network_file import read_symmetry
+from consilience.files.budget import allowed
+from consilience.files.limits import Limits, beyond
+from consilience.networks.files import read_symmetry
 
 SECONDS = 5.0
 

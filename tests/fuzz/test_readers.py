@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
-from consilience.io.posterior_file import read_posterior, write_posterior
+from consilience.posteriors.files import read_posterior, write_posterior
 from tests.fuzz import heavy, mutants, reading
 
 VALUES = st.recursive(

@@ -28,7 +28,7 @@ from recipes import RECIPES
 from recurrent.cells import KINDS, PUBLISHED_KINDS
 from training import CACHE, load_trained, scores
 
-from consilience.landscape import Plane
+from consilience.networks.landscape.plane import Plane
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from kl_fusion.record import as_text, remembered, versions

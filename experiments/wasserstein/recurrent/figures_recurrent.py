@@ -14,7 +14,7 @@ from figures import draw_barriers, draw_plane
 from recurrent.cells import DATA, KINDS, PUBLISHED_KINDS, title_of
 from recurrent.connectivity_recurrent import METHODS, plane_file
 
-from consilience.landscape import Plane
+from consilience.networks.landscape.plane import Plane
 
 HERE = Path(__file__).parent
 ACROSS = len(DATA)

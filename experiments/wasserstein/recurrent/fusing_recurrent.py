@@ -27,7 +27,7 @@ from recurrent.cells import KINDS
 from training import load_trained
 
 import consilience as cs
-import consilience.landscape  # now, so that one state of the library's source does everything
+import consilience.networks.landscape
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from kl_fusion.record import as_text, versions

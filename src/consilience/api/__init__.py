@@ -1,12 +1,13 @@
 """The public functions: what ``import consilience`` gives."""
 
 from consilience.api.files import load, save
-from consilience.api.fusing import check, fuse
-from consilience.api.information import fisher
-from consilience.api.landscape import barrier, plane, predictive_barrier, repair
-from consilience.api.merging import Merge, merge
-from consilience.api.packing import pack, shards
-from consilience.api.symmetries import permute, symmetry
+from consilience.api.fuse import check, fuse
+from consilience.bayesian.api import predictive_barrier
+from consilience.checkpoints.merge import Merge, merge
+from consilience.networks.api import barrier, permute, plane, symmetry
+from consilience.networks.fisher.api import fisher
+from consilience.networks.repair_fusion import repair
+from consilience.posteriors.sharded.api import pack, shards
 
 __all__ = [
     "Merge",

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from consilience.bayesian.files import read_bayesian_network, write_bayesian_network
+from consilience.bayesian.network import BayesianNetwork
 from consilience.errors import InputError
-from consilience.families.posterior import Features, Posterior
-from consilience.io.fisher_file import read_fisher, write_fisher
-from consilience.io.network_file import file_kind, read_network, write_network
-from consilience.io.posterior_file import read_posterior, write_posterior
-from consilience.models import describe
-from consilience.models.bayesian_files import read_bayesian_network, write_bayesian_network
-from consilience.models.bayesian_network import BayesianNetwork
-from consilience.models.network_given import is_network
-from consilience.models.torch_network import arrays_of_module
-from consilience.networks.information import FisherInformation
+from consilience.networks.files import file_kind, read_network, write_network
+from consilience.networks.fisher.files import read_fisher, write_fisher
+from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.inputs import is_network
 from consilience.networks.network import Network
-from consilience.networks.symmetry import Symmetry
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import arrays_of_module
+from consilience.posteriors.adapters import describe
+from consilience.posteriors.files import read_posterior, write_posterior
+from consilience.posteriors.posterior import Features, Posterior
 
 
 def save(

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array
-from consilience.matching.nested import assign_nested
-from consilience.methods.slots import STATISTICS
-from consilience.networks.axes import Place
-from consilience.networks.rows import unit_rows
-from consilience.networks.symmetry import Symmetry
-from consilience.networks.transport import Injection, dense, move_axis
+from consilience.matching.nested_assignment import assign_nested
+from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.symmetry.axes import Place
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.transport import Injection, dense, move_axis
+from consilience.networks.symmetry.unit_rows import unit_rows
 
 ReadArray = Callable[[int, str], NDArray[np.float32]]
 """Gives an array of a model by the model's number and the array's name."""

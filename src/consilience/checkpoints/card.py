@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from consilience.checkpoints.sources import Ingredients
-from consilience.io.checkpoint_folder import Checkpoint
-from consilience.io.provenance import library_versions
+from consilience.checkpoints.folder import Checkpoint
+from consilience.checkpoints.inputs import Ingredients
+from consilience.core.provenance import library_versions
 
 FORMAT = "consilience-merge"
 

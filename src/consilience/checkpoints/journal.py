@@ -20,10 +20,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError
-from consilience.io.atomic import write_bytes
-from consilience.io.provenance import file_digest
-from consilience.io.safetensors_file import parse_document
+from consilience.files.atomic import write_bytes
+from consilience.files.document import parse_document
 
 JOURNAL = "journal.json"
 LOCK = "lock"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.card import config_text, short_name
+from consilience.checkpoints.folder import INDEX, companions
 from consilience.checkpoints.journal import PROVENANCE, Workplace
+from consilience.checkpoints.numbers import FLOATS
 from consilience.checkpoints.request import SINGLE, Prepared
 from consilience.errors import InputError, OptionError
-from consilience.io.atomic import write_bytes
-from consilience.io.checkpoint_folder import INDEX, companions
-from consilience.io.checkpoint_numbers import FLOATS
+from consilience.files.atomic import write_bytes
 
 
 def copy_companions(prepared: Prepared, work: Workplace) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from consilience.checkpoints.sources import Ingredients
-from consilience.io.checkpoint_header import Stored, header_bytes
-from consilience.io.checkpoint_numbers import FLOATS
-from consilience.methods.tensor_average import TensorAverage
-from consilience.methods.tensor_method import TensorMethod
+from consilience.checkpoints.header import Stored, header_bytes
+from consilience.checkpoints.inputs import Ingredients
+from consilience.checkpoints.methods.average import TensorAverage
+from consilience.checkpoints.methods.base import TensorMethod
+from consilience.checkpoints.numbers import FLOATS
 
 
 @dataclass(frozen=True)

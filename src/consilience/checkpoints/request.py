@@ -9,18 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from consilience.checkpoints.fishers import open_fisher
-from consilience.checkpoints.pieces import memory_bound
+from consilience.checkpoints.buffers import memory_bound
+from consilience.checkpoints.fisher_files import open_fisher
+from consilience.checkpoints.folder import open_checkpoint
+from consilience.checkpoints.inputs import Ingredients
+from consilience.checkpoints.methods.average import TensorFisher
+from consilience.checkpoints.methods.base import TensorMethod
+from consilience.checkpoints.numbers import FLOATS
 from consilience.checkpoints.plan import Plan, Treatment, planned_tasks, sharded
-from consilience.checkpoints.sources import Ingredients
-from consilience.checkpoints.treatments import treatments
+from consilience.checkpoints.recipe import Rule
+from consilience.checkpoints.tensor_rules import treatments
 from consilience.errors import InputError
-from consilience.io.checkpoint_folder import open_checkpoint
-from consilience.io.checkpoint_numbers import FLOATS
-from consilience.io.checkpoint_recipe import Rule
-from consilience.methods.tensor_average import TensorFisher
-from consilience.methods.tensor_method import TensorMethod
-from consilience.networks.symmetry import Symmetry
+from consilience.networks.symmetry.symmetry import Symmetry
 
 SINGLE = ".safetensors"
 """How the output's name ends where a single file is wanted."""

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from consilience.checkpoints.pieces import (
+from consilience.checkpoints.buffers import (
     BUFFERS,
     PIECE,
     SLOTS,
@@ -32,11 +32,11 @@ from consilience.checkpoints.pieces import (
     of_length,
     piece_length,
 )
+from consilience.checkpoints.methods.base import BLOCK, Block, Facts, Floats, Setting
+from consilience.checkpoints.numbers import FLOATS
 from consilience.checkpoints.plan import Shard, Task
-from consilience.checkpoints.reading import Bytes, Tail
+from consilience.checkpoints.tensor_reader import Bytes, Tail
 from consilience.errors import InputError
-from consilience.io.checkpoint_numbers import FLOATS
-from consilience.methods.tensor_method import BLOCK, Block, Facts, Floats, Setting
 
 _FLUSH = 256 * 2**20
 """After so many bytes the system is asked to bring them to the disk, so that the end need not wait for all."""

@@ -13,8 +13,8 @@ from typing import NoReturn
 import click
 
 from consilience.cli.commands import cli
+from consilience.drawing.words import printable
 from consilience.errors import InputError, OptionError, UnsupportedError
-from consilience.report.words import printable
 
 
 def main() -> NoReturn:

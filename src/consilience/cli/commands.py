@@ -8,18 +8,22 @@ from typing import Any
 
 import click
 
-from consilience.cli.evaluation import evaluate
-from consilience.cli.fusing import check, fuse
-from consilience.cli.information import fisher
-from consilience.cli.inspection import inspect
-from consilience.cli.merging import merge
+from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.checkpoints.methods.base import TensorMethod
+from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.cli.evaluate import evaluate
+from consilience.cli.fisher import fisher
+from consilience.cli.fuse import check, fuse
+from consilience.cli.inspect import inspect
+from consilience.cli.merge import merge
 from consilience.cli.networks import barrier, symmetry
-from consilience.cli.packing import pack
+from consilience.cli.pack import pack
 from consilience.cli.report import report
-from consilience.cli.serving import send, serve
-from consilience.methods import BAYESIAN_METHODS, METHODS, NETWORK_METHODS, Method, NetworkMethod
-from consilience.methods.tensor_method import TensorMethod
-from consilience.methods.tensor_methods import TENSOR_METHODS
+from consilience.cli.serve import send, serve
+from consilience.networks.method import NetworkMethod
+from consilience.networks.methods import NETWORK_METHODS
+from consilience.posteriors.method import Method
+from consilience.posteriors.methods import METHODS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

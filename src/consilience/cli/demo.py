@@ -19,14 +19,14 @@ import numpy as np
 
 from consilience import api
 from consilience.checks import Array, Labels
+from consilience.core.fusion import Fusion
+from consilience.core.provenance import library_versions
+from consilience.drawing.figures import comparison_figure, save_figure
 from consilience.errors import InputError
-from consilience.families.posterior import Features
-from consilience.io.atomic import write_bytes
-from consilience.io.posterior_file import read_posterior
-from consilience.io.provenance import library_versions
-from consilience.models import rebuild
-from consilience.report.figures import comparison_figure, save_figure
-from consilience.result import Fusion
+from consilience.files.atomic import write_bytes
+from consilience.posteriors.adapters import rebuild
+from consilience.posteriors.files import read_posterior
+from consilience.posteriors.posterior import Features
 
 CLASSES_OF_SITES: Final = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 6, 7), (6, 7, 8, 9), (8, 9, 0, 1))
 DIM: Final = 10

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from consilience.api.sharding import are_shards
+from consilience.bayesian.file_format import read_bayesian_summary
+from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.core.recipe import Recipe
 from consilience.errors import InputError, OptionError
-from consilience.io.bayesian_file import read_bayesian_summary
-from consilience.io.network_file import file_kind, read_network_summary
-from consilience.io.recipe import Recipe
-from consilience.methods import BAYESIAN_METHODS, needs_no_symmetry
+from consilience.networks.files import file_kind, read_network_summary
+from consilience.networks.methods import needs_no_symmetry
+from consilience.posteriors.sharded.fuse import are_shards
 
 Kind = Literal["posteriors", "shards", "networks", "bayesian"]
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.errors import OptionError
-from consilience.io.numpy_file import read_array
-from consilience.models.network_inputs import as_tensor, first_line, precision_of, refuse_unfit
-from consilience.models.torch_network import is_module
+from consilience.files.npy import read_array
+from consilience.networks.module_inputs import as_tensor, first_line, precision_of, refuse_unfit
+from consilience.networks.torch_modules import is_module
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consilience import api
-from consilience.cli.inspection import proof_of
+from consilience.bayesian.fusion import BayesianFusion
+from consilience.cli.inspect import proof_of
 from consilience.cli.options import example_option, module_option
+from consilience.drawing.words import counted, printable
 from consilience.errors import InputError
-from consilience.io.atomic import refuse_unwritable
-from consilience.io.network_file import write_symmetry
-from consilience.report.words import counted, printable
-from consilience.result import BayesianFusion, NetworkFusion
+from consilience.files.atomic import refuse_unwritable
+from consilience.networks.files import write_symmetry
+from consilience.networks.fusion import NetworkFusion
 
 if TYPE_CHECKING:
-    from consilience.landscape import Barrier
-    from consilience.networks.symmetry import Symmetry
+    from consilience.networks.landscape.barrier import Barrier
+    from consilience.networks.symmetry.symmetry import Symmetry
 
 _FEW = 8
 """Groups that have a line; more are counted."""
@@ -98,8 +99,8 @@ def barrier(
     import torch  # here with the others, since networks only need them
 
     from consilience.cli.modules import import_module
-    from consilience.evaluation.networks import labeled_inputs, module_of_file
-    from consilience.landscape import Classification
+    from consilience.networks.evaluate import labeled_inputs, module_of_file
+    from consilience.networks.landscape.evaluation import Classification
 
     if output is not None:
         refuse_unwritable(output)

@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from consilience.cli.kinds import Kind, have_symmetry, kind_of_models
+from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import OptionError
-from consilience.io.recipe import Recipe, parse_yaml, read_recipe
-from consilience.methods import needs_no_symmetry
-from consilience.models.gathered import UnprovedSymmetryWarning
+from consilience.networks.methods import needs_no_symmetry
+from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 
 Command = Callable[..., None]
 _RESERVED = {"models", "weights", "rng", "engine", "progress", "samples", "method", "module", "example", "symmetry"}
@@ -173,7 +173,7 @@ def _widths(texts: Sequence[str]) -> dict[str, int]:
 def _arguments(plan: Recipe) -> dict[str, Any]:
     """Return arguments of ``fuse`` for networks."""
     from consilience.cli.modules import import_module, make_example  # here, since networks only need them
-    from consilience.models.network_inputs import read_inputs
+    from consilience.networks.module_inputs import read_inputs
 
     found: dict[str, Any] = {"reference": plan.reference, "target_widths": plan.target_widths}
     found["symmetry"] = None if plan.symmetry is None else Path(plan.symmetry)

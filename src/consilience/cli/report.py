@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from consilience.errors import InputError, OptionError
-from consilience.io.atomic import refuse_unwritable
-from consilience.io.network_file import file_kind
+from consilience.files.atomic import refuse_unwritable
+from consilience.networks.files import file_kind
 
 
 @click.command()
@@ -57,8 +57,10 @@ def report(
     With --data it also shows what the fused model says of these; such a page stays where the data may be seen. A page
     about a network has the curves of --barrier and the maps of --plane.
     """
-    from consilience.report.files import content_of_files  # here, so that the other commands start without jinja2
-    from consilience.report.page import write_page
+    from consilience.posteriors.report.files import (
+        content_of_files,  # here, so that the other commands start without jinja2
+    )
+    from consilience.posteriors.report.page import write_page
 
     refuse_report(output, (fused, *sites))
     refuse_report(output, data, "data")
@@ -92,14 +94,15 @@ def _write_network_page(
     planes: Mapping[str, Path],
 ) -> None:
     """Write the page about a fused network, a Bayesian one or another."""
-    from consilience.report.bayesian_files import bayesian_content_of_files  # here, as above
-    from consilience.report.bayesian_page import write_bayesian_content
-    from consilience.report.network_files import network_content_of_files
-    from consilience.report.network_page import write_network_content
+    from consilience.bayesian.report.files import bayesian_content_of_files  # here, as above
+    from consilience.bayesian.report.page import write_bayesian_content
+    from consilience.networks.report.files import network_content_of_files
+    from consilience.networks.report.page import write_network_content
 
     shown: dict[str, Any] = {}
     if barriers or planes:
-        from consilience.landscape import Barrier, Plane  # here, since they need torch
+        from consilience.networks.landscape.barrier import Barrier
+        from consilience.networks.landscape.plane import Plane  # here, since they need torch
 
         shown["barriers"] = {name: Barrier.load(path) for name, path in barriers.items()}
         shown["planes"] = {name: Plane.load(path) for name, path in planes.items()}

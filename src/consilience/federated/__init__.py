@@ -1,10 +1,10 @@
 """Rounds in which sites send what they learned and a server fuses it."""
 
 from consilience.federated.contribution import Announcement, Contribution
-from consilience.federated.flower_server import serve_flower
-from consilience.federated.flower_site import send_flower
-from consilience.federated.folder_server import serve_folder
-from consilience.federated.folder_site import Sent, receive_folder, send_folder, take_part
+from consilience.federated.flower.server import serve_flower
+from consilience.federated.flower.site import send_flower
+from consilience.federated.folder.server import serve_folder
+from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.federated.round import RoundResult, run_round

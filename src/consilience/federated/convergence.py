@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from consilience.bayesian.file_format import read_bayesian
 from consilience.checks import Array
-from consilience.families.posterior import Posterior
-from consilience.io.bayesian_file import read_bayesian
-from consilience.io.network_file import file_kind, read_network
-from consilience.io.posterior_file import read_posterior
+from consilience.networks.files import file_kind, read_network
+from consilience.posteriors.files import read_posterior
+from consilience.posteriors.posterior import Posterior
 
 
 def change_between(before: Path | None, after: Path, objective: float) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from consilience.checks import is_count
 from consilience.errors import OptionError
-from consilience.io.limits import Limits
-from consilience.methods import Method, NetworkMethod
+from consilience.files.limits import Limits
+from consilience.networks.method import NetworkMethod
+from consilience.posteriors.method import Method
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}[A-Za-z0-9]|[A-Za-z0-9]")
 NAME_RULE = "letters, digits, and '.', '_', '-' between them, at most 64 in all"

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from consilience.core.provenance import library_versions
+from consilience.drawing.words import printable
 from consilience.errors import FileFormatError, InputError
 from consilience.federated.contribution import Announcement
-from consilience.io.atomic import write_bytes
-from consilience.io.provenance import library_versions
-from consilience.io.safetensors_file import check_version, parse_document
-from consilience.report.words import printable
+from consilience.files.atomic import write_bytes
+from consilience.files.document import check_version, parse_document
 
 _BESIDE = {"format", "format_version", "library_version", "status"}
 _REMEDY = "`consilience serve` writes it"

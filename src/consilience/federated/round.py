@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from consilience import api
-from consilience.api.network_fusing import ARGUMENTS
-from consilience.api.posteriors import RECOMMENDED
+from consilience.bayesian.methods import make_bayesian_method
+from consilience.core.fusion import Fusion
 from consilience.errors import InputError, OptionError
-from consilience.federated.checking import Checked, Facets, check_alone, check_files, misfits, oversized
+from consilience.federated.check import Checked, Facets, check_alone, check_files, misfits, oversized
 from consilience.federated.contribution import Announcement, Contribution, standing
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.methods import NetworkMethod, make_bayesian_method, make_method, make_network_method
-from consilience.result import Fusion
+from consilience.networks.fuse_aligned import ARGUMENTS
+from consilience.networks.method import NetworkMethod
+from consilience.networks.methods import make_network_method
+from consilience.posteriors.fuse import RECOMMENDED
+from consilience.posteriors.methods import make_method
 
 Checker = Callable[[Contribution], Checked]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from consilience.learners.bayesian_networks import GaussianBNN, HorseshoeBNN
-from consilience.learners.gaussian_topics import GaussianTopics
-from consilience.learners.hdp_hmm import StickyHDPHMM
-from consilience.learners.sparse_gp import TitsiasGP
+from consilience.bayesian.learners.mean_field import FittedBNN, GaussianBNN, HorseshoeBNN
+from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
+from consilience.posteriors.sparse_gp.learner import TitsiasGP
+from consilience.posteriors.topics.learner import GaussianTopics
 
-__all__ = ["GaussianBNN", "GaussianTopics", "HorseshoeBNN", "StickyHDPHMM", "TitsiasGP"]
+__all__ = ["FittedBNN", "GaussianBNN", "GaussianTopics", "HorseshoeBNN", "StickyHDPHMM", "TitsiasGP"]

@@ -19,8 +19,8 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.families import Family
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.openings import Openings
-from consilience.matching.places import ascend, grow
+from consilience.matching.site_by_site import ascend, grow
+from consilience.matching.site_step import Openings
 
 _NEAR = 4
 """Groups for which what a newcomer adds is exact."""

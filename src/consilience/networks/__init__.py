@@ -1,1 +1,1 @@
-"""Networks whose units may be renumbered: which arrays move together, and how they are moved."""
+"""Networks whose units may be renumbered: symmetry, methods, repair, landscape, information, files and reports."""

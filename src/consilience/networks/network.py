@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import Array, Labels
+from consilience.checks import AnyArray, Array, Labels
 from consilience.errors import InputError, OptionError
-from consilience.networks.symmetry import Symmetry
-from consilience.networks.transport import AnyArray, Injection, Transport, move, permutation
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
 
 _FEW = 5
 """Arrays that a message names; more are counted."""

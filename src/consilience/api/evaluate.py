@@ -1,0 +1,79 @@
+"""The public function ``evaluate``: a fused model against a site's own, on the site's data, at the site."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consilience.bayesian.evaluate import are_bayesian, evaluate_bayesian
+from consilience.errors import OptionError
+from consilience.networks.evaluate import are_networks, evaluate_networks
+from consilience.networks.evaluation import NetworkEvaluation
+from consilience.posteriors.evaluate import evaluate_posteriors
+from consilience.posteriors.evaluation import Evaluation
+
+
+def evaluate(
+    fused: Any, own: Any, data: Any, labels: Any = None, *, module: Any = None
+) -> Evaluation | NetworkEvaluation:
+    """Compare a fused model with a site's own on the site's data, before adopting it. Nothing leaves the site.
+
+    Both models score every observation, and the differences are paired. Mixtures: log density, nats per row. KMeans:
+    squared distance to the nearest centre. Topic models: log likelihood of a held-out tenth of every document's tokens
+    given the others, nats per token; the split is fixed. With `labels`, also the adjusted mutual information between
+    classes and components.
+
+    A fused topic model may have words that the site has not; it is asked how well it predicts words that both know. An
+    ensemble's score is that of the mean of what its models predict, so there is one where scores are log densities.
+
+    Networks that classify: accuracy, and cross-entropy in nats; the paired difference is that of the accuracy. For
+    Bayesian ones also the entropy of the predictive probabilities, means over samples of the weights, and the expected
+    calibration error; their cross-entropy is minus the log likelihood of these probabilities.
+
+    Use data that neither model was trained on: scores on a model's own training data favour that model.
+
+    Parameters
+    ----------
+    fused
+        The fused model: a Fusion, a fitted model, a Posterior, a torch module, a Network, or the path of a file.
+    own
+        The site's own model, of the same kind and with the same columns: the same choices.
+    data
+        Rows (n, D); for topic models counts (n, V) of the words of the site's own model, dense or sparse; or a table
+        with named columns; or the path of a .csv, .npy or .npz file. Named columns are matched by name when the models
+        know names; others are ignored. For networks what they take (n, ...), also as array x of a .npz.
+    labels
+        The class of every row (n,), where known; or the name of a column of `data`; or the path of a file with one
+        class a line. Networks need numbers of classes from 0, also as array y of the .npz.
+    module
+        For networks that are files: a torch module of the architecture, or a function that makes one.
+
+    Returns
+    -------
+    Evaluation or NetworkEvaluation
+
+    Raises
+    ------
+    InputError
+        When the models cannot be compared or the data do not fit them, naming what is at fault.
+    UnsupportedError
+        For models that no adapter knows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> from sklearn.cluster import KMeans
+    >>> rows = np.random.default_rng(0).normal(size=(300, 2)) + np.repeat([[0, 0], [9, 0], [0, 9]], 100, axis=0)
+    >>> own = KMeans(2, n_init=1, random_state=0).fit(rows[:200:2])
+    >>> other = KMeans(2, n_init=1, random_state=0).fit(rows[100::2])
+    >>> evaluation = evaluate(cs.fuse([own, other], n_components=3), own, rows[1::2])
+    >>> evaluation.better, evaluation.fused_usage
+    ('fused', array([50, 50, 50]))
+    """
+    if are_bayesian(fused, own):
+        return evaluate_bayesian(fused, own, data, labels, module)
+    if are_networks(fused, own, module is not None):
+        return evaluate_networks(fused, own, data, labels, module)
+    if module is not None:
+        raise OptionError("module: is for networks, and these models are none")
+    return evaluate_posteriors(fused, own, data, labels)

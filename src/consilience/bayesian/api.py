@@ -1,0 +1,53 @@
+"""The public function predictive_barrier, which needs PyTorch only when it is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from consilience.bayesian.network import BayesianNetwork
+    from consilience.bayesian.predictive_barrier import PredictiveBarrier
+
+
+def predictive_barrier(
+    bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, inputs: Any, labels: ArrayLike, **options: Any
+) -> PredictiveBarrier:
+    """Return how high the way is between two Bayesian networks: see `consilience.bayesian.predictive_barrier`.
+
+    Parameters
+    ----------
+    bnn_a, bnn_b
+        Posteriors of one architecture and width; after alignment, say ``fusion.aligned_models``.
+    inputs
+        Tensor or array (n, ...), as the module takes them.
+    labels
+        Class of each (n,), whole numbers from 0.
+    **options
+        ``path`` ("wasserstein", "natural" or "mixture"), ``points``, ``samples``, ``rng``, ``batch_size`` and
+        ``repeats``.
+
+    Raises
+    ------
+    InputError
+        For networks of different architectures or widths, and labels that are no classes.
+    OptionError
+        For a path that does not exist, or counts that are none.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from consilience import BayesianNetwork
+    >>> net = torch.nn.Linear(1, 2, bias=False)
+    >>> a, b = (
+    ...     BayesianNetwork(net, {"weight": torch.tensor([[w], [-w]])}, {"weight": torch.full((2, 1), 0.01)})
+    ...     for w in (1.0, 3.0)
+    ... )
+    >>> curve = predictive_barrier(a, b, np.array([[1.0], [-1.0]], np.float32), [0, 1], points=3, samples=64)
+    >>> curve.t.tolist(), list(curve.values), curve.height()
+    ([0.0, 0.5, 1.0], ['loss', 'error', 'expected_loss'], 0.0)
+    """
+    from consilience.bayesian.predictive_barrier import predictive_barrier as between
+
+    return between(bnn_a, bnn_b, inputs, labels, **options)

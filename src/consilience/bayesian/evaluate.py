@@ -1,0 +1,113 @@
+"""Score a fused Bayesian network and a site's own on labeled data: accuracy, log likelihood, entropy, calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.bayesian.ensemble import BayesianEnsemble
+from consilience.bayesian.files import read_bayesian_network
+from consilience.bayesian.fusion import BayesianFusion
+from consilience.bayesian.network import BayesianNetwork
+from consilience.bayesian.predictive import FLOOR, predictive_scores
+from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
+from consilience.checks import Array
+from consilience.errors import InputError, OptionError
+from consilience.networks.evaluate import LabeledInputs, as_template, labeled_inputs, module_of
+from consilience.networks.evaluation import NetworkEvaluation, compared
+from consilience.networks.files import file_kind
+from consilience.posteriors.evaluation import Score
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SAMPLES = 128
+"""Samples of the weights that predictions are means over."""
+
+
+def are_bayesian(fused: object, own: object) -> bool:
+    """Return whether one of two models is a Bayesian network."""
+    return any(_is(model) for model in (fused, own))
+
+
+def _is(model: object) -> bool:
+    if isinstance(model, str | Path):
+        try:
+            return file_kind(Path(model)) == "bayesian"
+        except InputError:  # said better by whoever reads it
+            return False
+    return isinstance(model, BayesianFusion | BayesianEnsemble) or is_bayesian(model)
+
+
+def evaluate_bayesian(fused: Any, own: Any, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+    """Compare a fused Bayesian network with a site's own; see ``evaluate`` for what it takes.
+
+    Raises
+    ------
+    InputError
+        For networks or data that do not fit.
+    OptionError
+        For networks without a module to load them into.
+    """
+    template = as_template(module)
+    both = [_given(model, role, template) for model, role in ((fused, "the fused model"), (own, "your own model"))]
+    name = str(data) if isinstance(data, str | Path) else "data"
+    rows = labeled_inputs(data, labels, _module_of(both[0]))
+    found = [_predictions(one, rows, name) for one in both]
+    logs = [np.log(np.maximum(one, FLOOR)) for one in found]
+    result = compared(logs[0], logs[1], rows.labels)
+    scores = [predictive_scores(one, rows.labels) for one in found]
+    return NetworkEvaluation(
+        scores=(
+            *result.scores,
+            Score("predictive entropy", "nats", None, scores[0].entropy, scores[1].entropy),
+            Score("calibration error", "", False, scores[0].calibration_error, scores[1].calibration_error),
+        ),
+        difference=result.difference,
+        loss_difference=result.loss_difference,
+        classes=result.classes,
+        notes=(*result.notes, f"probabilities are means over {SAMPLES} samples of the weights"),
+    )
+
+
+def _given(model: Any, role: str, template: nn.Module | None) -> BayesianNetwork | BayesianEnsemble:
+    """Return a Bayesian network that can be asked, whatever form it came in."""
+    name = str(model) if isinstance(model, str | Path) else role
+    if not _is(model):
+        raise InputError(f"{name}: is no Bayesian network, expected one as the other model")
+    if isinstance(model, BayesianFusion):
+        model = model.model
+    if isinstance(model, BayesianEnsemble):
+        return model
+    is_path = isinstance(model, str | Path)
+    found = read_bayesian_network(Path(model)) if is_path else as_bayesian_network(model, None, role)
+    if found.module is None and template is not None:
+        found = found.with_module(_with_widths(found, template))
+    if found.module is None:
+        raise OptionError(f"{name}: is a network without code; give a module of its architecture (module=, --module)")
+    return found
+
+
+def _with_widths(bnn: BayesianNetwork, template: nn.Module) -> nn.Module:
+    """Return a copy of a module with as many units as the network has; its buffers are taken as they are."""
+    parameters = dict(template.named_parameters(remove_duplicate=False))
+    buffers = {key: values for key, values in template.state_dict().items() if key not in parameters}
+    return module_of({**buffers, **bnn.means}, template, bnn.name)
+
+
+def _module_of(model: BayesianNetwork | BayesianEnsemble) -> nn.Module:
+    one = model.members[0] if isinstance(model, BayesianEnsemble) else model
+    assert one.module is not None  # noqa: S101  (narrows the type; a network without one was refused)
+    return one.module
+
+
+def _predictions(model: BayesianNetwork | BayesianEnsemble, rows: LabeledInputs, name: str) -> Array:
+    found = model.predict(rows.inputs, SAMPLES, 0)
+    if not np.isfinite(found).all():
+        row = int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
+        raise InputError(f"{name}: row {row}, counted from 0: the network's answer is not finite")
+    if int(rows.labels.max()) >= found.shape[1]:
+        raise InputError(f"labels: found {int(rows.labels.max())}, but the network has {found.shape[1]} classes")
+    return found

@@ -1,0 +1,286 @@
+"""Files of Bayesian networks: a mean and a variance for every weight, and what the weights belong to.
+
+An ordinary safetensors file: arrays ``mean/NAME`` and ``variance/NAME`` for every parameter of a mean-field posterior
+q(theta) = prod_i N(theta_i | m_i, v_i), and one JSON document in the header's metadata, format "consilience-bayesian":
+names in order, the prior, the classes, which axes move together, how the file came to be. Buffers of the module are no
+parameters, so they are not in it. What the numbers must be (finite, variances positive) is for the network to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from consilience.checks import AnyArray
+from consilience.core.provenance import file_digest, library_versions
+from consilience.errors import FileFormatError, InputError
+from consilience.files.arrays import read_arrays, shapes_and_types, storable, write_arrays
+from consilience.files.document import KEY, check_version, opened, parse_document, validated
+from consilience.files.schemas import Plain, Strict
+from consilience.networks.symmetry.document import symmetry_from_json
+from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
+
+_FORMAT, _VERSION = "consilience-bayesian", 1
+_REMEDY = "write it with consilience.save"
+_MEAN, _VARIANCE = "mean/", "variance/"
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_FEW = 5  # problems that a message lists; more are counted
+
+Variance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class BayesianHeader(Strict):
+    """The JSON document in the header of a Bayesian network's file; `symmetry_from_json` checks the symmetry."""
+
+    format: Literal["consilience-bayesian"]
+    format_version: Literal[1]
+    library_version: str
+    parameters: Plain[list[str]]
+    prior_variances: Plain[dict[str, Variance] | None]
+    classes: Plain[list[str] | None]
+    symmetry: dict[str, Any] | None
+    provenance: dict[str, Any] | None
+
+    @field_validator("provenance")
+    @classmethod
+    def _writable(cls, provenance: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
+        json.dumps(provenance, allow_nan=False)
+        return provenance
+
+
+@dataclass(frozen=True, eq=False)
+class BayesianFile:
+    """A Bayesian network as a file has it.
+
+    Parameters
+    ----------
+    means, variances
+        By parameter, in one order; NumPy arrays, or torch tensors on the CPU where any of them is bfloat16.
+    prior_variances
+        Variance of the prior N(0, v) of every weight, by parameter; None where it is not known.
+    classes
+        What the outputs stand for, in their order.
+    symmetry
+        Which axes of the parameters, and of nothing else, move together.
+    provenance
+        How the file came to be, any JSON object; None for a network nobody fused.
+    sha256
+        Digest of the file that it was read from.
+    """
+
+    means: Mapping[str, AnyArray]
+    variances: Mapping[str, AnyArray]
+    prior_variances: Mapping[str, float] | None = None
+    classes: Sequence[str] | None = None
+    symmetry: Symmetry | None = None
+    provenance: Mapping[str, Any] | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BayesianSummary:
+    """What the header of a Bayesian network's file says, without reading its tensors.
+
+    Parameters
+    ----------
+    header
+        The document.
+    shapes
+        By parameter.
+    mean_dtypes, variance_dtypes
+        By parameter, types by NumPy's and torch's name.
+    symmetry
+        Which axes of the parameters move together, where it is known.
+    units
+        Number of units by group, as the shapes tell.
+    """
+
+    header: BayesianHeader
+    shapes: dict[str, tuple[int, ...]]
+    mean_dtypes: dict[str, str]
+    variance_dtypes: dict[str, str]
+    symmetry: Symmetry | None
+    units: dict[str, int]
+
+    @property
+    def weights(self) -> int:
+        """Number of weights, each of which has a mean and a variance."""
+        return sum(prod(shape) for shape in self.shapes.values())
+
+
+def write_bayesian(path: Path, network: BayesianFile) -> None:
+    """Write a Bayesian network, whole or not at all; the same network gives the same bytes from any library.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    network
+        Its ``sha256`` is not looked at.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written, an array cannot be stored, a mean or variance is missing, has another shape or
+        is not floating, or the document would not be one that `read_bayesian` takes: a symmetry of other arrays,
+        provenance that is not made of JSON values.
+    """
+    arrays = {f"{_MEAN}{name}": values for name, values in network.means.items()}
+    arrays |= {f"{_VARIANCE}{name}": values for name, values in network.variances.items()}
+    stored = storable(path, arrays)
+    where = f"{path}: cannot be written"
+    shapes = {name: tuple(values.shape) for name, values in stored.items()}
+    dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in stored.items()}
+    text = _header_text(where, network)
+    try:
+        _summary(where, parse_document(path, text), shapes, dtypes)
+    except FileFormatError as error:  # what no reader would take is the caller's mistake, not a file's
+        raise InputError(error.problems) from error
+    write_arrays(path, stored, {KEY: text})
+
+
+def _header_text(where: str, network: BayesianFile) -> str:
+    """Return the JSON document of the header.
+
+    Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
+    """
+    prior, classes, made = network.prior_variances, network.classes, network.provenance
+    try:
+        return json.dumps(
+            {
+                "classes": None if classes is None else list(classes),
+                "format": _FORMAT,
+                "format_version": _VERSION,
+                "library_version": library_versions()["consilience"],
+                "parameters": list(network.means),
+                "prior_variances": None if prior is None else {name: float(prior[name]) for name in sorted(prior)},
+                "provenance": json.loads(json.dumps(None if made is None else dict(made), sort_keys=True)),
+                "symmetry": None if network.symmetry is None else symmetry_to_json(network.symmetry),
+            },
+            allow_nan=False,
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{where}: its header would not be JSON ({error})") from error
+
+
+def read_bayesian_summary(path: Path) -> BayesianSummary:
+    """Return what the header of a Bayesian network's file says.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is no Bayesian network of a version that this library reads, whose tensors are not a mean and a
+        variance for each of its parameters, or with a symmetry that is not valid.
+    InputError
+        For a symmetry of other arrays.
+    """
+    with opened(path, _REMEDY) as file:
+        metadata = file.metadata()
+        shapes, dtypes = shapes_and_types(file)
+    document = parse_document(path, metadata[KEY]) if metadata and KEY in metadata else None
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise FileFormatError(f"{path}: is no file of a Bayesian network; {_REMEDY}")
+    check_version(path, document, _VERSION)
+    return _summary(str(path), document, shapes, dtypes)
+
+
+def read_bayesian(path: Path) -> BayesianFile:
+    """Return the Bayesian network in a file, everything but its numbers checked.
+
+    Raises
+    ------
+    FileFormatError, InputError
+        As `read_bayesian_summary`; and for a tensor that cannot be read.
+    """
+    summary = read_bayesian_summary(path)
+    header = summary.header
+    dtypes = {f"{_MEAN}{name}": dtype for name, dtype in summary.mean_dtypes.items()}
+    dtypes |= {f"{_VARIANCE}{name}": dtype for name, dtype in summary.variance_dtypes.items()}
+    arrays = read_arrays(path, list(dtypes), dtypes, _REMEDY)
+    prior = header.prior_variances
+    return BayesianFile(
+        {name: arrays[f"{_MEAN}{name}"] for name in header.parameters},
+        {name: arrays[f"{_VARIANCE}{name}"] for name in header.parameters},
+        None if prior is None else {name: float(prior[name]) for name in header.parameters},
+        None if header.classes is None else tuple(header.classes),
+        summary.symmetry,
+        header.provenance,
+        file_digest(path),
+    )
+
+
+def _summary(
+    where: str, document: Any, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
+) -> BayesianSummary:
+    """Return what a document and the tensors beside it say, checked against each other."""
+    header = validated(where, BayesianHeader, document)
+    problems = list(_wrong_names(header)) or list(_wrong_tensors(header.parameters, shapes, dtypes))
+    if problems:
+        more = [f"{where}: {len(problems) - _FEW} more such problems"] if len(problems) > _FEW else []
+        raise FileFormatError([f"{where}: {problem}; {_REMEDY}" for problem in problems[:_FEW]] + more)
+    own = {name: shapes[_MEAN + name] for name in header.parameters}
+    symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, where)
+    return BayesianSummary(
+        header,
+        own,
+        {name: dtypes[_MEAN + name] for name in own},
+        {name: dtypes[_VARIANCE + name] for name in own},
+        symmetry,
+        {} if symmetry is None else _units(where, symmetry, own),
+    )
+
+
+def _wrong_names(header: BayesianHeader) -> Iterator[str]:
+    """Yield what is wrong with the names that a document gives."""
+    if not header.parameters:
+        yield "has no parameters"
+    for what, names in (("parameter", header.parameters), ("class", header.classes or [])):
+        yield from (f"{what} {name!r} stands twice" for name, count in Counter(names).items() if count > 1)
+    if header.prior_variances is not None:
+        own, told = set(header.parameters), set(header.prior_variances)
+        yield from (f"parameter {name!r} has no prior variance" for name in sorted(own - told))
+        yield from (f"{name!r} has a prior variance, but is no parameter" for name in sorted(told - own))
+
+
+def _wrong_tensors(
+    names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield what makes tensors other than a mean and a variance for each parameter."""
+    expected = {what + name for name in names for what in (_MEAN, _VARIANCE)}
+    yield from (f"tensor {tensor!r} is of no parameter" for tensor in sorted(set(shapes) - expected))
+    for name in names:
+        mean, variance = _MEAN + name, _VARIANCE + name
+        missing = [tensor for tensor in (mean, variance) if tensor not in shapes]
+        yield from (f"parameter {name!r} has no tensor {tensor!r}" for tensor in missing)
+        if missing:
+            continue
+        if shapes[mean] != shapes[variance]:
+            yield f"tensor {variance!r} has shape {shapes[variance]}, expected {shapes[mean]} as {mean!r}"
+        for tensor in (mean, variance):
+            if dtypes[tensor] not in _FLOATS:
+                yield f"tensor {tensor!r} has type {dtypes[tensor]}, expected one of {', '.join(_FLOATS)}"
+
+
+def _units(where: str, symmetry: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return the number of units by group.
+
+    Raises
+    ------
+    InputError
+        When the symmetry is of other arrays than these.
+    """
+    if problems := [
+        f"{where}: parameter {alias} is {name} by another name (tied weights); give it under that name only"
+        for alias, name in symmetry.aliases.items()
+        if alias in shapes
+    ]:
+        raise InputError(problems[:_FEW])
+    return symmetry.units(shapes, where)

@@ -1,0 +1,138 @@
+"""Bayesian networks to files and back: parameters and their symmetry, without the module and its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_bayesian
+from consilience.bayesian.gaussian_arrays import proved_as, without_deviations
+from consilience.bayesian.network import BayesianNetwork
+from consilience.errors import InputError
+from consilience.networks.symmetry.axes import Layout
+from consilience.networks.symmetry.symmetry import Symmetry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def write_bayesian_network(
+    path: Path, bnn: BayesianNetwork, symmetry: Symmetry | None = None, provenance: Mapping[str, Any] | None = None
+) -> None:
+    """Write a Bayesian network to a file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    bnn
+        Its module stays here; means and variances of all parameters go.
+    symmetry
+        Which axes move together, of the module (with its buffers) or of the parameters; None for the network's own.
+        With one, files alone can be fused.
+    provenance
+        How it came to be, as JSON values.
+
+    Raises
+    ------
+    InputError
+        As `consilience.bayesian.file_format.write_bayesian`.
+    """
+    known = bnn.symmetry if symmetry is None else symmetry
+    restricted = None if known is None else symmetry_of_parameters(known, bnn.means, f"{path}: cannot be written")
+    write_bayesian(path, BayesianFile(bnn.means, bnn.variances, bnn.prior, bnn.classes, restricted, provenance))
+
+
+def read_bayesian_network(path: Path, module: nn.Module | None = None) -> BayesianNetwork:
+    """Return the Bayesian network in a file, everything checked.
+
+    Parameters
+    ----------
+    path
+        The file.
+    module
+        A torch module of its architecture, so that it can be asked; its buffers are taken as they are.
+
+    Raises
+    ------
+    FileFormatError
+        When the file is no Bayesian network of a version that this library reads.
+    InputError
+        When its values are not valid or not of this module, naming the parameters at fault.
+    """
+    file = read_bayesian(path)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are found, and told in an error
+        return BayesianNetwork(
+            module,
+            file.means,
+            file.variances,
+            file.prior_variances,
+            None if file.classes is None else tuple(file.classes),
+            file.symmetry,
+            str(path),
+            file.sha256,
+        )
+
+
+def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: str = "network") -> Symmetry:
+    """Return the symmetry of a module's parameters alone, given that of all its arrays or of a Gaussian network.
+
+    What was proved stays proved where the arrays left out do not move: a counter of batches. Where one does (running
+    means and variances of batch normalisation), moving the parameters alone would change the function. Such a symmetry
+    is not proved, and a note says which arrays must move along.
+
+    Parameters
+    ----------
+    symmetry
+        Which axes move together.
+    names
+        Names of the parameters, tied ones under the first of their names.
+    where
+        What the network is called in messages.
+
+    Raises
+    ------
+    InputError
+        For a tied parameter under another of its names.
+
+    Examples
+    --------
+    >>> from consilience.networks.symmetry.axes import Axis, Group, Segment
+    >>> rows = Layout((Axis((Segment("hidden"),)),))
+    >>> symmetry = Symmetry({"bias": rows, "running_mean": rows}, (Group("hidden", 3, 0),))
+    >>> found = symmetry_of_parameters(symmetry, ["bias"])
+    >>> list(found.layouts), found.notes
+    (['bias'], ('running_mean: moves with hidden, but is no parameter, so it must move along where it is kept',))
+    """
+    plain = without_deviations(symmetry)
+    if problems := [
+        f"{where}: parameter {alias} is {name} by another name (tied weights); give it under that name only"
+        for alias, name in plain.aliases.items()
+        if alias in names
+    ]:
+        raise InputError(problems)
+    layouts = {name: layout for name, layout in plain.layouts.items() if name in names}
+    left = {
+        name: moving for name, layout in plain.layouts.items() if name not in names and (moving := _groups_of(layout))
+    }
+    placed = {group for layout in layouts.values() for group in _groups_of(layout)}
+    placed |= {group.parent for group in plain.all_groups if group.name in placed and group.parent is not None}
+    found = Symmetry(
+        layouts,
+        tuple(group for group in plain.all_groups if group.name in placed),
+        {alias: name for alias, name in plain.aliases.items() if name in layouts},
+        plain.notes
+        + tuple(
+            f"{name}: moves with {', '.join(groups)}, but is no parameter, so it must move along where it is kept"
+            for name, groups in left.items()
+        ),
+    )
+    return found if left else proved_as(found, plain)
+
+
+def _groups_of(layout: Layout) -> list[str]:
+    """Return the groups that an array's axes follow, each once."""
+    return list(dict.fromkeys(s.group for axis in layout.axes for s in axis.segments if s.group is not None))

@@ -1,0 +1,59 @@
+"""What fusing Bayesian networks returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from consilience.bayesian.files import write_bayesian_network
+from consilience.errors import InputError
+from consilience.networks.fusion import NetworkFusion
+from consilience.posteriors.methods.ensemble import NO_FILE
+
+
+@dataclass(frozen=True, eq=False)
+class BayesianFusion(NetworkFusion):
+    """A fused Bayesian network and how it came about.
+
+    As a NetworkFusion, with arrays of means and of standard deviations in `network`; ``model`` is a
+    `consilience.BayesianNetwork`, which can be asked where a module of the architecture is at hand.
+    """
+
+    @property
+    def needs_repair(self) -> bool:
+        """Whether there are statistics to repair: none, since weights are random."""
+        return False
+
+    def save(self, path: str | Path) -> None:
+        """Write means and variances with their symmetry and provenance, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written, or the fused model is an ensemble.
+        """
+        if self.keeps_models:
+            raise InputError(f"{path}: {NO_FILE}")
+        write_bayesian_network(Path(path), self.model, provenance=dict(self.provenance))
+
+    def report(self, path: str | Path, **shown: Any) -> None:
+        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        Parameters
+        ----------
+        path
+            Where to; usually ``*.html``.
+        **shown
+            As for networks, and ``predictions`` by name of the model: what `consilience.predictive_scores` gave, such
+            as ``{"site 0": ..., "fused": ...}``. With ``images``, by name of a model among these, arrays (n, h, w) of
+            what its predictions are of, the page shows those that it is most and least certain of.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written, or what is to be shown is something else.
+        """
+        from consilience.bayesian.report.write import write_bayesian_page  # here, so that fusing starts without jinja2
+
+        write_bayesian_page(Path(path), self, **shown)

@@ -1,0 +1,1 @@
+"""Mean-field variational inference of Bayesian networks at a site."""

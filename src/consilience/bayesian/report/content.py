@@ -1,0 +1,266 @@
+"""Everything the report shows of a fusion of Bayesian networks, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.bayesian.gaussian_arrays import is_deviation
+from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.bayesian.report.predictions import Predictive
+from consilience.checks import Array, Labels
+from consilience.networks.method import NetworkMethod
+from consilience.networks.network import Network
+from consilience.networks.report.content import NetworkContent
+from consilience.networks.report.layers import layers_of
+from consilience.networks.symmetry.transport import Transport
+from consilience.posteriors.report.details import numbers_by_name
+
+SHARES_AT_MOST = 10
+"""Columns of a table of how many sites have a unit; those of more sites are in the last."""
+
+_METRICS = {
+    "w2": "squared Wasserstein-2 distance",
+    "means": "squared distance of means",
+    "kl": "KL divergence from the reference, nats",
+    "kl_reverse": "KL divergence of the reference, nats",
+    "hellinger": "minus the logarithm of the affinity, nats",
+}
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How many fused units of a group 1, 2, ..., J of the sites have."""
+
+    group: str
+    units: int
+    by_sites: tuple[int, ...]
+
+    @property
+    def by_all(self) -> bool:
+        """Whether every site has every fused unit."""
+        return self.units == self.by_sites[-1]
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The same with those of many sites taken together."""
+        if len(self.by_sites) <= SHARES_AT_MOST:
+            return self.by_sites
+        return (*self.by_sites[: SHARES_AT_MOST - 1], sum(self.by_sites[SHARES_AT_MOST - 1 :]))
+
+
+@dataclass(frozen=True)
+class GaussianLayer:
+    """How far apart means and deviations of one layer are, as shares of their mean squares; None where not known."""
+
+    name: str
+    parameters: int
+    means_before: float | None
+    means_after: float | None
+    deviations_before: float | None
+    deviations_after: float | None
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Distances of the posteriors from the reference's.
+
+    Parameters
+    ----------
+    metric
+        What is measured, in words.
+    rows
+        Of every parameter: name, before and after alignment.
+    """
+
+    metric: str
+    rows: tuple[tuple[str, float, float], ...]
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        """The sums over all parameters."""
+        return sum(row[1] for row in self.rows), sum(row[2] for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image, what was said of it, and how sure.
+
+    Parameters
+    ----------
+    shades
+        Shade of every pixel (h, w).
+    """
+
+    shades: Labels
+    predicted: int
+    label: int
+    entropy: float
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The images that a network is most and least certain of."""
+
+    model: str
+    images: int
+    most: tuple[Picture, ...]
+    least: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class BayesianContent(NetworkContent):
+    """Everything the report shows of a fusion of Bayesian networks.
+
+    Parameters
+    ----------
+    sharing
+        By group, how many sites have a unit.
+    gaussian_layers
+        How far apart means and deviations are.
+    distances
+        Distances before and after alignment, where the method aligns posteriors.
+    predictions
+        Scores of predictive probabilities by model.
+    galleries
+        Images that a model is most and least certain of.
+    """
+
+    noun: ClassVar[str] = "Bayesian network"
+    each: ClassVar[str] = ", each with a mean and a variance"
+    methods: ClassVar[tuple[type[NetworkMethod], ...]] = BAYESIAN_METHODS
+    distance_is: ClassVar[str] = (
+        "The weighted squared Wasserstein-2 distance of the posteriors from their barycenter, over means and standard "
+        "deviations of all arrays that touch the group, as a share of their mean square"
+    )
+
+    sharing: tuple[Sharing, ...] = ()
+    gaussian_layers: tuple[GaussianLayer, ...] = ()
+    distances: Distances | None = None
+    predictions: Mapping[str, Predictive] = field(default_factory=dict)
+    galleries: tuple[Gallery, ...] = ()
+
+    @property
+    def all_shared(self) -> bool:
+        """Whether every site has every fused unit."""
+        return all(one.by_all for one in self.sharing)
+
+    @property
+    def inputs(self) -> int | None:
+        """Number of inputs that the predictions are of; None where these differ."""
+        return _one({one.observations for one in self.predictions.values()})
+
+    @property
+    def inputs_outside(self) -> int | None:
+        """The same of inputs from outside the training distribution."""
+        return _one({one.outside.observations for one in self.predictions.values() if one.outside is not None})
+
+    @property
+    def outside(self) -> dict[str, Predictive]:
+        """The models of which it is known what they say of inputs from outside."""
+        return {name: one for name, one in self.predictions.items() if one.outside is not None}
+
+
+def _one(counts: set[int]) -> int | None:
+    return counts.pop() if len(counts) == 1 else None
+
+
+def bayesian_content(content: NetworkContent, result: Mapping[str, Any], **more: Any) -> BayesianContent:
+    """Return the content of a page about Gaussian networks, told of Bayesian ones.
+
+    Parameters
+    ----------
+    content
+        What is shown of the Gaussian networks, in which every weight is two parameters.
+    result
+        Of the provenance; it may come from a file of somebody else.
+    **more
+        Further parts.
+    """
+    own = {one.name: getattr(content, one.name) for one in fields(content)}
+    sharing = {one.group: one for one in more.get("sharing", ())}
+    own["groups"] = tuple(
+        # A unit that a site lacks is no unit of mean and deviation zero, so distances would say nothing.
+        replace(one, before=None, after=None) if one.name in sharing and not sharing[one.name].by_all else one
+        for one in content.groups
+    )
+    own["parameters"] = content.parameters // 2  # a mean and a deviation for every weight, and nothing else
+    own["sites"] = tuple(
+        replace(one, parameters=None if one.parameters is None else one.parameters // 2) for one in content.sites
+    )
+    return BayesianContent(**{**own, "layers": (), "distances": distances_of(result), **more})
+
+
+def distances_of(result: Mapping[str, Any]) -> Distances | None:
+    """Return the distances that a method found, or None where it found none of the expected form."""
+    found = result.get("distances")
+    if not isinstance(found, Mapping):
+        return None
+    before, after = (dict(numbers_by_name(found.get(when))) for when in ("before", "after"))
+    if not before or set(before) != set(after):
+        return None
+    metric = str(result.get("metric"))
+    order = [str(name) for name in found["before"]]
+    return Distances(_METRICS.get(metric, metric), tuple((name, before[name], after[name]) for name in order))
+
+
+def sharing_of(transports: Sequence[Mapping[str, Transport]]) -> tuple[Sharing, ...]:
+    """Return how many sites have the units of every group."""
+    found = []
+    for group, first in transports[0].items():
+        owners = np.sum([np.asarray(moves[group].owned) > 0 for moves in transports], axis=0)
+        counts = np.bincount(owners, minlength=len(transports) + 1)[1:].tolist()
+        found.append(Sharing(group, first.width, tuple(counts)))
+    return tuple(found)
+
+
+def told_sharing(result: Mapping[str, Any], units: Mapping[str, int], sites: int) -> tuple[Sharing, ...]:
+    """Return the same as a provenance tells it, where that adds up."""
+    groups = result.get("groups")
+    found = []
+    for group, own in groups.items() if isinstance(groups, Mapping) else ():
+        counts = own.get("shared") if isinstance(own, Mapping) else None
+        whole = isinstance(counts, list) and all(isinstance(one, int) and one >= 0 for one in counts)
+        if counts is not None and whole and len(counts) == sites and sum(counts) == units.get(group):
+            found.append(Sharing(str(group), sum(counts), tuple(counts)))
+    return tuple(found)
+
+
+def gaussian_layers_of(
+    networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]], moved: bool = True
+) -> tuple[GaussianLayer, ...]:
+    """Return how far apart means and deviations of every layer are; parameters as of `layers_of`.
+
+    Parameters
+    ----------
+    networks, weights, transports
+        As for `layers_of`.
+    moved
+        Whether the transports are those of a matching, so that there is something after it.
+    """
+    means, deviations = (
+        layers_of([_part(one, deviations) for one in networks], weights, transports) for deviations in (False, True)
+    )
+    return tuple(
+        GaussianLayer(
+            one.name,
+            one.entries,
+            one.before,
+            one.after if moved else None,
+            other.before,
+            other.after if moved else None,
+        )
+        for one, other in zip(means, deviations, strict=True)
+    )
+
+
+def _part(network: Network, deviations: bool) -> Network:
+    """Return a Gaussian network's means alone, or its deviations alone."""
+    symmetry = network.symmetry
+    layouts = {name: one for name, one in symmetry.layouts.items() if is_deviation(name) == deviations}
+    aliases = {alias: name for alias, name in symmetry.aliases.items() if name in layouts}
+    arrays = {name: network.arrays[name] for name in layouts}
+    return Network(arrays, replace(symmetry, layouts=layouts, aliases=aliases, proof=None), network.name)

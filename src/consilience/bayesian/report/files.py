@@ -1,0 +1,38 @@
+"""What the report shows of a fused Bayesian network, from its file and those of its sites, where given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from consilience.bayesian.file_format import read_bayesian_summary
+from consilience.bayesian.files import read_bayesian_network
+from consilience.bayesian.gaussian_arrays import gaussian_arrays, gaussian_symmetry
+from consilience.bayesian.report.content import BayesianContent, bayesian_content, told_sharing
+from consilience.networks.files import NetworkFile
+from consilience.networks.report.files import network_content_of_files
+
+
+def bayesian_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> BayesianContent:
+    """Return what the report shows of a fused Bayesian network's file; see `network_content_of_files`.
+
+    Raises
+    ------
+    FileFormatError
+        For files that cannot be read, or a first one that no fusion wrote.
+    InputError
+        Listing the sites that the fused file was not made from.
+    """
+    content = network_content_of_files(fused, sites, _gaussian)
+    made = read_bayesian_summary(fused).header.provenance or {}
+    units = {one.name: one.fused for one in content.groups}
+    return bayesian_content(content, made["result"], sharing=told_sharing(made["result"], units, len(content.sites)))
+
+
+def _gaussian(path: Path) -> NetworkFile:
+    """Return a file's means and standard deviations as one network."""
+    bnn = read_bayesian_network(path)
+    symmetry = None if bnn.symmetry is None else gaussian_symmetry(bnn.symmetry, list(bnn.means))
+    return NetworkFile(
+        gaussian_arrays(bnn.means, bnn.variances), symmetry, read_bayesian_summary(path).header.provenance
+    )

@@ -1,0 +1,94 @@
+"""The report of a fusion of Bayesian networks, from the fusion itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.bayesian.report.content import BayesianContent, bayesian_content, gaussian_layers_of, sharing_of
+from consilience.bayesian.report.images import galleries_of
+from consilience.bayesian.report.page import write_bayesian_content
+from consilience.bayesian.report.predictions import Predictive
+from consilience.errors import InputError
+from consilience.networks.report.write import FusedNetworks, network_content_of
+
+if TYPE_CHECKING:
+    from consilience.networks.landscape.barrier import Barrier
+    from consilience.networks.landscape.plane import Plane
+
+
+def write_bayesian_page(
+    path: Path,
+    fusion: FusedNetworks,
+    *,
+    barriers: Mapping[str, Barrier] | None = None,
+    planes: Mapping[str, Plane] | None = None,
+    scores: Mapping[str, Mapping[str, float]] | None = None,
+    predictions: Mapping[str, Predictive] | None = None,
+    images: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the report to `path`, whole or not at all: one HTML file without scripts that fetches nothing.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    fusion
+        What ``fuse`` gave for Bayesian networks.
+    barriers, planes, scores
+        As for networks.
+    predictions
+        By model, in the order to show, what ``consilience.predictive_scores`` gave.
+    images
+        By name of a model among the predictions, the images (n, h, w) that these are of.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written, or what is to be shown is something else.
+    """
+    content = bayesian_content_of(
+        fusion, barriers=barriers, planes=planes, scores=scores, predictions=predictions, images=images
+    )
+    write_bayesian_content(path, content)
+
+
+def bayesian_content_of(
+    fusion: FusedNetworks,
+    *,
+    predictions: Mapping[str, Predictive] | None = None,
+    images: Mapping[str, Any] | None = None,
+    **shown: Any,
+) -> BayesianContent:
+    """Return what the report shows of a fusion; parameters as for `write_bayesian_page`."""
+    known = _predictions(predictions)
+    content = network_content_of(fusion, **shown)
+    networks, weights = [one.network for one in fusion.inputs], np.array([float(one.weight) for one in fusion.inputs])
+    matched = bool(fusion.matching) and not fusion.keeps_models
+    sharing = sharing_of(fusion.transports) if matched else ()
+    comparable = matched and all(one.by_all for one in sharing)
+    return bayesian_content(
+        content,
+        fusion.provenance["result"],
+        sharing=sharing,
+        gaussian_layers=gaussian_layers_of(networks, weights, fusion.transports) if comparable else (),
+        predictions=known,
+        galleries=galleries_of(images, known),
+    )
+
+
+def _predictions(given: Mapping[str, object] | None) -> dict[str, Predictive]:
+    if not given:
+        return {}
+    expected = "predictions: expected what consilience.predictive_scores returns, by name of the model"
+    if not isinstance(given, Mapping):
+        raise InputError(f"{expected}, found {type(given).__name__}; write {{'fused': ...}}")
+    found: dict[str, Predictive] = {}
+    for name, one in given.items():
+        if not isinstance(one, Predictive):
+            raise InputError(f"{expected}, found {type(one).__name__} under {name!r}")
+        found[str(name)] = one
+    return found

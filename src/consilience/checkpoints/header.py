@@ -1,0 +1,123 @@
+"""The header of a safetensors file: which tensors it has, of which types and shapes, and where their bytes are.
+
+A file is eight bytes with the length of the header, the header (JSON), and the bytes of the tensors, one after another
+without gaps. The safetensors library says whether a header is valid, since it reads it without trust; what is added
+here is where each tensor starts, so that pieces of tensors can be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+from consilience.errors import FileFormatError
+from consilience.files.document import MAX_HEADER, opened, parse_document
+
+REMEDY = "write it with safetensors.torch.save_file, or save_pretrained"
+
+ITEM_BITS: Mapping[str, int] = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64, "BOOL": 8,
+    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8,
+}  # fmt: skip
+"""Bits of an entry by type, as safetensors calls them."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor as a file has it.
+
+    Parameters
+    ----------
+    dtype
+        As safetensors calls it, such as "BF16".
+    shape
+        Lengths of its axes.
+    start
+        Where in the file its bytes start.
+    nbytes
+        How many there are.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is in a safetensors file.
+
+    Parameters
+    ----------
+    tensors
+        By name, in the order of their bytes.
+    metadata
+        Texts by name.
+    digest
+        SHA-256 of the header.
+    """
+
+    tensors: Mapping[str, Stored]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    digest: str = ""
+
+
+def read_header(path: Path, remedy: str = REMEDY) -> Header:
+    """Return the header of a safetensors file; no more of the file is read, whatever the header says.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is missing, empty, truncated, a pickle, or anything but a valid safetensors file.
+    """
+    with opened(path, remedy):  # which refuses a header that is not valid, in memory in proportion to its length
+        pass
+    try:
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            text = stream.read(min(length, MAX_HEADER))
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+    document = parse_document(path, text, "header", remedy)
+    metadata = document.pop("__metadata__", None) or {}
+    tensors = {}
+    for name, entry in sorted(document.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
+        start, stop = entry["data_offsets"]
+        tensors[name] = Stored(entry["dtype"], tuple(entry["shape"]), 8 + length + start, stop - start)
+    return Header(tensors, metadata, hashlib.sha256(text).hexdigest())
+
+
+def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], metadata: Mapping[str, str]) -> bytes:
+    """Return the start of a safetensors file, up to the bytes of its first tensor.
+
+    Parameters
+    ----------
+    tensors
+        Name, type, shape and number of bytes of each, in the order of their bytes.
+    metadata
+        Texts by name.
+
+    Examples
+    --------
+    >>> header_bytes([("a", "F32", (2,), 8)], {"format": "pt"})[8:60]
+    b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","'
+    """
+    document: dict[str, object] = {"__metadata__": dict(metadata)}
+    start = 0
+    for name, dtype, shape, nbytes in tensors:
+        document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + nbytes]}
+        start += nbytes
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors start at a multiple of eight
+    return len(text).to_bytes(8, "little") + text

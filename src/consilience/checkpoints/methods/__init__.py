@@ -1,0 +1,1 @@
+"""Methods that merge checkpoints tensor by tensor: averages, task vectors, spherical interpolation."""

@@ -1,0 +1,40 @@
+"""``consilience evaluate``: the fused model against the site's own, on the site's data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from consilience.cli.options import module_option
+
+
+@click.command()
+@click.argument("fused", type=click.Path(path_type=Path))
+@click.argument("own", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Rows that neither model was trained on: .csv, .npy, or .npz (one array, or of scipy.sparse.save_npz; x and y"
+    " for networks).",
+)
+@module_option()
+@click.option("--labels", metavar="COLUMN|FILE", help="Known classes: a column of the data, or a file, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str | None, as_json: bool) -> None:
+    """Compare the FUSED model with your OWN (posterior or network files) on your data, before you adopt it.
+
+    Nothing leaves this machine. Use data that neither model was trained on: scores on a model's own training data
+    favour that model. Networks, Bayesian ones too, need --module, and labels that are numbers of classes from 0.
+    """
+    from consilience.api.evaluate import evaluate as compare  # here, so that the other commands start without it
+
+    template = None
+    if module is not None:
+        from consilience.cli.modules import import_module  # here, since networks only need it
+
+        template = import_module(module, "--module")
+    found = compare(fused, own, data, labels, module=template)
+    click.echo(json.dumps(found.to_json(), indent=2, sort_keys=True, allow_nan=False) if as_json else str(found))

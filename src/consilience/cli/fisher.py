@@ -1,0 +1,67 @@
+"""The command ``fisher``: what a site computes on its data, beside the file of its network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from consilience import api
+from consilience.cli.options import module_option
+from consilience.drawing.words import counted, printable
+from consilience.errors import InputError
+from consilience.files.atomic import refuse_unwritable
+from consilience.networks.fisher.information import LIKELIHOODS
+
+
+@click.command()
+@click.argument("network", type=click.Path(path_type=Path))
+@module_option(required=True)
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Inputs of the site: .npy or .npz.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the information.")
+@click.option(
+    "--kind",
+    default="diagonal",
+    show_default=True,
+    type=click.Choice(["diagonal", "factors"]),
+    help="The diagonal alone, or the leading directions too.",
+)
+@click.option(
+    "--likelihood", default="categorical", show_default=True, type=click.Choice(LIKELIHOODS), help="Of the outputs."
+)
+@click.option("--noise", default=1.0, show_default=True, help="Standard deviation of a gaussian likelihood.")
+@click.option("--samples", type=click.IntRange(1), help="Outcomes drawn for each input.  [default: the expectation]")
+@click.option(
+    "--prior-precision",
+    default=1.0,
+    show_default=True,
+    help="Of the prior in training: observations times weight decay, for a mean loss.",
+)
+@click.option("--rank", default=256, show_default=True, type=click.IntRange(1), help="Directions kept at most.")
+@click.option("--observations", type=float, help="How many the site has, where the data are some of them.")
+@click.option("--minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of what is drawn.")
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, seed: int, **options: Any) -> None:
+    """Compute the Fisher information of NETWORK on a site's data, for methods 'fisher' and 'ssf'.
+
+    Only sums over all inputs are written, and directions of such sums, one for every four inputs at most. Send the file
+    with the network's.
+    """
+    from consilience.cli.modules import import_module  # here with the others, since networks only need them
+    from consilience.networks.evaluate import module_of_file
+    from consilience.networks.module_inputs import read_inputs
+
+    refuse_unwritable(output)
+    if any(output.resolve() == other.resolve() for other in (network, data)):
+        raise InputError(f"{output}: is read here; give another output")
+    made = module_of_file(network, import_module(module, "--module"))
+    found = api.fisher(made, read_inputs(data, made), rng=seed, progress=not quiet, **options)
+    api.save(found, output)
+    if not quiet:
+        kind = f"diagonal and {counted(found.rank, 'factor')}" if found.rank else "diagonal"
+        click.echo(
+            f"Fisher information of {printable(str(network))}: {kind}, {counted(found.seen or 0, 'observation')}"
+        )
+        click.echo(f"wrote {output}")

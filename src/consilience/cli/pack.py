@@ -1,0 +1,45 @@
+"""The command ``pack``: many posterior files become a few shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import click
+
+from consilience import api
+from consilience.files.sizes import as_bytes
+from consilience.posteriors.sharded.file import SUFFIXES, Form
+from consilience.posteriors.sharded.packing import DTYPES
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New folder for the shards.")
+@click.option("--shard-size", default="256MiB", show_default=True, help="Size of a shard, about.")
+@click.option(
+    "--dtype", default=DTYPES[0], show_default=True, type=click.Choice(DTYPES), help="float32 halves the size."
+)
+@click.option(
+    "--form", default="safetensors", show_default=True, type=click.Choice(list(SUFFIXES)), help="Form of the shards."
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+def pack(models: Sequence[str], output: Path, shard_size: str, dtype: str, form: str, quiet: bool) -> None:
+    """Write MODELS (posterior files, or folders of them) as a few shards, which are read many times as fast."""
+    found = api.pack(
+        list(models),
+        output,
+        shard_bytes=as_bytes(shard_size, "--shard-size"),
+        dtype=dtype,
+        form=cast(Form, form),
+        progress=not quiet,
+    )
+    if not quiet:
+        click.echo(
+            f"{found.n_sites} models with {found.n_components} components -> {len(found.files)} shards, "
+            f"{found.bytes / 1e6:.3g} MB"
+        )
+        if found.divergence > 0:
+            click.echo(f"float32 moved no component by more than {found.divergence:.2g} nats")
+        click.echo(f"wrote {output}")

@@ -1,0 +1,237 @@
+"""The commands ``serve`` and ``send``: a round between sites, over a shared folder, a bucket, or Flower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from consilience.cli.modules import imported
+from consilience.cli.options import settings_of
+from consilience.core.recipe import Recipe, read_recipe
+from consilience.drawing.words import printable
+from consilience.errors import OptionError
+from consilience.federated.convergence import table
+from consilience.federated.flower.server import serve_flower
+from consilience.federated.flower.site import send_flower
+from consilience.federated.folder.server import TOLERANCE, report_path, serve_folder
+from consilience.federated.folder.site import MIN_COUNT, Sent, receive_folder, send_folder, take_part
+from consilience.federated.plan import DEADLINE
+from consilience.federated.report import RoundReport
+from consilience.federated.round import RoundResult
+from consilience.files.limits import Limits
+
+
+@click.command()
+@click.argument("place", required=False)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the fused model.")
+@click.option("--flower", is_flag=True, help="Let sites come over Flower instead of to a PLACE.")
+@click.option("--address", metavar="HOST:PORT", help="Where to listen, such as 0.0.0.0:8000.")
+@click.option("--certificates", type=click.Path(path_type=Path), help="Folder with server.crt and server.key.")
+@click.option("--site-keys", type=click.Path(path_type=Path), help="Folder with the public key NAME.pub of each site.")
+@click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
+@click.option(
+    "--sites", help="Names of the sites that may take part, separated by commas; over Flower, those of the keys."
+)
+@click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]")
+@click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method.")
+@click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with method, options and seed.")
+@click.option("--weights", help="How much each site counts: a=2,b=1.  [default: all the same]")
+@click.option("--deadline", default=DEADLINE, show_default=True, help="Seconds after which the round ends.")
+@click.option("--quorum", type=click.IntRange(2), help="Good contributions it takes.  [default: more than half]")
+@click.option("--expect", type=click.Path(path_type=Path), help="A file whose kind and shapes all must have.")
+@click.option("--limit", default=Limits().file_bytes, show_default=True, help="Bytes that a file may have.")
+@click.option("--max-components", default=1000, show_default=True, type=click.IntRange(1), help="Of a posterior.")
+@click.option("--rounds", default=1, show_default=True, type=click.IntRange(1), help="Rounds at most.")
+@click.option("--tolerance", default=TOLERANCE, show_default=True, help="Rounds end below this relative change.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
+@click.option("--work", type=click.Path(path_type=Path), help="The server's own folder.  [default: OUTPUT.work]")
+@click.option("--poll", default=1.0, show_default=True, help="Seconds between looks into the place.")
+@click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+def serve(
+    place: str | None,
+    output: Path,
+    sites: str | None,
+    method: str | None,
+    settings: tuple[str, ...],
+    recipe: Path | None,
+    weights: str | None,
+    limit: int,
+    max_components: int,
+    page: Path | None,
+    seed: int | None,
+    quiet: bool,
+    flower: bool,
+    address: str | None,
+    certificates: Path | None,
+    site_keys: Path | None,
+    insecure: bool,
+    **given: Any,
+) -> None:
+    """Wait for what sites send to PLACE (a folder or URL that all reach), and fuse it.
+
+    The round ends when every site's contribution is in and good, or at the deadline. OUTPUT is the fused model, and
+    OUTPUT with .round.json in place of its suffix says who took part, and why others did not.
+    """
+    plan = Recipe() if recipe is None else read_recipe(recipe)
+    if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
+        raise OptionError(f"{recipe}: a round takes method, options, seed, symmetry and reference of a recipe, no more")
+    options: dict[str, Any] = {**plan.options, **settings_of(settings)}
+    if plan.symmetry is not None:
+        options["symmetry"] = Path(plan.symmetry)
+    told: dict[str, Any] = {
+        **given,
+        **options,
+        "method": method or plan.method,
+        "weights": None if weights is None else _weights(weights),
+        "limits": Limits(file_bytes=limit, components=max_components),
+        "rng": seed if seed is not None else (plan.seed or 0),
+        "say": None if quiet else (lambda line: click.echo(printable(line), err=True)),
+    }
+    names = None if sites is None else [one.strip() for one in sites.split(",") if one.strip()]
+    if flower:
+        if place is not None or address is None or site_keys is None:
+            raise click.UsageError("--flower takes --address and --site-keys, and no PLACE.")
+        _warn_of_insecure(insecure)
+        over: dict[str, Any] = {
+            "site_keys": site_keys,
+            "certificates": certificates,
+            "insecure": insecure,
+            "sites": names,
+        }
+        result = serve_flower(address, output, **over, **told)
+    else:
+        if place is None or names is None:
+            raise click.UsageError("Missing argument 'PLACE' or option '--sites'.")
+        if address is not None or certificates is not None or site_keys is not None or insecure:
+            raise click.UsageError("--address, --certificates, --site-keys, --insecure: for --flower only.")
+        result = serve_folder(place, output, sites=names, **told)
+    if page is not None:
+        result.fusion.report(page)
+    if not quiet:
+        _say(result, output)
+
+
+def _warn_of_insecure(insecure: bool) -> None:
+    if insecure:
+        _warn("--insecure: whoever is between reads and changes everything, and can send in a site's place")
+
+
+def _say(result: RoundResult, output: Path) -> None:
+    for line in result.report.lines():
+        click.echo(line)
+    rows = [dict(one.convergence) for one in result.reports if one.convergence is not None]
+    if rows:
+        click.echo(table(rows))
+    click.echo(f"wrote {output} and {report_path(output)}")
+
+
+def _weights(text: str) -> dict[str, float]:
+    found = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError as error:
+            raise OptionError(f"--weights {text}: expected NAME=NUMBER separated by commas, such as a=2,b=1") from error
+    return found
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--to", "place", help="Folder or URL of the round.")
+@click.option("--site", help="Name of this site.")
+@click.option("--flower", metavar="HOST:PORT", help="Address of a server that runs with --flower.")
+@click.option("--key", type=click.Path(path_type=Path), help="Private key of this site, for --flower.")
+@click.option("--root-certificates", type=click.Path(path_type=Path), help="Certificate by which it is known, PEM.")
+@click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
+@click.option("--fisher", type=click.Path(path_type=Path), help="File of the network's Fisher information.")
+@click.option("--attempt", type=click.IntRange(1), help="A higher attempt replaces a lower one.  [default: the next]")
+@click.option("--receive", type=click.Path(path_type=Path), help="Wait for the fused model and write it there.")
+@click.option("--timeout", default=3600.0, show_default=True, help="Seconds to wait for it.")
+@click.option("--min-count", default=MIN_COUNT, show_default=True, help="Warn of components with fewer observations.")
+@click.option(
+    "--refine",
+    metavar="PKG.MOD:CALLABLE",
+    help="Take part in all rounds: called with the fused model (None at first) and the round's number, it returns this "
+    "site's model. Importing it runs its code.",
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+def send(
+    file: Path | None,
+    place: str | None,
+    site: str | None,
+    refine: str | None,
+    receive: Path | None,
+    timeout: float,
+    min_count: float,
+    quiet: bool,
+    flower: str | None,
+    key: Path | None,
+    root_certificates: Path | None,
+    insecure: bool,
+    **given: Any,
+) -> None:
+    """Check FILE, what this site learned, and send it to a round that `consilience serve` waits for."""
+    if flower is not None:
+        if place is not None or site is not None or refine is not None or key is None or file is None:
+            raise click.UsageError("--flower takes FILE and --key, and no --to, --site (its key says who) or --refine.")
+        _warn_of_insecure(insecure)
+        over: dict[str, Any] = {
+            "key": key,
+            "root_certificates": root_certificates,
+            "insecure": insecure,
+            "timeout": timeout,
+        }
+        sent = send_flower(file, flower, receive=receive, min_count=min_count, **over, **given)
+        _say_sent(sent, file, quiet, receive)
+        return
+    if key is not None or root_certificates is not None or insecure:
+        raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
+    if place is None or site is None:
+        raise click.UsageError("Missing option '--to' or '--site'.")
+    if (file is None) == (refine is None):
+        raise click.UsageError("Give one of FILE and --refine.")
+    if refine is not None:
+        _, report = take_part(place, site, _callable(refine), timeout=timeout, min_count=min_count, say=_warn)
+        if receive is not None:
+            receive_folder(place, receive, number=report.number, timeout=timeout)
+        if not quiet:
+            click.echo(f"took part in {report.number} rounds" + ("" if receive is None else f"; wrote {receive}"))
+        return
+    sent = send_folder(file or "", place, site, min_count=min_count, **given)
+    _say_sent(sent, file, quiet, None)
+    if receive is not None:
+        report = receive_folder(place, receive, timeout=timeout)
+        _say_received(report, receive, quiet, sent.announcement.digest)
+
+
+def _say_sent(sent: Sent, file: Path | None, quiet: bool, receive: Path | None) -> None:
+    for warning in sent.warnings:
+        _warn(warning)
+    one = sent.announcement
+    if not quiet:
+        click.echo(f"{'had sent' if sent.again else 'sent'} {file} as attempt {one.attempt} ({one.digest[:12]})")
+    if sent.report is not None and receive is not None:
+        _say_received(sent.report, receive, quiet, one.digest)
+
+
+def _say_received(report: RoundReport, receive: Path, quiet: bool, digest: str) -> None:
+    if digest not in {one.sha256 for one in report.took_part}:
+        own = [reason for one in report.left_out if one.sha256 == digest for reason in one.reasons]
+        _warn(f"this site's contribution is not in the fused model: {'; '.join(own) or 'it came too late'}")
+    if not quiet:
+        click.echo(f"{len(report.took_part)} of {len(report.expected)} sites took part; wrote {receive}")
+
+
+def _callable(text: str) -> Any:
+    found = imported(text, f"--refine {text}")
+    if not callable(found):
+        raise OptionError(f"--refine {text}: is a {type(found).__name__}, expected what can be called")
+    return found
+
+
+def _warn(line: str) -> None:
+    click.echo(f"consilience: warning: {printable(line)}", err=True)

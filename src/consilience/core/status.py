@@ -1,0 +1,24 @@
+"""How a fusion ended, and what to do about it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Status(Enum):
+    """How a fusion ended; the value says what to do about it."""
+
+    CONVERGED = "converged"
+    MAX_ITERATIONS = "stopped at max_iterations before the matching settled; raise max_iterations"
+    UNSOLVED = (
+        "stopped before the equations were solved; raise max_iterations (steps, where there are such) or tolerance"
+    )
+    INDISTINCT = (
+        "a copy tells less of its component than which one it is a copy of, so that matches mean little; raise mass, "
+        "or give within_variance with optimize=False"
+    )
+    POOLED = (
+        "as few components as can be were found, and copies of one differ as much as components do: there may be many "
+        "more, of which each model holds few; give n_components or regularization, or take method 'spahm'"
+    )
+    AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"

@@ -1,0 +1,1 @@
+"""Charts and pages from plain values: SVG, HTML templates, words."""

@@ -1,0 +1,1 @@
+"""Rounds in a shared folder or a bucket."""

@@ -1,0 +1,1 @@
+"""Files, of which nothing is trusted: arrays with one JSON document, tables, limits, remote paths, atomic writes."""

@@ -1,0 +1,165 @@
+"""Arrays of networks as safetensors has them: NumPy where NumPy has the type, torch for the others.
+
+torch is imported only where an array is a tensor, or a file holds what NumPy cannot: bfloat16, float8.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from consilience.checks import AnyArray
+from consilience.errors import FileFormatError, InputError
+from consilience.files.atomic import replacing
+from consilience.files.document import opened
+
+_NUMPY_TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "C64": "complex64", "BOOL": "bool",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+}  # fmt: skip
+_TORCH_TYPES = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
+DTYPES = _NUMPY_TYPES | _TORCH_TYPES
+"""What NumPy and torch call the types of safetensors."""
+
+
+def storable(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """Return arrays as safetensors takes them: contiguous, on the CPU, and tensors all of them if one is.
+
+    Raises
+    ------
+    InputError
+        Naming every array whose name or type a file cannot have.
+    """
+    torch = sys.modules.get("torch")  # if nobody imported it, no array is a tensor
+    tensors = torch is not None and any(isinstance(values, torch.Tensor) for values in arrays.values())
+    found: dict[str, AnyArray] = {}
+    problems = []
+    for name, values in arrays.items():
+        try:
+            if name == "__metadata__":
+                raise ValueError("this name is safetensors' own")
+            name.encode()  # a lone surrogate is no text
+            if torch is not None and isinstance(values, torch.Tensor):
+                found[name] = _tensor(torch, values)
+            else:
+                plain = _plain(values)
+                found[name] = torch.from_numpy(plain.copy()) if torch is not None and tensors else plain
+        except (TypeError, ValueError, RuntimeError) as error:
+            problems.append(f"{path}: cannot be written: array {name!r}: {error}")
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _tensor(torch: Any, values: Any) -> Any:
+    """Return a dense copy of a tensor that shares its memory with nothing, which safetensors asks for."""
+    kind = str(values.dtype).removeprefix("torch.")
+    if kind not in DTYPES.values():
+        raise ValueError(f"is {kind}, expected one of {', '.join(DTYPES.values())}")
+    if values.layout is not torch.strided or values.is_meta:
+        raise ValueError("has no values of its own (a sparse or meta tensor); give a dense one")
+    return torch.empty(values.shape, dtype=values.dtype, device="cpu").copy_(values.detach())
+
+
+def _plain(values: AnyArray) -> Any:
+    array = np.asarray(values, order="C")
+    if array.dtype.name not in _NUMPY_TYPES.values():
+        raise ValueError(f"is {array.dtype.name}, expected one of {', '.join(_NUMPY_TYPES.values())}")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def same_bits(one: AnyArray, other: AnyArray) -> bool:
+    """Return whether two storable arrays of one library are alike to the last bit, NaN included."""
+    if one.dtype != other.dtype or tuple(one.shape) != tuple(other.shape):
+        return False
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
+    import torch
+
+    return bool(torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str, str]) -> None:
+    """Write storable arrays, whole or not at all; the same bytes from whichever library.
+
+    They go from their memory to the disk, since a copy of a network may not fit beside it.
+
+    Raises
+    ------
+    InputError
+        When the system refuses.
+    """
+    try:
+        with replacing(path) as partial:
+            if all(isinstance(values, np.ndarray) for values in arrays.values()):
+                safetensors.numpy.save_file(dict(arrays), partial, metadata)
+            else:
+                from safetensors.torch import save_file  # which imports torch
+
+                save_file(dict(arrays), partial, metadata)
+    except SafetensorError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from error
+
+
+def shapes_and_types(file: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Return shapes and types (by NumPy's or torch's name) of the tensors of an open safetensors file."""
+    shapes, kinds = {}, {}
+    for name in file.keys():  # noqa: SIM118  (not a dict)
+        one = file.get_slice(name)
+        kind = str(one.get_dtype())
+        shapes[name], kinds[name] = tuple(one.get_shape()), DTYPES.get(kind, kind)
+    return shapes, kinds
+
+
+def read_arrays(path: Path, names: Sequence[str], dtypes: Mapping[str, str], remedy: str) -> dict[str, AnyArray]:
+    """Return tensors of a safetensors file by name: NumPy arrays, or tensors where any has a type that only torch has.
+
+    Raises
+    ------
+    FileFormatError
+        Naming a tensor that cannot be read.
+    """
+    arrays = {}
+    with opened(path, remedy, framework_for(path, dtypes)) as file:
+        for name in names:
+            try:
+                arrays[name] = file.get_tensor(name)
+            # Shapes without entries may be longer than either library can say.
+            except (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+                reason = str(error).partition("\n")[0]
+                raise FileFormatError(f"{path}: tensor {name!r} cannot be read ({reason}); {remedy}") from error
+    return arrays
+
+
+def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
+    """Return what a file of these types is read with: "numpy", or "pt" where it has a type that only torch has.
+
+    Raises
+    ------
+    FileFormatError
+        Naming an array of a type that neither has, or that needs a torch which is not installed.
+    """
+    for name, kind in dtypes.items():
+        if kind not in DTYPES.values():
+            raise FileFormatError(f"{path}: tensor {name!r} has type {kind}, expected one of {', '.join(DTYPES)}")
+    special = next((name for name, kind in dtypes.items() if kind not in _NUMPY_TYPES.values()), None)
+    if special is None:
+        return "numpy"
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise FileFormatError(
+            f"{path}: tensor {special!r} has type {dtypes[special]}, which only torch reads; install torch"
+        ) from error
+    return "pt"

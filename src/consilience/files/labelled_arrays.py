@@ -1,0 +1,60 @@
+"""Inputs of networks with their labels, as NumPy writes them: ``.npz`` with arrays x and y, or ``.npy``."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.errors import FileFormatError
+from consilience.files.npy import read_array, reading
+
+INPUTS = ("x", "X", "inputs")
+LABELS = ("y", "labels")
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """Inputs (N, ...) and, where the file has them, the label of each (N,)."""
+
+    inputs: Any
+    labels: Any = None
+
+
+def read_tensors(path: Path) -> Tensors:
+    """Return the inputs in a file, and their labels where it has them.
+
+    An archive has inputs under one of `INPUTS` and labels under one of `LABELS`; where it has one array only, that
+    one is the inputs, whatever its name.
+
+    Raises
+    ------
+    FileFormatError
+        For other files, and archives without inputs or with more than one array of a kind.
+    """
+    kind = path.suffix.lower()
+    if kind not in (".npy", ".npz"):
+        raise FileFormatError(f"{path}: expected a file named .npz or .npy")
+    if kind == ".npz" and path.is_file() and zipfile.is_zipfile(path):
+        found = _from_archive(path)
+        if found is not None:
+            return found
+    return Tensors(read_array(path))
+
+
+def _from_archive(path: Path) -> Tensors | None:
+    """Return what an archive of several arrays holds; None for one that `read_array` reads."""
+    with reading(path, "arrays of numbers"), path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        names = archive.files
+        if len(names) < 2 or {"format", "shape", "data"} <= set(names):
+            return None
+        inputs, labels = ([name for name in known if name in names] for known in (INPUTS, LABELS))
+        if len(inputs) != 1 or len(labels) > 1:
+            raise FileFormatError(
+                f"{path}: has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
+                f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}"
+            )
+        return Tensors(archive[inputs[0]], archive[labels[0]] if labels else None)

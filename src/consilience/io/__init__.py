@@ -1,1 +1,0 @@
-"""Files: posteriors, recipes and where a result came from."""

@@ -1,0 +1,79 @@
+"""Groups of posteriors of one exponential family, and what their members' data are worth together.
+
+A posterior eta_l under prior lambda0 says e_l = eta_l - lambda0 of its component. If the members of a group are about
+one component, with prior lambda0, the marginal likelihood of all their data is, up to what each contributes anyway,
+A(lambda0 + sum e_l) - A(lambda0), A being the log normaliser of the family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.families import Family
+from consilience.matching.groups import GroupSums, group_sums
+from consilience.matching.site_by_site import subtraction_gains
+
+
+@dataclass(frozen=True, eq=False)
+class ConjugateGroups:
+    """Log marginal likelihoods of groups: a ``GroupObjective``.
+
+    Parameters
+    ----------
+    family
+        The family of every component.
+    base
+        Prior of a component (P,).
+    pieces
+        What each local component adds to it (L, P).
+    offsets
+        Where each site starts, and the end (J + 1,).
+    level
+        What a group of n members is worth whatever they say (J + 1,).
+    proper
+        Whether the prior is a law. If not, A(base) is taken for 0: groups can be compared while their number stays.
+    """
+
+    family: Family
+    base: Array
+    pieces: Array
+    offsets: Labels
+    level: Array
+    proper: bool = True
+
+    @cached_property
+    def _floor(self) -> float:
+        return 0.0 if not self.proper else float(self.family.log_normalizer(self.base[None])[0])
+
+    @cached_property
+    def alone(self) -> Array:
+        """What each component's data are worth in a group of its own (L,), without the level."""
+        return self._marginal(self.pieces)
+
+    def _marginal(self, sums: Array) -> Array:
+        """Return A(base + sums) - A(base) (n,)."""
+        return self.family.log_normalizer(self.base + sums) - self._floor
+
+    def value(self, groups: GroupSums) -> Array:
+        """Return what groups are worth (n,)."""
+        return self._marginal(groups.sums) + self.level[groups.mass.astype(np.int64)]
+
+    def opening(self, rows: Labels) -> Array:
+        """Return what a group of its own is worth to each of some rows (k,)."""
+        return self.alone[rows] + self.level[1]
+
+    def gains(self, rows: Labels, groups: GroupSums) -> Array:
+        """Return what each group would add (k, G) by taking in each of some rows that are in none."""
+        return subtraction_gains(self.value, self.pieces[rows], groups)
+
+    def sums(self, labels: Labels) -> GroupSums:
+        """Return what the members of each group say together; rows labelled -1 are left out."""
+        return group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)
+
+    def total(self, labels: Labels) -> float:
+        """Return what a matching with consecutive labels is worth."""
+        return float(self.value(self.sums(labels)).sum())

@@ -1,0 +1,166 @@
+"""The header of a network file: what it is, which axes move together, how it came to be.
+
+One JSON document under the key ``consilience`` of a safetensors header, format "consilience-network". Whatever has no
+such key is a plain checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from consilience.core.provenance import library_versions
+from consilience.errors import FileFormatError, InputError
+from consilience.files.arrays import shapes_and_types
+from consilience.files.document import KEY, check_version, opened, parse_document, validated
+from consilience.files.schemas import Strict
+from consilience.networks.symmetry.document import symmetry_from_json
+from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
+
+FORMAT_VERSION = 1
+REMEDY = "write it with consilience.save or safetensors.torch.save_file"
+_NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
+_BAYESIAN = "consilience-bayesian"
+
+Kind = Literal["posterior", "network", "fisher", "bayesian", "checkpoint"]
+
+
+class NetworkHeader(Strict):
+    """The JSON document in a network file's header; the symmetry is checked by `symmetry_from_json`."""
+
+    format: Literal["consilience-network"]
+    format_version: Literal[1]
+    library_version: str
+    symmetry: dict[str, Any] | None
+    provenance: dict[str, Any] | None
+
+    @field_validator("provenance")
+    @classmethod
+    def _writable(cls, provenance: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
+        json.dumps(provenance, allow_nan=False)
+        return provenance
+
+
+class _AnyHeader(BaseModel):
+    """As much of a header as tells which file it is."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    format: Literal["consilience-posterior", "consilience-network", "consilience-fisher", "consilience-bayesian"]
+
+
+@dataclass(frozen=True)
+class NetworkSummary:
+    """What the header of a network file or checkpoint says, without reading its tensors.
+
+    Parameters
+    ----------
+    kind
+        "network" for our own files, "checkpoint" for others.
+    shapes, dtypes
+        By name of the array; types by NumPy's and torch's name.
+    symmetry, provenance, library_version
+        As in the header; None for a plain checkpoint.
+    """
+
+    kind: Literal["network", "checkpoint"]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    symmetry: Symmetry | None = None
+    provenance: dict[str, Any] | None = None
+    library_version: str | None = None
+
+
+def read_network_summary(path: Path) -> NetworkSummary:
+    """Return what the header of a network file or checkpoint says.
+
+    Raises
+    ------
+    FileFormatError
+        As `read_network`, but for what is wrong with tensors.
+    """
+    with opened(path, REMEDY) as file:
+        metadata = file.metadata()
+        shapes, dtypes = shapes_and_types(file)
+    header = _parse_header(path, metadata)  # the file is closed: it holds its header in copies
+    if header is None:
+        return NetworkSummary("checkpoint", shapes, dtypes)
+    symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, str(path))
+    return NetworkSummary("network", shapes, dtypes, symmetry, header.provenance, header.library_version)
+
+
+def file_kind(path: Path) -> Kind:
+    """Return what a safetensors file holds, from its header alone.
+
+    Returns
+    -------
+    kind
+        "posterior", "network", "fisher" and "bayesian" (a network with a variance for each weight) for our own files,
+        "checkpoint" for those without our metadata.
+
+    Raises
+    ------
+    FileFormatError
+        For what is no safetensors file, and for metadata of ours that says nothing of these.
+    """
+    with opened(path) as file:
+        metadata = file.metadata()
+    if not metadata or KEY not in metadata:
+        return "checkpoint"
+    kinds: dict[str, Kind] = {
+        _POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher", _BAYESIAN: "bayesian",
+    }  # fmt: skip
+    document = parse_document(path, metadata[KEY])
+    if isinstance(document, dict) and document.get("format") == "consilience-shard":
+        raise FileFormatError(f"{path}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
+    found = validated(path, _AnyHeader, document)
+    return kinds[found.format]
+
+
+def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any] | None) -> str:
+    """Return the JSON document of the header.
+
+    Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
+    """
+    document = None if symmetry is None else symmetry_to_json(symmetry)
+    if document is not None:
+        symmetry_from_json(document, f"{path}: cannot be written")
+    try:
+        return json.dumps(
+            {
+                "format": _NETWORK,
+                "format_version": FORMAT_VERSION,
+                "library_version": library_versions()["consilience"],
+                "provenance": json.loads(json.dumps(provenance, sort_keys=True, allow_nan=False)),
+                "symmetry": document,
+            },
+            allow_nan=False,
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
+
+
+def _parse_header(path: Path, metadata: dict[str, str] | None) -> NetworkHeader | None:
+    if not metadata or KEY not in metadata:
+        return None
+    document = parse_document(path, metadata[KEY])
+    found = document.get("format") if isinstance(document, dict) else None
+    if found == _POSTERIOR:
+        raise FileFormatError(
+            f"{path}: is a posterior file, expected a network or a checkpoint; fuse it with other posterior files"
+        )
+    if found == _FISHER:
+        raise FileFormatError(
+            f"{path}: is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
+        )
+    if found == _BAYESIAN:
+        raise FileFormatError(
+            f"{path}: is a Bayesian network, expected a network or a checkpoint; fuse it with other Bayesian networks"
+        )
+    if found == _NETWORK:
+        check_version(path, document, FORMAT_VERSION)
+    return validated(path, NetworkHeader, document)

@@ -1,0 +1,203 @@
+"""Network files: ordinary safetensors state dicts, so that any checkpoint of the ecosystem can be an input.
+
+What ``load_state_dict(safetensors.torch.load_file(path), strict=True)`` needs, and nothing else, stands among the
+tensors: tied weights under all of their names. Which axes move together and how the file came to be is one JSON
+document in the header's metadata. A symmetry can also stand in a JSON file of its own, for checkpoints of others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from consilience.checks import AnyArray
+from consilience.core.provenance import library_versions
+from consilience.errors import FileFormatError, InputError
+from consilience.files.arrays import read_arrays, same_bits, storable, write_arrays
+from consilience.files.atomic import write_bytes
+from consilience.files.document import KEY, MAX_HEADER, check_version, parse_document, validated
+from consilience.files.schemas import Strict
+from consilience.networks.file_header import REMEDY, Kind, NetworkSummary, file_kind, header_text, read_network_summary
+from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
+from consilience.networks.symmetry.document import symmetry_from_json
+from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
+
+__all__ = [
+    "Kind",
+    "NetworkFile",
+    "NetworkSummary",
+    "file_kind",
+    "read_network",
+    "read_network_summary",
+    "read_symmetry",
+    "symmetry_from_json",
+    "write_network",
+    "write_symmetry",
+]
+
+_SYMMETRY_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkFile:
+    """A network as a file has it.
+
+    Parameters
+    ----------
+    arrays
+        By name, in the order of the symmetry where there is one. NumPy arrays, or torch tensors on the CPU where any
+        of them has a type that NumPy lacks (bfloat16, float8).
+    symmetry
+        Which axes move together; None for a plain checkpoint.
+    provenance
+        How the file came to be, any JSON object; None for a network nobody fused.
+    """
+
+    arrays: dict[str, AnyArray]
+    symmetry: Symmetry | None = None
+    provenance: dict[str, Any] | None = None
+
+
+def write_network(
+    path: Path,
+    arrays: Mapping[str, AnyArray],
+    symmetry: Symmetry | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> None:
+    """Write a network file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    arrays
+        Weights, biases and buffers by name, NumPy or torch, of any type that safetensors has. Tied weights may stand
+        under one of their names or under all.
+    symmetry
+        Which axes move together. With it, files alone can be fused.
+    provenance
+        How it came to be, as JSON values.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written, an array cannot be stored, tied weights differ, the symmetry is of another
+        network, or the provenance is not made of JSON values.
+    """
+    named = dict(arrays)
+    for alias, name in {} if symmetry is None else symmetry.aliases.items():
+        if name not in named and alias in named:
+            named[name] = named[alias]
+    for alias, name in {} if symmetry is None else symmetry.aliases.items():
+        if name in named:
+            named.setdefault(alias, named[name])
+    stored = storable(path, named)
+    if symmetry is not None:
+        symmetry.units({name: tuple(values.shape) for name, values in stored.items()}, f"{path}: cannot be written")
+        _refuse_untied(path, stored, symmetry)
+    write_arrays(path, stored, {KEY: header_text(path, symmetry, provenance)})
+
+
+def read_network(path: Path) -> NetworkFile:
+    """Return the arrays of a network file or of any other safetensors checkpoint, everything but numbers checked.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is missing, empty, truncated, no safetensors, of a newer version, with metadata that is not
+        valid, with a type that nothing here reads, or that holds a posterior.
+    """
+    summary = read_network_summary(path)
+    order = dict.fromkeys((*(summary.symmetry.layouts if summary.symmetry else ()), *summary.shapes))
+    arrays = read_arrays(path, [name for name in order if name in summary.shapes], summary.dtypes, REMEDY)
+    return NetworkFile(arrays, summary.symmetry, summary.provenance)
+
+
+def write_symmetry(path: Path, symmetry: Symmetry) -> None:
+    """Write a symmetry as a JSON file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written, or the symmetry refers to groups or arrays that it does not have.
+    """
+    document = symmetry_to_json(symmetry)
+    symmetry_from_json(document, f"{path}: cannot be written")
+    text = json.dumps(
+        {
+            "format": "consilience-symmetry",
+            "format_version": _SYMMETRY_VERSION,
+            "library_version": library_versions()["consilience"],
+            "symmetry": document,
+        },
+        allow_nan=False,
+        indent=1,
+    )
+    write_bytes(path, f"{text}\n".encode())
+
+
+def read_symmetry(path: Path) -> Symmetry:
+    """Return the symmetry in a JSON file, or the one that a network file carries.
+
+    Raises
+    ------
+    FileFormatError
+        When the file is neither, is of a newer version, or holds a symmetry that is not valid.
+    """
+    text = _json_text(path)
+    if text is None:
+        symmetry = read_network_summary(path).symmetry
+        if symmetry is None:
+            raise FileFormatError(f"{path}: carries no symmetry; {SYMMETRY_REMEDY}")
+        return symmetry
+    document = parse_document(path, text, "content", SYMMETRY_REMEDY)
+    check_version(path, document, _SYMMETRY_VERSION)
+    header = validated(path, _SymmetryHeader, document, "content", SYMMETRY_REMEDY)
+    return symmetry_from_json(header.symmetry, str(path))
+
+
+class _SymmetryHeader(Strict):
+    """The JSON document that is a symmetry file."""
+
+    format: Literal["consilience-symmetry"]
+    format_version: Literal[1]
+    library_version: str
+    symmetry: dict[str, Any]
+
+
+def _json_text(path: Path) -> bytes | None:
+    """Return the content of a file that may be JSON; None for one that may be safetensors."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(8)
+            # A safetensors file starts with the length of its header in eight bytes, the upper of them zero.
+            if start[4:] == bytes(4):
+                return None
+            size = stream.seek(0, 2)
+            if size > MAX_HEADER:
+                raise FileFormatError(f"{path}: is too long for a symmetry; {SYMMETRY_REMEDY}")
+            stream.seek(0)
+            text = stream.read(size)  # and no more: to read is to allocate first
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except FileFormatError:
+        raise
+    except ValueError as error:  # a name that no file can have, with a zero byte
+        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+    if not text:
+        raise FileFormatError(f"{path}: is empty; {SYMMETRY_REMEDY}")
+    return text
+
+
+def _refuse_untied(path: Path, stored: Mapping[str, AnyArray], symmetry: Symmetry) -> None:
+    problems = [
+        f"{path}: cannot be written: arrays {alias} and {name} are one array in this network (tied weights), "
+        "but differ here; give them the same values"
+        for alias, name in symmetry.aliases.items()
+        if not same_bits(stored[alias], stored[name])
+    ]
+    if problems:
+        raise InputError(problems)

@@ -1,0 +1,177 @@
+"""What fusing networks returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.core.fusion import Fusion
+from consilience.core.status import Status
+from consilience.errors import InputError
+from consilience.matching.result import Matching
+from consilience.networks.files import write_network
+from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.match_quality import GroupQuality, match_quality
+from consilience.networks.network import Network
+from consilience.networks.symmetry.transport import Transport
+from consilience.posteriors.methods.ensemble import NO_FILE
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkInput:
+    """One of the networks that went in; kept for the report, never saved.
+
+    Parameters
+    ----------
+    name
+        What it is called in messages: its path, or its place in the list.
+    network
+        Its arrays.
+    weight
+        How much it counted, weights summing to 1.
+    sha256
+        Digest of its file; None for a module that was handed in.
+    information
+        The Fisher information of its parameters, where the method weighed by it.
+    """
+
+    name: str
+    network: Network
+    weight: float
+    sha256: str | None
+    information: FisherInformation | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkFusion(Fusion):
+    """A fused network and how it came about.
+
+    Parameters
+    ----------
+    network
+        The fused arrays with their symmetry.
+    matching
+        By group, which fused unit each local unit became.
+    transports
+        For every model, where the units of every group went.
+    objective
+        Value of the method's objective at the end; NaN for a method without one.
+    history
+        The objective after each iteration (iterations,).
+    status
+        How the fusion ended; ``status.value`` says what to do about it.
+    details
+        What the method found on its way; ``proved`` says whether the symmetry was proved.
+    provenance
+        Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
+    inputs
+        What went in, in the order given.
+    repaired
+        How the statistics of the fused network were repaired; None if they were not.
+    """
+
+    network: Network
+    matching: Mapping[str, Matching]
+    transports: tuple[Mapping[str, Transport], ...] = field(repr=False)
+    objective: float
+    history: Array
+    status: Status
+    details: Mapping[str, Any]
+    provenance: Mapping[str, Any] = field(repr=False)
+    inputs: tuple[NetworkInput, ...] = field(repr=False)
+    _rebuild: Callable[[Network], Any] | None = field(repr=False)
+    repaired: str | None = None
+    keeps_models: bool = False
+
+    @cached_property
+    def model(self) -> Any:
+        """The fused module, in evaluation mode; for files without a module, the fused arrays by name."""
+        if self._rebuild is None:
+            return dict(self.network.arrays)
+        return self._rebuild(self.network)
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """Number of units of every group of the fused network."""
+        return dict(self.network.units)
+
+    @property
+    def n_components(self) -> int:
+        """Number of fused units in all groups together."""
+        return sum(self.groups.values())
+
+    @cached_property
+    def aligned(self) -> tuple[Network, ...]:
+        """The models with their units where those of the fused network are: the same functions, if only renumbered.
+
+        A model that was spread by a coupling is another function.
+        """
+        return tuple(
+            self.network.with_arrays(one.network.move(moves), one.name)
+            for one, moves in zip(self.inputs, self.transports, strict=True)
+        )
+
+    @property
+    def aligned_models(self) -> list[Any]:
+        """The aligned models as modules, in evaluation mode.
+
+        Raises
+        ------
+        InputError
+            When the models were files without a module.
+        """
+        if self._rebuild is None:
+            raise InputError("models: these are files without a module; give module=, a function that makes one")
+        return [self._rebuild(network) for network in self.aligned]
+
+    @cached_property
+    def quality(self) -> dict[str, GroupQuality]:
+        """How well the units of each group match, in the order of computation."""
+        weights = np.array([one.weight for one in self.inputs])
+        return match_quality([one.network for one in self.inputs], weights, self.transports)
+
+    @property
+    def needs_repair(self) -> bool:
+        """Whether the network has statistics of batch normalisation, which averaging leaves wrong."""
+        averaged = self.repaired is None and not self.keeps_models
+        return averaged and any(key.endswith("running_var") for key in self.network.arrays)
+
+    def save(self, path: str | Path) -> None:
+        """Write the fused arrays with their symmetry and provenance, whole or not at all: an ordinary state dict.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written, or the fused model is an ensemble.
+        """
+        if self.keeps_models:
+            raise InputError(f"{path}: {NO_FILE}")
+        write_network(Path(path), self.network.arrays, self.network.symmetry, dict(self.provenance))
+
+    def report(self, path: str | Path, **shown: Any) -> None:
+        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        Parameters
+        ----------
+        path
+            Where to; usually ``*.html``.
+        **shown
+            ``barriers`` and ``planes`` by name, from `consilience.barrier` and `consilience.plane`, and ``scores`` by
+            model, {name: value}, to show beside the matching.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written.
+        """
+        from consilience.networks.report.write import (
+            write_network_page,  # here, so that fusing alone starts without jinja2
+        )
+
+        write_network_page(Path(path), self, **shown)

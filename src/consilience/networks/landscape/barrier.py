@@ -1,0 +1,263 @@
+"""The barrier between two networks: how much worse the networks on the straight line between them are.
+
+    theta(t) = (1 - t) theta_a + t theta_b,   B = max_t [ E(t) - ((1 - t) E(0) + t E(1)) ]
+
+of Entezari et al. (2022), "The role of permutation invariance in linear mode connectivity". Two other definitions are
+in use, which compare with the worse end, max(E(0), E(1)), and with the mean of the ends; all three are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from torch import nn
+
+from consilience.checks import Array, is_count
+from consilience.errors import InputError, OptionError
+from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
+from consilience.networks.landscape.files import read_arrays, write_arrays
+from consilience.networks.landscape.parameters import Model, Span
+
+_GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
+_REFINEMENTS = 12  # each shrinks the bracket of two grid steps by 0.618: to 1/300 of it
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """Curves along the line between two networks, and their barriers.
+
+    Heights are NaN where an end is infinite, and infinite where a network between finite ends is.
+
+    Parameters
+    ----------
+    t
+        Places (n,) on the line, ascending from 0 (the first network) to 1 (the second).
+    values
+        Name -> curve (n,) in the units of the evaluation; infinite where it was not finite.
+
+    Examples
+    --------
+    >>> curve = Barrier(np.array([0.0, 0.5, 1.0]), {"loss": np.array([1.0, 4.0, 3.0])})
+    >>> curve.height(), curve.height_over_maximum(), curve.height_over_mean(), curve.peak(), curve.area()
+    (2.0, 1.0, 2.0, 0.5, 1.0)
+    """
+
+    t: Array
+    values: Mapping[str, Array]
+
+    def __post_init__(self) -> None:
+        t = np.array(self.t, dtype=np.float64)
+        values = {name: np.array(curve, dtype=np.float64) for name, curve in self.values.items()}
+        if t.ndim != 1 or len(t) < 2 or t[0] != 0.0 or t[-1] != 1.0 or np.any(np.diff(t) <= 0):
+            raise InputError("t: expected at least two ascending places from 0 to 1")
+        if any(curve.shape != t.shape for curve in values.values()):
+            raise InputError(f"values: expected curves of {len(t)} numbers")
+        for array in (t, *values.values()):
+            array.setflags(write=False)
+        object.__setattr__(self, "t", t)
+        object.__setattr__(self, "values", MappingProxyType(values))
+
+    def curve(self, name: str = "loss") -> Array:
+        """Return the values (n,) of one name."""
+        if name not in self.values:
+            raise InputError(f"no curve {name!r}; the evaluation returned {', '.join(self.values)}")
+        return self.values[name]
+
+    def excess(self, name: str = "loss") -> Array:
+        """Return E(t) - ((1 - t) E(0) + t E(1)) at every place (n,)."""
+        curve = self.curve(name)
+        if not np.isfinite(curve[0] + curve[-1]):
+            return np.full_like(curve, np.nan)
+        return curve - ((1.0 - self.t) * curve[0] + self.t * curve[-1])
+
+    def height(self, name: str = "loss") -> float:
+        """Return the barrier over the straight line between the ends: the greatest excess, never negative."""
+        return float(self.excess(name).max())
+
+    def height_over_maximum(self, name: str = "loss") -> float:
+        """Return the barrier over the worse end, max_t E(t) - max(E(0), E(1))."""
+        curve = self.curve(name)
+        return float(curve.max() - curve[[0, -1]].max()) if np.isfinite(curve[0] + curve[-1]) else float("nan")
+
+    def height_over_mean(self, name: str = "loss") -> float:
+        """Return the barrier over the mean of the ends, max_t E(t) - (E(0) + E(1)) / 2."""
+        curve = self.curve(name)
+        return float(curve.max() - curve[[0, -1]].mean()) if np.isfinite(curve[0] + curve[-1]) else float("nan")
+
+    def peak(self, name: str = "loss") -> float:
+        """Return the place t of the greatest excess; NaN where an end is infinite."""
+        excess = self.excess(name)
+        return float("nan") if np.isnan(excess[0]) else float(self.t[excess.argmax()])
+
+    def midpoint(self, name: str = "loss") -> float:
+        """Return the value at t = 1/2, interpolated where that is not on the grid."""
+        return float(np.interp(0.5, self.t, self.curve(name)))
+
+    def area(self, name: str = "loss") -> float:
+        """Return the area under the positive part of the excess, by trapezoids."""
+        return float(np.trapezoid(np.maximum(self.excess(name), 0.0), self.t))
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Return every number above for every curve, as plain values."""
+        measures = {
+            "height": self.height,
+            "height_over_maximum": self.height_over_maximum,
+            "height_over_mean": self.height_over_mean,
+            "peak": self.peak,
+            "midpoint": self.midpoint,
+            "area": self.area,
+        }
+        return {name: {what: measure(name) for what, measure in measures.items()} for name in self.values}
+
+    def save(self, path: str | Path) -> None:
+        """Write the curves to a file."""
+        curves = {f"values.{name}": curve for name, curve in self.values.items()}
+        write_arrays(path, "barrier", {"t": self.t, **curves}, {"values": list(self.values)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Barrier:
+        """Return what `save` wrote.
+
+        Raises
+        ------
+        FileFormatError
+            When the file is none of these.
+        """
+        return read_arrays(
+            path, "barrier", lambda a, names: cls(a["t"], {name: a[f"values.{name}"] for name in names["values"]})
+        )
+
+
+def barrier(
+    net_a: nn.Module,
+    net_b: Model,
+    evaluate: Evaluate,
+    points: int = 25,
+    refine: bool = False,
+    refresh: Refresh | None = None,
+    *,
+    include_frozen: bool = True,
+) -> Barrier:
+    """Evaluate networks on the straight line between two, and return the curves with their barriers.
+
+    Parameters
+    ----------
+    net_a
+        A module; it is not changed, and the networks between are copies of it.
+    net_b
+        Another of the same architecture and widths, or a mapping of its names to tensors, aligned or not.
+    evaluate
+        Function of a module that returns numbers by name, lower being better, such as ``{"loss": .., "error": ..}``: on
+        a fixed data set, the same at every call. A `BatchedEvaluation` such as `Classification` is asked for many
+        networks at once.
+    points
+        Number of places on the line, ends included; the middle is always one of them.
+    refine
+        Search on between the neighbours of the highest place of the first curve (of "loss" where there is one).
+    refresh
+        Called with every network on the line, ends included, before it is evaluated: sets its normalisation statistics
+        in place.
+    include_frozen
+        Whether parameters with ``requires_grad=False`` are interpolated; if not, they must be the same in both.
+
+    Raises
+    ------
+    InputError
+        Naming the tensor when the architectures or widths differ, or a tensor is not finite.
+    OptionError
+        When `points` is less than 2.
+
+    Examples
+    --------
+    A loss with minima at -1 and 1 and a hill of height 1 between:
+
+    >>> nets = [nn.Linear(1, 1, bias=False) for _ in range(2)]
+    >>> _ = nn.init.constant_(nets[0].weight, -1.0), nn.init.constant_(nets[1].weight, 1.0)
+    >>> curve = barrier(*nets, lambda net: {"loss": (net.weight.item() ** 2 - 1.0) ** 2}, points=5)
+    >>> curve.height(), curve.peak()
+    (1.0, 0.5)
+    """
+    if not is_count(points) or points < 2:
+        raise OptionError(f"points: expected a whole number from 2, found {points!r}")
+    span = Span.of({"net_a": net_a, "net_b": net_b}, include_frozen)
+
+    def values_at(t: Array) -> dict[str, Array]:
+        return evaluate_points(span, np.column_stack([1.0 - t, t]), evaluate, refresh)
+
+    t = np.union1d(np.arange(points) / (points - 1.0), 0.5)
+    curve = Barrier(t, values_at(t))
+    return _refined(curve, values_at) if refine else curve
+
+
+def _refined(curve: Barrier, values_at: Callable[[Array], dict[str, Array]]) -> Barrier:
+    """Return the curve with the places of a golden-section search for the maximum of the excess added."""
+    name = "loss" if "loss" in curve.values else next(iter(curve.values))
+    excess = curve.excess(name)
+    if not np.all(np.isfinite(excess)) or excess.max() <= 0.0:
+        return curve
+    start, end = curve.curve(name)[[0, -1]]
+    found: dict[float, dict[str, Array]] = {}
+
+    def height(t: float) -> float:
+        found[t] = values_at(np.array([t]))
+        return float(found[t][name][0] - ((1.0 - t) * start + t * end))
+
+    top = int(excess.argmax())
+    low, high = float(curve.t[top - 1]), float(curve.t[top + 1])
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = height(left), height(right)
+    for _ in range(_REFINEMENTS - 2):
+        if at_left >= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = height(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = height(right)
+    t, order = np.unique(np.concatenate([curve.t, list(found)]), return_index=True)
+    added = {key: np.concatenate([values[key] for values in found.values()]) for key in curve.values}
+    return Barrier(t, {key: np.concatenate([old, added[key]])[order] for key, old in curve.values.items()})
+
+
+def barrier_matrix(
+    nets: Sequence[nn.Module],
+    evaluate: Evaluate,
+    points: int = 25,
+    refresh: Refresh | None = None,
+    align: Callable[[nn.Module, nn.Module], Model] | None = None,
+) -> dict[str, Array]:
+    """Return the barrier heights (n, n) between every two of n networks, by name of the value.
+
+    Parameters
+    ----------
+    nets
+        Modules of one architecture: as they are, or aligned to a common reference beforehand.
+    evaluate, points, refresh
+        As for `barrier`.
+    align
+        Function that returns its second network aligned to its first, to compare every two after aligning just them.
+
+    Raises
+    ------
+    InputError
+        For less than two networks, or two that differ in a tensor.
+    """
+    if len(nets) < 2:
+        raise InputError(f"nets: expected at least two networks, found {len(nets)}")
+    heights: dict[str, Array] = {}
+    for i, j in combinations(range(len(nets)), 2):
+        other = nets[j] if align is None else align(nets[i], nets[j])
+        try:
+            curve = barrier(nets[i], other, evaluate, points, refresh=refresh)
+        except InputError as error:
+            raise InputError([f"nets[{i}] and nets[{j}]: {problem}" for problem in error.problems]) from error
+        for name in curve.values:
+            table = heights.setdefault(name, np.zeros((len(nets), len(nets))))
+            table[i, j] = table[j, i] = curve.height(name)
+    return heights

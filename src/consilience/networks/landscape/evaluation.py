@@ -1,0 +1,240 @@
+"""What a network is worth at many places of its parameter space: one at a time, or many in one product.
+
+An evaluation is any function that takes a module and returns numbers by name, such as ``{"loss": .., "error": ..}``.
+One that also offers ``many`` (`BatchedEvaluation`; `Classification` does) is asked for many places at once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from consilience.checks import Array, is_count
+from consilience.errors import InputError, OptionError
+from consilience.networks.landscape.parameters import Span, named_tensors, write
+
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+Refresh = Callable[[nn.Module], object]
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# Torch has no vectorised recurrence. Convolutions become grouped ones, which took a CPU 1.6 (4 networks at once) to 4
+# times (16) as long as one network after the other.
+_NEVER_TOGETHER = (nn.RNNBase,)
+
+
+@runtime_checkable
+class BatchedEvaluation(Protocol):
+    """An evaluation that can take many networks of one architecture at once."""
+
+    def at_once(self, module: nn.Module) -> int:
+        """Return how many networks of this architecture to hand over in one call."""
+
+    def __call__(self, module: nn.Module) -> Mapping[str, float]:
+        """Return the values of one network."""
+
+    def many(self, module: nn.Module, states: Mapping[str, Tensor]) -> Mapping[str, Array]:
+        """Return arrays (n,) of values; `states` has a stack ``(n, *shape)`` for each floating-point tensor."""
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Switch every part of a module to evaluation (no dropout, running statistics), and back to what it was."""
+    flags = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in flags:
+            part.training = training
+
+
+def _like(module: nn.Module) -> Tensor:
+    """Return a tensor of the dtype and on the device of a module."""
+    return next((t for t in named_tensors(module).values() if t.is_floating_point()), torch.zeros(()))
+
+
+@dataclass(frozen=True, eq=False)
+class Classification:
+    """Mean cross-entropy in nats ("loss") and percentage of wrong answers ("error") on a fixed data set.
+
+    Networks run in their own dtype, without dropout; sums over the data are float64. Where the loss is not finite it is
+    infinite, and the error is that of guessing. Many networks go through one vectorised product; those that cannot be
+    vectorised, or not with a gain (recurrent layers; convolutions on a CPU), are evaluated one by one.
+
+    Parameters
+    ----------
+    inputs
+        (N, ...) tensor or array; numbers are cast to the dtype of the network, and moved to its device.
+    labels
+        (N,) integers, from 0.
+    batch_size
+        Samples in one forward pass.
+    models_at_once
+        Networks in one forward pass: as many as fit into memory with a batch of samples each.
+
+    Raises
+    ------
+    InputError
+        When there are no samples, or not as many labels as inputs, or negative ones.
+
+    Examples
+    --------
+    >>> net = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.eye_(net.weight)
+    >>> scores = Classification(torch.eye(2), torch.tensor([0, 0]))(net)
+    >>> round(scores["loss"], 4), scores["error"]
+    (0.8133, 50.0)
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    batch_size: int = 1024
+    models_at_once: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", torch.as_tensor(self.inputs))
+        object.__setattr__(self, "labels", torch.as_tensor(self.labels))
+        for name in ("batch_size", "models_at_once"):
+            if not is_count(getattr(self, name)):
+                raise OptionError(f"{name}: expected a positive whole number, found {getattr(self, name)!r}")
+        if self.labels.ndim != 1 or self.inputs.ndim == 0 or len(self.inputs) != len(self.labels):
+            shapes = f"{tuple(self.inputs.shape)} and {tuple(self.labels.shape)}"
+            raise InputError(f"labels: expected (N,) for inputs (N, ...), found {shapes}")
+        if len(self.labels) == 0 or self.labels.is_floating_point() or int(self.labels.min()) < 0:
+            raise InputError("labels: expected at least one, all of them whole numbers from 0")
+
+    def __call__(self, module: nn.Module) -> dict[str, float]:
+        """Return the loss and error of one network, whose mode is left as it was."""
+        with evaluation_mode(module):
+            scores = self._measure(module, lambda rows: module(rows)[None])
+        return {name: float(values[0]) for name, values in scores.items()}
+
+    def at_once(self, module: nn.Module) -> int:
+        """Return `models_at_once`, or 1 for networks that are evaluated one by one."""
+        alone = _NEVER_TOGETHER if _like(module).is_cuda else (*_NEVER_TOGETHER, *CONVOLUTIONS)
+        return 1 if any(isinstance(part, alone) for part in module.modules()) else self.models_at_once
+
+    def many(self, module: nn.Module, states: Mapping[str, Tensor]) -> dict[str, Array]:
+        """Return the losses and errors (n,) of the networks that `module` is with each of n states.
+
+        Parameters
+        ----------
+        module
+            The architecture, and the source of every tensor that `states` does not have.
+        states
+            Name -> stack ``(n, *shape)`` of a parameter or buffer.
+        """
+        count, step = len(next(iter(states.values()))), self.at_once(module)
+        if step == 1:
+            return self._one_by_one(module, states)
+        parts = []
+        with evaluation_mode(module):
+            for start in range(0, count, step):
+                chunk = {name: values[start : start + step] for name, values in states.items()}
+                parts.append(self._together(module, chunk))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _together(self, module: nn.Module, states: Mapping[str, Tensor]) -> dict[str, Array]:
+        def forward(rows: Tensor) -> Any:
+            return torch.vmap(lambda state: functional_call(module, state, (rows,)))(states)
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of operations that it vectorises slowly
+                return self._measure(module, forward)
+        except RuntimeError:  # what torch raises for operations that it cannot vectorise, and when memory is full
+            return self._one_by_one(module, states)
+
+    def _one_by_one(self, module: nn.Module, states: Mapping[str, Tensor]) -> dict[str, Array]:
+        scratch = deepcopy(module)
+        scores = []
+        for index in range(len(next(iter(states.values())))):
+            write(scratch, {name: values[index] for name, values in states.items()})
+            scores.append(self(scratch))
+        return {name: np.array([score[name] for score in scores]) for name in scores[0]}
+
+    def _measure(self, module: nn.Module, forward: Callable[[Tensor], Any]) -> dict[str, Array]:
+        """Return losses and errors (n,) of the n networks whose logits (n, batch, classes) `forward` gives."""
+        like = _like(module)
+        loss = wrong = torch.zeros((), dtype=torch.float64, device=like.device)
+        classes = 0
+        with torch.no_grad():
+            for start in range(0, len(self.labels), self.batch_size):
+                rows = self.inputs[start : start + self.batch_size].to(like.device)
+                labels = self.labels[start : start + self.batch_size].to(like.device, torch.int64)
+                logits = forward(rows.to(like.dtype) if rows.is_floating_point() else rows)
+                classes = self._classes(logits, len(labels))
+                logits = logits.to(torch.float64)
+                right = logits.gather(2, labels.expand(len(logits), -1)[..., None])[..., 0]
+                loss = loss + (logits.logsumexp(dim=2) - right).sum(dim=1)
+                wrong = wrong + (logits.argmax(dim=2) != labels).sum(dim=1)
+        losses, errors = (total.cpu().numpy() / len(self.labels) for total in (loss, wrong))
+        finite = np.isfinite(losses)
+        chance = 100.0 * (1.0 - 1.0 / classes)
+        return {"loss": np.where(finite, losses, np.inf), "error": np.where(finite, 100.0 * errors, chance)}
+
+    def _classes(self, logits: Any, samples: int) -> int:
+        """Return the number of classes, or raise when the network's output does not fit the labels."""
+        if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[1] != samples:
+            found = tuple(logits.shape[1:]) if isinstance(logits, Tensor) else type(logits).__name__
+            raise InputError(f"the network's output: expected logits of shape ({samples}, classes), found {found}")
+        if int(self.labels.max()) >= logits.shape[2]:
+            raise InputError(f"labels: found {int(self.labels.max())}, but the network has {logits.shape[2]} classes")
+        return int(logits.shape[2])
+
+
+def evaluate_points(span: Span, weights: Array, evaluate: Evaluate, refresh: Refresh | None = None) -> dict[str, Array]:
+    """Return arrays (n,) of what `evaluate` says of the combinations with `weights` (n, m); non-finite values are inf.
+
+    Parameters
+    ----------
+    span
+        The m networks.
+    weights
+        One combination a row, each of sum one.
+    evaluate
+        A function of a module in evaluation mode, or a `BatchedEvaluation`.
+    refresh
+        Called with each combined module before it is evaluated, to set its normalisation statistics in place; then
+        networks are evaluated one by one.
+
+    Raises
+    ------
+    InputError
+        When `evaluate` does not return numbers by name, the same names everywhere.
+    """
+    if refresh is None and isinstance(evaluate, BatchedEvaluation):
+        step = evaluate.at_once(span.module)
+        chunks = [weights[start : start + step] for start in range(0, len(weights), step)]
+        parts = [evaluate.many(span.module, span.states(chunk)) for chunk in chunks]
+        curves = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    else:
+        values = [_evaluated(span.model(row), evaluate, refresh) for row in weights]
+        if any(one.keys() != values[0].keys() for one in values):
+            raise InputError("evaluate: returned other names for some networks than for others")
+        curves = {name: np.array([one[name] for one in values]) for name in values[0]}
+    return {name: np.where(np.isfinite(curve), curve, np.inf) for name, curve in curves.items()}
+
+
+def _evaluated(module: nn.Module, evaluate: Evaluate, refresh: Refresh | None) -> dict[str, float]:
+    module.eval()
+    if refresh is not None:
+        refresh(module)
+        module.eval()
+    values = evaluate(module)
+    try:
+        numbers = {str(name): float(value) for name, value in values.items()}
+    except (AttributeError, TypeError, ValueError):
+        numbers = {}
+    if not numbers:
+        raise InputError(f"evaluate: expected numbers by name, such as {{'loss': 0.3}}, found {values!r:.80}")
+    return numbers

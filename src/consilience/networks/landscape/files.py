@@ -1,0 +1,56 @@
+"""Files of curves and surfaces: safetensors of float64 arrays, so that figures are redrawn without evaluation.
+
+The header's metadata has one key, ``consilience``, whose value is a JSON document: what it is, and lists of names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_safetensors
+
+from consilience.checks import Array
+from consilience.errors import FileFormatError, InputError
+from consilience.files.atomic import write_bytes
+
+T = TypeVar("T")
+Arrays = dict[str, Array]
+Names = dict[str, list[str]]
+_KEY = "consilience"
+_VERSION = 1
+
+
+def write_arrays(path: str | Path, kind: str, arrays: Mapping[str, Array], names: Mapping[str, list[str]]) -> None:
+    """Write arrays and lists of names, whole or not at all."""
+    header = {"format": f"consilience-{kind}", "format_version": _VERSION, "names": dict(names)}
+    rows = {name: np.asarray(values, dtype=np.float64, order="C") for name, values in arrays.items()}
+    write_bytes(Path(path), to_safetensors(rows, metadata={_KEY: json.dumps(header, sort_keys=True)}))
+
+
+def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]) -> T:
+    """Return what `build` makes of the arrays and names in a file.
+
+    Raises
+    ------
+    FileFormatError
+        When the file is missing, no such file, or `build` finds an array or name missing or of another shape.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            arrays = {name: np.asarray(file.get_tensor(name), dtype=np.float64) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError) as error:
+        raise FileFormatError(f"{path}: cannot be read as a {kind} file: {error}") from error
+    known = {"format": f"consilience-{kind}", "format_version": _VERSION}
+    found = {name: header.get(name) for name in known} if isinstance(header, dict) else {}
+    if found != known:
+        raise FileFormatError(f"{path}: expected a file of format {known}, found {found}; write it with .save(path)")
+    try:
+        return build(arrays, {key: [str(name) for name in names] for key, names in header["names"].items()})
+    except (KeyError, AttributeError, TypeError, InputError) as error:
+        raise FileFormatError(f"{path}: is damaged: {error}") from error

@@ -1,0 +1,273 @@
+"""The plane through three networks, evaluated on a grid, with where other networks lie.
+
+After Garipov et al. (2018), "Loss surfaces, mode connectivity, and fast ensembling of DNNs": with networks w0, w1, w2,
+
+    u = (w2 - w0) / dx,  dx = |w2 - w0|,        v = (w1 - w0 - <w1 - w0, u> u) / dy,  dy = the norm of that,
+
+and the points of the plane are w0 + alpha dx u + beta dy v. So w0 is at (0, 0), w2 at (1, 0) and w1 at (skew, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from torch import Tensor, nn
+
+from consilience.checks import Array, is_count, is_number
+from consilience.errors import InputError, OptionError
+from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
+from consilience.networks.landscape.files import Arrays, Names, read_arrays, write_arrays
+from consilience.networks.landscape.parameters import Model, Span
+
+_DEGENERATE = 1e-6  # relative distance from a line below which three networks span no plane
+
+
+@dataclass(frozen=True, eq=False)
+class Axes:
+    """An orthonormal frame through three vectors.
+
+    Parameters
+    ----------
+    origin, u, v
+        Vectors (P,); `u` and `v` are orthonormal.
+    dx, dy
+        Lengths of one unit of alpha and of beta.
+    skew
+        The alpha of the second network, whose beta is 1.
+    """
+
+    origin: Tensor
+    u: Tensor
+    v: Tensor
+    dx: float
+    dy: float
+    skew: float
+
+    @classmethod
+    def through(cls, w0: Tensor, w1: Tensor, w2: Tensor) -> Axes:
+        """Return the frame in which w0 is at (0, 0), w2 at (1, 0) and w1 at (skew, 1).
+
+        Raises
+        ------
+        InputError
+            When two of them are the same, or all are on one line.
+        """
+        across, up = w2 - w0, w1 - w0
+        dx = float(across.norm())
+        if dx == 0.0:
+            raise InputError("net_a and net_c are the same network: there is no plane; draw the line to net_b instead")
+        u = across / dx
+        along = float(up @ u)
+        v = up - along * u
+        rest = float(v @ u)  # what rounding left along u, which matters where v is short
+        v = v - rest * u
+        dy = float(v.norm())
+        if dy < _DEGENERATE * max(dx, float(up.norm())):
+            raise InputError("net_a, net_b and net_c lie on one line: there is no plane; draw their barrier instead")
+        return cls(w0, u, v / dy, dx, dy, (along + rest) / dx)
+
+    def coordinates(self, point: Tensor) -> tuple[float, float, float]:
+        """Return the (alpha, beta) of the nearest point of the plane, and the distance to it."""
+        offset = point - self.origin
+        x, y = float(offset @ self.u), float(offset @ self.v)
+        return x / self.dx, y / self.dy, float((offset - x * self.u - y * self.v).norm())
+
+    def weights(self, alphas: Array, betas: Array) -> Array:
+        """Return the weights (n, 3) of w0, w1, w2 whose affine combinations are the points (alpha, beta)."""
+        last = alphas - betas * self.skew
+        return np.column_stack([1.0 - last - betas, betas, last])
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A network near the plane.
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    alpha, beta
+        Where it is, or its nearest point on the plane.
+    distance
+        From the plane, in the norm of the parameters; 0 on it.
+    values
+        Of the network itself, not of its nearest point.
+    """
+
+    name: str
+    alpha: float
+    beta: float
+    distance: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Values on a grid in the plane through three networks.
+
+    Parameters
+    ----------
+    alphas, betas
+        Coordinates (A,) and (B,) of the grid, in units of `dx` and `dy`.
+    dx, dy
+        Their lengths: ``alphas * dx`` and ``betas * dy`` are distances between parameters.
+    values
+        Name -> surface (B, A), a row for each beta; infinite where it was not finite.
+    markers
+        The three networks and the marked ones.
+    """
+
+    alphas: Array
+    betas: Array
+    dx: float
+    dy: float
+    values: Mapping[str, Array]
+    markers: tuple[Marker, ...]
+
+    def __post_init__(self) -> None:
+        values = {name: np.array(surface, dtype=np.float64) for name, surface in self.values.items()}
+        arrays = {name: np.array(getattr(self, name), dtype=np.float64) for name in ("alphas", "betas")}
+        shape = (len(arrays["betas"]), len(arrays["alphas"]))
+        if any(surface.shape != shape for surface in values.values()):
+            raise InputError(f"values: expected surfaces of shape {shape}, a row for each beta")
+        for array in (*arrays.values(), *values.values()):
+            array.setflags(write=False)
+        for name, fixed in {**arrays, "values": MappingProxyType(values), "markers": tuple(self.markers)}.items():
+            object.__setattr__(self, name, fixed)
+
+    def save(self, path: str | Path) -> None:
+        """Write the surfaces and markers to a file."""
+        marked = {
+            **{name: [getattr(marker, name) for marker in self.markers] for name in ("alpha", "beta", "distance")},
+            **{f"values.{name}": [marker.values[name] for marker in self.markers] for name in self.values},
+        }
+        arrays = {
+            "alphas": self.alphas,
+            "betas": self.betas,
+            "scale": np.array([self.dx, self.dy]),
+            **{f"values.{name}": surface for name, surface in self.values.items()},
+            **{f"marker.{name}": np.array(column) for name, column in marked.items()},
+        }
+        names = {"values": list(self.values), "markers": [marker.name for marker in self.markers]}
+        write_arrays(path, "plane", arrays, names)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plane:
+        """Return what `save` wrote.
+
+        Raises
+        ------
+        FileFormatError
+            When the file is none of these.
+        """
+        return read_arrays(path, "plane", cls._from_arrays)
+
+    @classmethod
+    def _from_arrays(cls, arrays: Arrays, names: Names) -> Plane:
+        columns = {key[len("marker.") :]: column for key, column in arrays.items() if key.startswith("marker.")}
+        if {column.shape for column in columns.values()} != {(len(names["markers"]),)} or arrays["scale"].shape != (2,):
+            raise InputError("its markers are not complete")
+        markers = tuple(
+            Marker(
+                name,
+                float(columns["alpha"][i]),
+                float(columns["beta"][i]),
+                float(columns["distance"][i]),
+                {value: float(columns[f"values.{value}"][i]) for value in names["values"]},
+            )
+            for i, name in enumerate(names["markers"])
+        )
+        surfaces = {name: arrays[f"values.{name}"] for name in names["values"]}
+        dx, dy = arrays["scale"].tolist()
+        return cls(arrays["alphas"], arrays["betas"], dx, dy, surfaces, markers)
+
+
+def plane(
+    net_a: nn.Module,
+    net_b: Model,
+    net_c: Model,
+    evaluate: Evaluate,
+    points: int = 21,
+    margin: float = 0.2,
+    refresh: Refresh | None = None,
+    marked: Mapping[str, Model] | None = None,
+    *,
+    names: tuple[str, str, str] = ("net_a", "net_b", "net_c"),
+    include_frozen: bool = True,
+) -> Plane:
+    """Evaluate networks on a grid in the plane through three, and return the surfaces and where networks lie.
+
+    Parameters
+    ----------
+    net_a, net_b, net_c
+        Networks at (0, 0), (skew, 1) and (1, 0): the first a module, the others modules or mappings name -> tensor.
+        The figures of the fusion papers take the first base model, the second, and the second aligned to the first.
+    evaluate
+        As for `barrier`.
+    points
+        Places on each side of the grid.
+    margin
+        How far the grid goes on, in units of the axes, beyond the rectangle that holds the three networks.
+    refresh
+        As for `barrier`; networks at the markers are refreshed as well.
+    marked
+        Other networks of the same architecture to find in the plane, by name: the fused one.
+    names
+        What to call the three networks.
+    include_frozen
+        As for `barrier`: without them, frozen embeddings count neither in the path nor in distances.
+
+    Raises
+    ------
+    InputError
+        When the three lie on a line, or networks differ in a tensor, which is named.
+    OptionError
+        For `points` less than 2, a negative `margin`, or names that are not all different.
+
+    Examples
+    --------
+    >>> nets = [nn.Linear(2, 1, bias=False) for _ in range(3)]
+    >>> for net, weight in zip(nets, ([0.0, 0.0], [1.0, 2.0], [4.0, 0.0])):
+    ...     net.load_state_dict({"weight": Tensor([weight])})
+    <All keys matched successfully>
+    <All keys matched successfully>
+    <All keys matched successfully>
+    >>> surface = plane(*nets, lambda net: {"loss": net.weight.square().sum().item()}, points=3, margin=0.0)
+    >>> surface.dx, surface.dy, [(marker.alpha, marker.beta) for marker in surface.markers]
+    (4.0, 2.0, [(0.0, 0.0), (0.25, 1.0), (1.0, 0.0)])
+    >>> surface.values["loss"]
+    array([[ 0.,  4., 16.],
+           [ 1.,  5., 17.],
+           [ 4.,  8., 20.]])
+    """
+    if not is_count(points) or points < 2:
+        raise OptionError(f"points: expected a whole number from 2, found {points!r}")
+    if not is_number(margin):
+        raise OptionError(f"margin: expected a finite number that is not negative, found {margin!r}")
+    labels = [*names, *(marked or {})]
+    if len(labels) != 3 + len(marked or {}) or len(set(labels)) != len(labels):
+        raise OptionError(f"names: expected three names that are different from each other and marked, found {labels}")
+    models = {"net_a": net_a, "net_b": net_b, "net_c": net_c}
+    span = Span.of({**models, **{f"marked[{k!r}]": v for k, v in (marked or {}).items()}}, include_frozen)
+    axes = Axes.through(*span.vectors[:3])
+
+    alphas = np.linspace(min(0.0, axes.skew) - margin, max(1.0, axes.skew) + margin, points)
+    betas = np.linspace(-margin, 1.0 + margin, points)
+    grid = axes.weights(*(side.ravel() for side in np.meshgrid(alphas, betas)))
+    # One weight each for the networks themselves, after the points of the grid, in which the marked ones have no part.
+    weights = np.vstack([np.pad(grid, ((0, 0), (0, len(labels) - 3))), np.eye(len(labels))])
+    values = evaluate_points(span, weights, evaluate, refresh)
+
+    anchors = [(0.0, 0.0, 0.0), (axes.skew, 1.0, 0.0), (1.0, 0.0, 0.0)]
+    places = chain(anchors, map(axes.coordinates, span.vectors[3:]))
+    markers = [
+        Marker(label, *place, {name: float(column[points * points + i]) for name, column in values.items()})
+        for i, (label, place) in enumerate(zip(labels, places, strict=True))
+    ]
+    surfaces = {name: column[: points * points].reshape(points, points) for name, column in values.items()}
+    return Plane(alphas, betas, axes.dx, axes.dy, surfaces, tuple(markers))

@@ -1,0 +1,79 @@
+"""Methods for networks: where the units of every model go; the table of all, and making one by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from consilience.core.options import named, refuse_options
+from consilience.errors import OptionError
+from consilience.networks.method import NetworkMethod
+from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
+from consilience.networks.methods.consensus import Consensus
+from consilience.networks.methods.fedma import FedMA
+from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.methods.fisher.self_supervised import SelfSupervisedFisher
+from consilience.networks.methods.gromov_wasserstein.method import GromovFusion
+from consilience.networks.methods.optimal_transport import OTFusion
+from consilience.networks.methods.rebasin import ReBasin
+from consilience.networks.methods.wasserstein import WassersteinFusion
+from consilience.posteriors.method import Method
+
+NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
+    Consensus,
+    WassersteinFusion,
+    GromovFusion,
+    OTFusion,
+    ReBasin,
+    FedMA,
+    FisherMerging,
+    SelfSupervisedFisher,
+    NetworkAverage,
+    NetworkEnsembleMethod,
+)
+"""Every method for networks, the recommended one first; a new one is one file and one line here."""
+
+
+def needs_no_symmetry(method: object) -> bool:
+    """Return whether a name is that of a method that takes units as they are numbered where nobody says which move."""
+    return any(kind.name == method and kind.optional_symmetry for kind in NETWORK_METHODS)
+
+
+def make_network_method(method: str | NetworkMethod | Method | None, options: Mapping[str, Any]) -> NetworkMethod:
+    """Return the method of a name with these options, or the method itself when no option is given.
+
+    Raises
+    ------
+    OptionError
+        For a name, an option or a value that does not exist, saying which do.
+
+    Examples
+    --------
+    >>> make_network_method("wb", {"restarts": 2}).restarts
+    2
+    """
+    if isinstance(method, NetworkMethod):
+        refuse_options(method, options)
+        return method
+    if isinstance(method, Method):
+        known = any(kind.name == method.name for kind in NETWORK_METHODS)
+        instead = f"method={method.name!r}" if known else "a method for networks"
+        raise OptionError(f"{type(method).__name__} fuses posteriors, not networks; give {instead}")
+    return named(NETWORK_METHODS, NETWORK_METHODS[0].name if method is None else method, options, " for networks")
+
+
+__all__ = [
+    "NETWORK_METHODS",
+    "Consensus",
+    "FedMA",
+    "FisherMerging",
+    "GromovFusion",
+    "NetworkAverage",
+    "NetworkEnsembleMethod",
+    "OTFusion",
+    "ReBasin",
+    "SelfSupervisedFisher",
+    "WassersteinFusion",
+    "make_network_method",
+    "needs_no_symmetry",
+]

@@ -1,0 +1,62 @@
+"""Two baselines for networks: the average weight by weight, and all networks side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from consilience.core.progress import Progress
+from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
+from consilience.networks.network import identity
+
+
+@dataclass(frozen=True)
+class NetworkAverage(NetworkMethod):
+    """Average the networks weight by weight, units as they are numbered: right for networks of one common start.
+
+    References
+    ----------
+    McMahan et al. (2017), federated averaging, one round.
+    """
+
+    name: ClassVar[str] = "average"
+    summary: ClassVar[str] = "average the networks weight by weight, units as they are numbered"
+    needs: ClassVar[str] = "networks of the same widths, best of one common start"
+    gives: ClassVar[str] = "one network of the same widths"
+    paper: ClassVar[str] = "mcmahan2017"
+    optional_symmetry: ClassVar[bool] = True
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Move nothing."""
+        return Alignment(tuple(identity(network.units) for network in ensemble.networks))
+
+
+@dataclass(frozen=True)
+class NetworkEnsembleMethod(NetworkMethod):
+    """Keep all networks and average what they answer: a reference, at the cost of all of them.
+
+    Parameters
+    ----------
+    mean
+        Of class probabilities, or of logits.
+    """
+
+    name: ClassVar[str] = "ensemble"
+    summary: ClassVar[str] = "keep all networks and average what they answer"
+    needs: ClassVar[str] = "modules of any architecture with the same outputs"
+    gives: ClassVar[str] = "one module that asks all networks"
+    paper: ClassVar[str] = "none: a baseline"
+    keeps_models: ClassVar[bool] = True
+    widths: ClassVar[bool] = True
+
+    mean: Literal["probabilities", "logits"] = "probabilities"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'")
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Move nothing."""
+        return Alignment(tuple(identity(network.units) for network in ensemble.networks))

@@ -1,0 +1,1 @@
+"""Fisher merging and self-supervised Fisher merging."""

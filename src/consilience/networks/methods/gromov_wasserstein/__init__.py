@@ -1,0 +1,1 @@
+"""Gromov-Wasserstein-barycenter fusion of recurrent layers."""

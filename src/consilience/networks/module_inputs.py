@@ -1,0 +1,87 @@
+"""Inputs of networks, from arrays and files, as a module takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.errors import InputError
+from consilience.files.labelled_arrays import read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_LINE = 200
+"""Signs of another library's message that ours repeat."""
+
+
+def read_inputs(path: Path, module: nn.Module) -> Tensor:
+    """Return unlabeled inputs from a .npy or .npz file, which the module takes.
+
+    Raises
+    ------
+    InputError
+        For a file that holds something else, or inputs that the module does not take.
+    """
+    inputs = as_tensor(read_tensors(path).inputs, str(path), module)
+    refuse_unfit(module, (inputs[:2],), str(path))
+    return inputs
+
+
+def as_tensor(values: Any, name: str, module: nn.Module | None) -> Tensor:
+    """Return an array as a tensor, real numbers in the precision of the module.
+
+    Raises
+    ------
+    InputError
+        For arrays without entries or axes, of something else than numbers, or with entries that are not finite.
+    """
+    import torch
+
+    array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name}: expected numbers, found an array of type {array.dtype}")
+    if array.ndim == 0 or array.size == 0:
+        raise InputError(f"{name}: expected an array with entries, found shape {array.shape}")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise InputError(f"{name}: has NaN or infinite entries; take them out")
+        return torch.as_tensor(np.asarray(array, dtype=array.dtype.newbyteorder("="))).to(precision_of(module))
+    return torch.as_tensor(array if array.dtype.kind == "b" else array.astype(np.int64))
+
+
+def refuse_unfit(module: nn.Module, arguments: tuple[Tensor, ...], name: str) -> None:
+    """Raise when a module, in evaluation mode, does not take arguments.
+
+    Raises
+    ------
+    InputError
+        Saying what the module says.
+    """
+    import torch
+
+    place = next((one.device for one in module.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        try:
+            module(*(one.to(place) for one in arguments))
+        except Exception as error:  # whatever the code of the user's module raises
+            shapes = " and ".join(f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in arguments)
+            raise InputError(
+                f"{name}: {type(module).__name__} does not take an input such as {shapes} ({first_line(error)})"
+            ) from error
+
+
+def precision_of(module: nn.Module | None) -> Any:
+    """Return the type of a module's real parameters; float32 without any."""
+    import torch
+
+    tensors = () if module is None else module.parameters()
+    return next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:_LINE]}" if lines else type(error).__name__

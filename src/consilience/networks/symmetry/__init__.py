@@ -1,0 +1,1 @@
+"""Which axes of a network's arrays move together, and how units are moved."""

@@ -1,0 +1,1 @@
+"""What each operation of the graph does to the axes of its tensors."""

@@ -1,0 +1,1 @@
+"""Posteriors over components: those of mixtures, topic models, hidden Markov models, Gaussian processes."""

@@ -1,0 +1,112 @@
+"""What an adapter is: how a library's fitted model becomes a posterior, and a posterior becomes such a model.
+
+To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe``,
+``rebuild`` and ``scores``, and add an instance to the table in ``__init__``; the laws in ``tests/contracts`` then run
+on it. An adapter recognises models by the names of their classes, so a library is imported only when a model is
+rebuilt.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from consilience.errors import InputError
+from consilience.families import Family
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.scores import Scores
+
+ASSUMED_SAMPLES = 1000.0
+"""Observations that a model is taken to be fitted to when neither it nor the user says how many."""
+
+
+class Adapter(ABC):
+    """One class of fitted models, in and out."""
+
+    kind: ClassVar[str]
+    library: ClassVar[str]
+    class_name: ClassVar[str]
+    takes_counts: ClassVar[bool] = False
+    """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
+    words: ClassVar[bool] = False
+    """Whether the columns are the words of a vocabulary, by which models of different vocabularies are aligned."""
+    recommended: ClassVar[str] = "kl"
+    """The method that ``method=None`` takes for such models."""
+    recommended_options: ClassVar[Mapping[str, Any]] = {}
+    """Its options where they are not the method's defaults."""
+    recombines: ClassVar[bool] = False
+    """Whether ``recombine`` works something out from all sites, whoever holds which component."""
+
+    @abstractmethod
+    def describe(self, model: Any, samples: float | None) -> Posterior:
+        """Return the posterior over the components of a fitted `model`.
+
+        `samples` is the number of observations it was fitted to, for models that do not record it.
+        """
+
+    @abstractmethod
+    def rebuild(self, posterior: Posterior) -> Any:
+        """Return a fitted model with the components of `posterior`."""
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Return why these models, described as their kind is, cannot be fused into one of it; empty when they can."""
+        del ensemble
+        return []
+
+    def recombine(self, fused: Posterior, ensemble: Ensemble) -> Posterior:
+        """Return `fused` with what its components share worked out from all sites.
+
+        Most models have nothing of the kind, since whatever is attached follows the matching. A sparse Gaussian process
+        has: the joint law of its inducing values belongs to no single one of them. `ensemble` is what was fused.
+        """
+        del ensemble
+        return fused
+
+    def columns(self, posterior: Posterior) -> int:
+        """Return how many columns the data have that such models are scored on."""
+        return int(getattr(posterior.family, "dim", 0))
+
+    @abstractmethod
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return what a fitted `model` says of every observation: its score, and the component it belongs to.
+
+        `data` are finite rows (n, D) in float64, or whole counts (n, V) as a CSR array where ``takes_counts``. The same
+        data give the same scores, observation by observation in two models, so that differences can be paired.
+        """
+
+    @final
+    def accepts(self, model: object) -> bool:
+        """Return whether `model` is of this class or a subclass."""
+        return any(
+            kind.__name__ == self.class_name and kind.__module__.split(".")[0] == self.library
+            for kind in type(model).__mro__
+        )
+
+    @final
+    def fitted(self, model: Any, attribute: str) -> None:
+        """Raise unless `model` has the attribute that fitting sets."""
+        if not hasattr(model, attribute):
+            raise InputError(f"this {self.class_name} is not fitted yet; call fit first")
+
+    @final
+    def expects(self, posterior: Posterior, family: type[Family]) -> None:
+        """Raise unless the components of `posterior` are of the family that rebuilding this class needs."""
+        if not isinstance(posterior.family, family):
+            raise InputError(f"a {self.class_name} has {family.name} components, found {posterior.family}")
+
+
+def sklearn_features(model: Any) -> Features:
+    """Return the column names that scikit-learn recorded, where it did."""
+    names = getattr(model, "feature_names_in_", None)
+    return Features() if names is None else Features(names=tuple(str(name) for name in names), from_columns=True)
+
+
+def set_sklearn_features(model: Any, posterior: Posterior, n_features: int) -> None:
+    """Give a rebuilt estimator the number of columns, and their names where the originals had them."""
+    model.n_features_in_ = n_features
+    if posterior.features.from_columns:
+        model.feature_names_in_ = np.array(posterior.features.names, dtype=object)

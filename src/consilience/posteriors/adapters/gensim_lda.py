@@ -1,0 +1,116 @@
+"""gensim's LdaModel, in and out."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.families import Dirichlet
+from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.topics.adapter import TopicAdapter, once, posterior_of_topics, topic_prior_of
+
+_SINGLE = 1e-6  # gensim works in single precision by default, so a number that it was given comes back this far off
+
+
+class LdaModelAdapter(TopicAdapter):
+    """gensim's topic models, LdaMulticore among them: lambda is ``state.eta + state.sstats``.
+
+    The topic prior is the eta inside lambda, a number or one for each word; one for each topic is refused, since the
+    topics of a posterior share their prior. gensim keeps the eta that ``eta="auto"`` learns outside lambda, so that is
+    not what topics have from before data. The words of ``id2word`` are the names of the features.
+
+    The document prior alpha may differ between topics, given or learned. Its level is the mean of the sites', or 1 / G
+    when every site has gensim's default of 1 / K, and a fused topic's part of it is the mean of its copies'. Documents
+    add up, so that ``update`` on a rebuilt model goes on where the sites stopped rather than starting over.
+    """
+
+    kind: ClassVar[str] = "gensim.LdaModel"
+    library: ClassVar[str] = "gensim"
+    class_name: ClassVar[str] = "LdaModel"
+
+    def describe(self, model: Any, samples: float | None) -> Posterior:
+        """Return the posterior of the topics; the model records its counts."""
+        del samples
+        if getattr(model, "state", None) is None or model.num_updates == 0:
+            raise InputError(f"this {self.class_name} is not fitted yet; call update first")
+        topics, alpha = self.topics(model)
+        level = float(alpha.mean())
+        default = np.allclose(alpha, 1.0 / len(alpha), rtol=_SINGLE, atol=0.0)
+        return posterior_of_topics(
+            topics,
+            _topic_prior(model),
+            attached={
+                "doc_topic_prior": Attached(np.array(level), (), "mean"),
+                "doc_topic_prior_is_default": Attached(np.array(float(default)), (), "mean"),
+                "doc_topic_prior_parts": Attached(alpha / level, ("component",), "mean"),
+                "documents": Attached(np.array(float(model.num_updates)), (), "sum"),
+            },
+            features=_words(model),
+            source={"kind": self.kind},
+        )
+
+    def rebuild(self, posterior: Posterior) -> Any:
+        """Return a trained LdaModel in double precision; its ``id2word`` is a Dictionary without document counts."""
+        from gensim.corpora import Dictionary
+        from gensim.models import LdaModel
+        from gensim.utils import FakeDict
+
+        self.expects(posterior, Dirichlet)
+        attached = {name: found.values for name, found in posterior.attached.items()}
+        documents = max(1, round(float(attached["documents"])))
+        level = float(attached["doc_topic_prior"])
+        if float(attached["doc_topic_prior_is_default"]) == 1.0:  # only when it is at every site
+            level = 1.0 / posterior.n_components
+        words = FakeDict(posterior.family.size)
+        if posterior.features.names is not None:
+            once("vocabulary", posterior.features.names)
+            words = Dictionary()
+            words.token2id = {word: number for number, word in enumerate(posterior.features.names)}
+        eta = topic_prior_of(posterior)
+        model = LdaModel(
+            num_topics=posterior.n_components,
+            id2word=words,
+            alpha=level * attached["doc_topic_prior_parts"],
+            eta=eta,
+            random_state=0,  # inference starts at random; so that NumPy's own generator is left alone
+            dtype=np.float64,
+        )
+        model.state.sstats = posterior.parameters()["concentration"] - eta
+        model.state.numdocs = model.num_updates = documents
+        model.sync_state()
+        return model
+
+    def topics(self, model: Any) -> tuple[Array, Array]:
+        """Return lambda (K, V), added up in double precision, and alpha (K,)."""
+        topics: Array = np.asarray(model.state.eta, dtype=np.float64) + np.asarray(model.state.sstats, dtype=np.float64)
+        return topics, np.asarray(model.alpha, dtype=np.float64)
+
+
+def _topic_prior(model: Any) -> Array | float:
+    """Return the eta inside lambda: a number where it is the same for all words, or one for each word (V,)."""
+    eta = np.asarray(model.state.eta, dtype=np.float64)
+    if eta.ndim == 2 and np.any(eta != eta[0]):
+        raise InputError(
+            f"this LdaModel has a prior for each of its {len(eta)} topics; topics are fused under one prior, so train"
+            " with eta a number or one number for each word"
+        )
+    words: Array = eta[0] if eta.ndim == 2 else eta
+    return float(words[0]) if np.all(words == words[0]) else words
+
+
+def _words(model: Any) -> Features:
+    """Return the words of ``id2word`` in the order of their numbers; nothing where gensim made the numbers up."""
+    if type(model.id2word).__name__ == "FakeDict":
+        return Features()
+    lacking = sorted(set(range(model.num_terms)) - set(model.id2word.keys()))
+    if lacking:
+        raise InputError(
+            f"id2word has no word for number {lacking[0]} ({len(lacking)} of {model.num_terms} lack one); call"
+            " compactify() on the dictionary before training"
+        )
+    names = tuple(str(model.id2word[number]) for number in range(model.num_terms))
+    once("id2word", names)
+    return Features(names=names, from_columns=True)

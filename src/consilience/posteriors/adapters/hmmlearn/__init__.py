@@ -1,0 +1,1 @@
+"""hmmlearn's hidden Markov models, in and out."""

@@ -1,0 +1,121 @@
+"""hmmlearn's CategoricalHMM and VariationalCategoricalHMM, in and out: states that emit symbols."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.families import Dirichlet
+from consilience.posteriors.adapters.hmmlearn.base import PointAdapter, VariationalAdapter
+from consilience.posteriors.adapters.hmmlearn.parameters import (
+    beyond,
+    frequencies,
+    positive,
+    prior_of,
+    probabilities,
+    shared,
+)
+from consilience.posteriors.posterior import Posterior
+
+
+class CategoricalHMMAdapter(PointAdapter):
+    """States with probabilities of symbols, as the Dirichlet that n_k symbols of these frequencies give.
+
+    The prior is flat, with concentrations of one, so the concentrations are 1 + n_k p_k and the fused probabilities are
+    the frequencies in the summed counts. A state without probabilities, since it was never visited, emits all symbols
+    alike until another site knows better. hmmlearn counts symbols up to the largest that it meets: give every site the
+    same ``n_features``.
+    """
+
+    kind: ClassVar[str] = "hmmlearn.CategoricalHMM"
+    class_name: ClassVar[str] = "CategoricalHMM"
+    emission: ClassVar[str] = "emissionprob_"
+
+    def emissions(self, model: Any, counts: Array) -> Posterior:
+        """Return the posterior of the probabilities of symbols."""
+        symbols = np.atleast_2d(model.emissionprob_).shape[-1]
+        emitted = probabilities("emissionprob_", model.emissionprob_, (len(counts), symbols))
+        natural = counts[:, None] * emitted
+        return Posterior(Dirichlet(symbols), natural, prior=np.zeros(symbols), source={"symbols": symbols})
+
+    def with_emissions(self, posterior: Posterior) -> Any:
+        """Return a CategoricalHMM with probabilities of symbols."""
+        from hmmlearn.hmm import CategoricalHMM
+
+        self.expects(posterior, Dirichlet)
+        symbols = int(posterior.source["symbols"])
+        model = CategoricalHMM(n_components=posterior.n_components, n_features=symbols)
+        model.emissionprob_ = frequencies(np.maximum(posterior.natural, 0.0))
+        return model
+
+    def observations(self, model: Any, data: Any) -> Any:
+        """Return symbols as whole numbers."""
+        return _symbols(data, np.shape(model.emissionprob_)[-1])
+
+    def columns(self, posterior: Posterior) -> int:
+        """Return one: the column of symbols."""
+        del posterior
+        return 1
+
+
+class VariationalCategoricalHMMAdapter(VariationalAdapter):
+    """States with Dirichlet posteriors over symbols: ``emissionprob_posterior_`` is prior plus expected counts."""
+
+    kind: ClassVar[str] = "hmmlearn.VariationalCategoricalHMM"
+    class_name: ClassVar[str] = "VariationalCategoricalHMM"
+    emission: ClassVar[str] = "emissionprob_posterior_"
+
+    def emissions(self, model: Any) -> Posterior:
+        """Return the posterior of the probabilities of symbols."""
+        shape = (int(model.n_components), np.atleast_2d(model.emissionprob_posterior_).shape[-1])
+        before = positive("emissionprob_prior_", model.emissionprob_prior_, shape)
+        counts = beyond("emissionprob_posterior_", model.emissionprob_posterior_, before)
+        family = Dirichlet(shape[1])
+        return Posterior(
+            family,
+            family.to_natural(concentration=before + counts),
+            prior=family.to_natural(concentration=shared("emissionprob_prior_", before))[0],
+            counts=counts.sum(axis=1),
+            source={"symbols": shape[1]},
+        )
+
+    def with_emissions(self, posterior: Posterior) -> Any:
+        """Return a VariationalCategoricalHMM with the posterior of the probabilities of symbols, and its prior."""
+        from hmmlearn.vhmm import VariationalCategoricalHMM
+
+        self.expects(posterior, Dirichlet)
+        found, before = posterior.natural + 1.0, np.repeat(prior_of(posterior) + 1.0, posterior.n_components, axis=0)
+        alike = bool(np.all(before == before[0, 0]))  # hmmlearn fits with one number or not at all
+        model = VariationalCategoricalHMM(
+            n_components=len(found),
+            n_features=int(posterior.source["symbols"]),
+            emissionprob_prior=float(before[0, 0]) if alike else before,
+        )
+        model.emissionprob_prior_, model.emissionprob_posterior_ = before, found
+        model.emissionprob_ = frequencies(found)
+        return model
+
+    def observations(self, model: Any, data: Any) -> Any:
+        """Return symbols as whole numbers."""
+        return _symbols(data, np.shape(model.emissionprob_posterior_)[-1])
+
+    def columns(self, posterior: Posterior) -> int:
+        """Return one: the column of symbols."""
+        del posterior
+        return 1
+
+
+def _symbols(data: Any, count: int) -> Any:
+    """Return one column of symbols (n, 1) as whole numbers, or raise naming the row at fault."""
+    values = np.asarray(data)
+    if values.ndim != 2 or values.shape[1] != 1:
+        raise InputError(f"expected one column of symbols, numbered from 0, found an array of shape {values.shape}")
+    bad = np.flatnonzero(~np.isin(values[:, 0], np.arange(count)))
+    if len(bad):
+        raise InputError(
+            f"row {bad[0]}, counted from 0: expected a symbol from 0 to {count - 1}, found {values[bad[0], 0]}"
+        )
+    return values.astype(np.int64)

@@ -1,0 +1,75 @@
+"""hmmlearn's GaussianHMM, in and out."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.posteriors.adapters.hmmlearn.base import PointAdapter
+from consilience.posteriors.adapters.hmmlearn.parameters import real
+from consilience.posteriors.adapters.sklearn.covariance_types import (
+    ConjugateParameters,
+    family_of,
+    from_natural,
+    to_natural,
+)
+from consilience.posteriors.posterior import Posterior
+
+
+class GaussianHMMAdapter(PointAdapter):
+    """States that emit Gaussians, as the posterior that their counts give under a flat prior.
+
+    As for a GaussianMixture, the natural parameters of a state are the sufficient statistics of n_k observations with
+    its mean and covariance, so fused means and covariances are those of the pooled rows, scatter between sites
+    included. A tied covariance is copied into every state, and the fused one is the mean by counts.
+    """
+
+    kind: ClassVar[str] = "hmmlearn.GaussianHMM"
+    class_name: ClassVar[str] = "GaussianHMM"
+    emission: ClassVar[str] = "means_"
+
+    def emissions(self, model: Any, counts: Array) -> Posterior:
+        """Return the posterior of means and precisions."""
+        kind = str(model.covariance_type)
+        dim = np.atleast_2d(model.means_).shape[-1]
+        family = family_of(kind, dim)
+        means = real("means_", model.means_, (len(counts), dim))
+        covariances = self._covariances(model, kind, means)
+        spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))
+        parameters = ConjugateParameters(means, counts, counts, spread)
+        form, natural = family.evidence_form(to_natural(family, parameters))
+        # n_k degrees of freedom count from none at all, which is ``flat``; a prior of zeros has a few more
+        return Posterior(family, natural - form.flat, prior=np.zeros(family.size), source={"covariance_type": kind})
+
+    def _covariances(self, model: Any, kind: str, means: Array) -> Array:
+        """Return covariances in the shape of their type, a tied one repeated for every state."""
+        count, dim = means.shape
+        whole = copy(model)
+        whole.n_features = dim  # which hmmlearn sets when it fits or scores, and which its property needs
+        self.fitted(whole, "covars_")
+        # hmmlearn 0.3.3 repeats each spherical covariance for every dimension once it is fitted
+        matrices = whole.covars_[:: max(1, len(whole.covars_) // count)]
+        matrices = real("covars_", matrices, (count, dim, dim))
+        if kind in ("full", "tied"):
+            return matrices
+        diagonals = np.diagonal(matrices, axis1=1, axis2=2)
+        return diagonals if kind == "diag" else diagonals.mean(axis=1)
+
+    def with_emissions(self, posterior: Posterior) -> Any:
+        """Return a GaussianHMM with means and covariances."""
+        from hmmlearn.hmm import GaussianHMM
+
+        kind = posterior.source["covariance_type"]
+        self.expects(posterior, type(family_of(kind, 1)))
+        fitted = from_natural(posterior.family, posterior.natural)
+        counts = fitted.kappa if posterior.counts is None else posterior.counts
+        covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))
+        if kind == "tied":
+            covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
+        model = GaussianHMM(n_components=len(counts), covariance_type=kind)
+        model.n_features = fitted.mean.shape[1]
+        model.means_, model.covars_ = fitted.mean, covariances
+        return model

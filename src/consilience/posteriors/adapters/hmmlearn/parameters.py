@@ -1,0 +1,150 @@
+"""Reading the parameters of hmmlearn's models: what is not as it must be is named, with the state at fault."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.posteriors.posterior import Posterior
+
+_SUM = 1e-6  # rows of probabilities may miss one by this much, as hmmlearn's own check allows
+_SAME = 1e-9  # numbers that differ by less than this part of themselves are meant to be the same
+
+
+def real(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return finite values of this shape in float64, or raise naming `name`.
+
+    Examples
+    --------
+    >>> real("means_", [[0, 1], [2, 3]], (2, 2)).dtype
+    dtype('float64')
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if found.shape != shape:
+        raise InputError(f"{name}: expected an array of shape {shape}, found {found.shape}")
+    bad = np.argwhere(~np.isfinite(found))
+    if len(bad):
+        raise InputError(
+            f"{name}: expected finite numbers, found {found[tuple(bad[0])]} at {bad[0].tolist()}; fit again, with"
+            " fewer states where one was never visited"
+        )
+    return found
+
+
+def positive(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return finite positive values of this shape in float64, or raise naming `name`."""
+    found = real(name, values, shape)
+    if not np.all(found > 0.0):
+        raise InputError(f"{name}: expected positive values, found {found.min():.6g}")
+    return found
+
+
+def probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return probabilities of this shape that sum to one over the last axis, or raise naming `name`.
+
+    Rows of a matrix may be all zero: hmmlearn leaves them so when a state was never visited, or never left.
+
+    Examples
+    --------
+    >>> probabilities("transmat_", [[0.5, 0.5], [0.0, 0.0]], (2, 2)).sum(axis=1)
+    array([1., 0.])
+    """
+    found = real(name, values, shape)
+    if np.any(found < 0.0):
+        raise InputError(f"{name}: expected probabilities, found {found.min():.6g}")
+    totals = np.atleast_1d(found.sum(axis=-1))
+    wrong = np.flatnonzero((np.abs(totals - 1.0) > _SUM) & ((totals != 0.0) | (found.ndim == 1)))
+    if len(wrong):
+        what = "a sum of 1" if found.ndim == 1 else f"row {wrong[0]} to sum to 1"
+        raise InputError(f"{name}: expected {what}, found {totals[wrong[0]]:.6g}")
+    return found
+
+
+def frequencies(counts: Array) -> Array:
+    """Return counts as shares of their sum over the last axis; where there are none, all are alike.
+
+    Examples
+    --------
+    >>> frequencies(np.array([[1.0, 3.0], [0.0, 0.0]]))
+    array([[0.25, 0.75],
+           [0.5 , 0.5 ]])
+    """
+    totals = counts.sum(axis=-1, keepdims=True)
+    result: Array = np.where(totals > 0.0, counts, 1.0) / np.where(totals > 0.0, totals, counts.shape[-1])
+    return result
+
+
+def beyond(name: str, posterior: ArrayLike, prior: Array) -> Array:
+    """Return what a posterior has beyond its prior, in counts that are not negative, or raise naming `name`.
+
+    Examples
+    --------
+    >>> beyond("startprob_posterior_", [1.5, 0.5], np.array([0.5, 0.5]))
+    array([1., 0.])
+    """
+    found = real(name, posterior, prior.shape)
+    counts: Array = found - prior
+    if np.any(counts < -_SAME * np.maximum(prior, 1.0)):
+        raise InputError(
+            f"{name}: is {-counts.min():.6g} below its prior, which no data can do; fit the model with these parameters"
+            " among those of params"
+        )
+    return np.maximum(counts, 0.0)
+
+
+def shared(name: str, values: Array) -> Array:
+    """Return what all states have in common (...) of values (K, ...), or raise naming `name` where they differ."""
+    first: Array = values[0]
+    if not np.allclose(values, first, rtol=_SAME, atol=0.0):
+        raise InputError(
+            f"{name}: differs between states, which cannot follow states that are matched; fit with one value for all"
+        )
+    return first
+
+
+def prior_of(posterior: Posterior) -> Array:
+    """Return the natural parameters (1, P) of what every state has before data.
+
+    Raises
+    ------
+    KeyError
+        When the posterior has none.
+    """
+    if posterior.prior is None:
+        raise KeyError("prior")
+    return posterior.prior[None]
+
+
+def visits(start: Array, transitions: Array, frames: float) -> Array:
+    """Return how often a chain is expected to be in each state (K,) in so many frames: n times the mean of pi A^t.
+
+    By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes the logarithm of `frames` products.
+
+    Parameters
+    ----------
+    start
+        Probability of every state in the first frame (K,).
+    transitions
+        Probabilities (K, K) from rows to columns, every row with a positive sum.
+    frames
+        Number n of frames; a fraction is rounded for the sum, which is then scaled.
+
+    Examples
+    --------
+    >>> visits(np.array([1.0, 0.0]), np.array([[0.0, 1.0], [0.0, 1.0]]), 10)
+    array([1., 9.])
+    """
+    steps = left = max(1, round(frames))
+    law, total = start / start.sum(), np.zeros(len(start))
+    power, block = transitions / transitions.sum(axis=1, keepdims=True), np.eye(len(start))
+    while left:
+        if left & 1:
+            total, law = total + law @ block, law @ power
+        block = block + power @ block
+        power = power @ power
+        power = power / power.sum(axis=1, keepdims=True)  # or rounding would add up over millions of frames
+        left >>= 1
+    result: Array = total * (frames / steps)
+    return result

@@ -1,0 +1,1 @@
+"""scikit-learn's mixtures, clusterings and topic models, in and out."""

@@ -1,0 +1,150 @@
+"""scikit-learn's BayesianGaussianMixture, in and out."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.posteriors.adapters.base import Adapter, set_sklearn_features, sklearn_features
+from consilience.posteriors.adapters.sklearn.covariance_types import (
+    ConjugateParameters,
+    family_of,
+    from_natural,
+    precision_factors,
+    to_natural,
+)
+from consilience.posteriors.posterior import Attached, Posterior
+from consilience.posteriors.scores import Scores, row_scores, without_names
+
+
+class BayesianGaussianMixtureAdapter(Adapter):
+    """Variational mixtures: the posterior is what scikit-learn fitted, hyper-parameters included.
+
+    scikit-learn writes nu W^-1 for W^-1 / nu: ``covariances_`` times ``degrees_of_freedom_`` is the inverse scale
+    matrix. Counts are those of the weight posterior. Fused weights follow from summed counts and the mean prior.
+    """
+
+    kind: ClassVar[str] = "sklearn.BayesianGaussianMixture"
+    library: ClassVar[str] = "sklearn"
+    class_name: ClassVar[str] = "BayesianGaussianMixture"
+
+    def describe(self, model: Any, samples: float | None) -> Posterior:
+        """Return the posterior; `samples` is not needed, the model records its counts."""
+        del samples
+        self.fitted(model, "mean_precision_")
+        kind, weight_prior = str(model.covariance_type), str(model.weight_concentration_prior_type)
+        count, dim = model.means_.shape
+        family = family_of(kind, dim)
+        dof = np.broadcast_to(np.asarray(model.degrees_of_freedom_, dtype=np.float64), (count,))
+        covariances = np.asarray(model.covariances_, dtype=np.float64)
+        if kind == "tied":
+            covariances = np.broadcast_to(covariances, (count, dim, dim))
+        spread = covariances * dof.reshape(-1, *[1] * (covariances.ndim - 1))
+        if kind == "tied":
+            spread = spread + self._own_pull(model)
+        prior = ConjugateParameters(
+            np.asarray(model.mean_prior_, dtype=np.float64)[None],
+            np.array([model.mean_precision_prior_], dtype=np.float64),
+            np.array([model.degrees_of_freedom_prior_], dtype=np.float64),
+            np.asarray(model.covariance_prior_, dtype=np.float64)[None],
+        )
+        return Posterior(
+            family,
+            to_natural(family, ConjugateParameters(model.means_, model.mean_precision_, dof, spread)),
+            prior=to_natural(family, prior)[0],
+            counts=self._counts(model, weight_prior),
+            weights=model.weights_,
+            attached={"weight_concentration_prior": Attached(np.array(model.weight_concentration_prior_), (), "mean")},
+            features=sklearn_features(model),
+            source={"kind": self.kind, "covariance_type": kind, "weight_concentration_prior_type": weight_prior},
+        )
+
+    @staticmethod
+    def _own_pull(model: Any) -> Array:
+        """Return what the prior mean adds to each component's inverse scale, less its mean over components (K, D, D).
+
+        scikit-learn adds that mean to the factor that a tied model shares. With its own part in each component, their
+        mean is the same, and a product of posteriors is a sum of scatter matrices, which cannot leave the domain.
+        """
+        kappa, prior_kappa = np.asarray(model.mean_precision_), float(model.mean_precision_prior_)
+        offset = np.asarray(model.means_) - model.mean_prior_
+        counts = kappa - prior_kappa
+        seen = counts > 1e-9 * kappa  # the mean of an empty component differs from the prior mean by rounding alone
+        pull = np.where(seen, prior_kappa * kappa / np.where(seen, counts, 1.0), 0.0)
+        own = pull[:, None, None] * offset[:, :, None] * offset[:, None, :]
+        centred: Array = own - own.mean(axis=0)
+        return centred
+
+    @staticmethod
+    def _counts(model: Any, weight_prior: str) -> Array:
+        if weight_prior == "dirichlet_process":
+            counts = model.weight_concentration_[0] - 1.0
+        else:
+            counts = model.weight_concentration_ - model.weight_concentration_prior_
+        return np.maximum(counts, 0.0)
+
+    def rebuild(self, posterior: Posterior) -> Any:
+        """Return a fitted BayesianGaussianMixture."""
+        from sklearn.mixture import BayesianGaussianMixture
+
+        kind = posterior.source["covariance_type"]
+        weight_prior = posterior.source["weight_concentration_prior_type"]
+        self.expects(posterior, type(family_of(kind, 1)))
+        fitted = from_natural(posterior.family, posterior.natural)
+        options: dict[str, Any] = {}
+        concentration = float(posterior.attached["weight_concentration_prior"].values)
+        if posterior.prior is not None:
+            prior = from_natural(posterior.family, posterior.prior[None])
+            spread = prior.spread[0]
+            options = {
+                "mean_prior": prior.mean[0],
+                "mean_precision_prior": float(prior.kappa[0]),
+                "degrees_of_freedom_prior": float(prior.dof[0]),
+                "covariance_prior": float(spread) if kind == "spherical" else spread,
+            }
+        model = BayesianGaussianMixture(
+            n_components=posterior.n_components,
+            covariance_type=kind,
+            weight_concentration_prior_type=weight_prior,
+            weight_concentration_prior=concentration,
+            **options,
+        )
+        for name, value in {"weight_concentration_prior": concentration, **options}.items():
+            setattr(model, f"{name}_", value)
+        dof, spread = fitted.dof, fitted.spread
+        if kind == "tied":
+            dof, spread = np.array(dof.mean()), spread.mean(axis=0)
+            covariances = spread / dof
+        else:
+            covariances = spread / dof.reshape(-1, *[1] * (spread.ndim - 1))
+        model.means_, model.mean_precision_, model.degrees_of_freedom_ = fitted.mean, fitted.kappa, dof
+        model.covariances_ = covariances
+        model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, kind)
+        counts = fitted.kappa if posterior.counts is None else posterior.counts
+        self._set_weights(model, np.asarray(counts), concentration, weight_prior)
+        model.converged_, model.n_iter_ = True, 0
+        set_sklearn_features(model, posterior, fitted.mean.shape[1])
+        return model
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return the log density of every row as scikit-learn has it, by expected logarithms of weights and precisions.
+
+        That is a lower bound of the log predictive density, and looser the fewer observations a component has.
+        """
+        bare = without_names(model)
+        values, labels = bare.score_samples(data), bare.predict(data)
+        return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)
+
+    @staticmethod
+    def _set_weights(model: Any, counts: Array, concentration: float, weight_prior: str) -> None:
+        if weight_prior == "dirichlet_process":
+            later = np.append(np.cumsum(counts[::-1])[-2::-1], 0.0)
+            first, second = 1.0 + counts, concentration + later
+            model.weight_concentration_ = (first, second)
+            left = np.append(1.0, np.cumprod(second / (first + second))[:-1])
+            weights = first / (first + second) * left
+        else:
+            model.weight_concentration_ = weights = concentration + counts
+        model.weights_ = weights / weights.sum()

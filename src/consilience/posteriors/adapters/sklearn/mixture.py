@@ -1,0 +1,92 @@
+"""scikit-learn's GaussianMixture, in and out."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.errors import InputError
+from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features, sklearn_features
+from consilience.posteriors.adapters.sklearn.covariance_types import (
+    ConjugateParameters,
+    family_of,
+    from_natural,
+    precision_factors,
+    to_natural,
+)
+from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.scores import Scores, row_scores, without_names
+
+
+class GaussianMixtureAdapter(Adapter):
+    """Maximum-likelihood mixtures, as the posterior that their counts give under a flat prior.
+
+    A component with weight w out of n samples stands for n_k = n w observations with its mean and covariance S. Under a
+    flat prior (all natural parameters zero) the posterior of that component has exactly their sufficient statistics as
+    natural parameters: kappa = n_k and W^-1 = n_k S. Fused means and covariances are then those of the pooled
+    responsibilities, between-site scatter included, whichever way they are combined. scikit-learn does not record n:
+    give it as ``samples``, or all models are taken to have seen 1000. Less than one observation counts as one.
+    """
+
+    kind: ClassVar[str] = "sklearn.GaussianMixture"
+    library: ClassVar[str] = "sklearn"
+    class_name: ClassVar[str] = "GaussianMixture"
+
+    def describe(self, model: Any, samples: float | None) -> Posterior:
+        """Return the posterior of counts ``samples * weights_`` under a flat prior."""
+        self.fitted(model, "means_")
+        if samples is not None and not 0 < samples < float("inf"):
+            raise InputError(f"samples: expected a positive number of observations, found {samples}")
+        kind = str(model.covariance_type)
+        count, dim = model.means_.shape
+        family = family_of(kind, dim)
+        observed = np.maximum((ASSUMED_SAMPLES if samples is None else samples) * model.weights_, 1.0)
+        covariances = np.asarray(model.covariances_, dtype=np.float64)
+        if kind == "tied":
+            covariances = np.broadcast_to(covariances, (count, dim, dim))
+        flat = self._flat_dof(kind, dim)
+        spread = covariances * observed.reshape(-1, *[1] * (covariances.ndim - 1))
+        return Posterior(
+            family,
+            to_natural(family, ConjugateParameters(model.means_, observed, observed + flat, spread)),
+            prior=np.zeros(family.size),
+            counts=observed,
+            weights=model.weights_,
+            features=sklearn_features(model),
+            source={
+                "kind": self.kind,
+                "covariance_type": kind,
+                "samples": "assumed" if samples is None else "given",
+            },
+        )
+
+    @staticmethod
+    def _flat_dof(kind: str, dim: int) -> float:
+        """Degrees of freedom at which the last natural parameter, the exponent of the precision, is zero."""
+        return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[kind]
+
+    def rebuild(self, posterior: Posterior) -> Any:
+        """Return a fitted GaussianMixture."""
+        from sklearn.mixture import GaussianMixture
+
+        kind = posterior.source["covariance_type"]
+        self.expects(posterior, type(family_of(kind, 1)))
+        fitted = from_natural(posterior.family, posterior.natural)
+        model = GaussianMixture(n_components=posterior.n_components, covariance_type=kind)
+        counts = fitted.kappa if posterior.counts is None else posterior.counts
+        covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))
+        if kind == "tied":
+            covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
+        model.means_, model.covariances_ = fitted.mean, covariances
+        model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, kind)
+        model.weights_ = counts / counts.sum()
+        model.converged_, model.n_iter_ = True, 0
+        set_sklearn_features(model, posterior, fitted.mean.shape[1])
+        return model
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return the log density of every row."""
+        bare = without_names(model)
+        values, labels = bare.score_samples(data), bare.predict(data)
+        return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)

@@ -1,0 +1,216 @@
+"""All local models stacked in one array, in an order that does not depend on who came first."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array, Labels, as_weights
+from consilience.errors import InputError
+from consilience.families.base import Family
+from consilience.families.evidence import EvidenceFamily
+from consilience.posteriors.posterior import Posterior
+
+
+class Stacked(Protocol):
+    """The components of J sites, one site after another: what matching needs of an Ensemble."""
+
+    @property
+    def family(self) -> Family:
+        """The family of every component."""
+
+    @property
+    def natural(self) -> Array:
+        """Natural parameters of all components (L, P)."""
+
+    @property
+    def offsets(self) -> Labels:
+        """Where each site starts, and the end (J + 1,)."""
+
+    @property
+    def row_weights(self) -> Array:
+        """The site weight of each component (L,)."""
+
+    @property
+    def sizes(self) -> Labels:
+        """Number of components of each site (J,)."""
+
+    @property
+    def owner(self) -> Labels:
+        """The site of each component (L,)."""
+
+    @property
+    def n_sites(self) -> int:
+        """Number J of sites."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Components of sites without what else their posteriors hold, in a family that counts information.
+
+    Parameters
+    ----------
+    family
+        The family of every component.
+    natural
+        Natural parameters (L, P).
+    offsets
+        Where each site starts, and the end (J + 1,).
+    row_weights
+        The site weight of each component (L,).
+    """
+
+    family: EvidenceFamily
+    natural: Array
+    offsets: Labels
+    row_weights: Array
+
+    @property
+    def sizes(self) -> Labels:
+        """Number of components of each site (J,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def n_sites(self) -> int:
+        """Number J of sites."""
+        return len(self.offsets) - 1
+
+    @cached_property
+    def owner(self) -> Labels:
+        """The site of each component (L,)."""
+        return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
+
+    def take(self, rows: Labels) -> Stack:
+        """Return the stack of some rows, ascending; sites keep their places even when nothing is left of them."""
+        sizes = np.bincount(self.owner[rows], minlength=self.n_sites)
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        return Stack(self.family, self.natural[rows], offsets, self.row_weights[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """J posteriors of one family, stacked: L components in all.
+
+    Parameters
+    ----------
+    posteriors
+        The J posteriors.
+    site_weights
+        One weight per posterior (J,), scaled to mean 1.
+    names
+        What to call each model in messages.
+    """
+
+    posteriors: tuple[Posterior, ...]
+    site_weights: Array
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, posteriors: Sequence[Posterior], weights: ArrayLike | None = None, names: Sequence[str] | None = None
+    ) -> Ensemble:
+        """Stack `posteriors`, or raise when they are of different families.
+
+        Raises
+        ------
+        InputError
+            For no posterior, or posteriors of different families or dimensions.
+        OptionError
+            For weights that are not one finite non-negative number per posterior.
+        """
+        if not posteriors:
+            raise InputError("nothing to fuse: no model was given")
+        called = tuple(f"model {number}" for number in range(len(posteriors))) if names is None else tuple(names)
+        for name, posterior in zip(called, posteriors, strict=True):
+            if posterior.family != posteriors[0].family:
+                raise InputError(f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}")
+        share = as_weights(weights, len(posteriors), "weights of the models")
+        return cls(tuple(posteriors), share * (len(share) / math.fsum(share)), called)
+
+    @property
+    def family(self) -> Family:
+        """The family of every component."""
+        return self.posteriors[0].family
+
+    @property
+    def n_sites(self) -> int:
+        """Number J of models."""
+        return len(self.posteriors)
+
+    @cached_property
+    def natural(self) -> Array:
+        """Natural parameters of all components (L, P)."""
+        return np.concatenate([posterior.natural for posterior in self.posteriors])
+
+    @cached_property
+    def sizes(self) -> Labels:
+        """Number of components of each model (J,)."""
+        return np.array([posterior.n_components for posterior in self.posteriors], dtype=np.int64)
+
+    @cached_property
+    def offsets(self) -> Labels:
+        """Where each model starts in the stack, and the end (J + 1,)."""
+        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.sizes)])
+
+    @cached_property
+    def owner(self) -> Labels:
+        """The model of each component (L,)."""
+        return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
+
+    @cached_property
+    def row_weights(self) -> Array:
+        """The site weight of each component (L,)."""
+        return self.site_weights[self.owner]
+
+    def voting(self) -> Ensemble:
+        """Return the models of positive weight, with weights of mean 1."""
+        kept = np.flatnonzero(self.site_weights > 0)
+        if len(kept) == self.n_sites:
+            return self
+        posteriors, names = [self.posteriors[i] for i in kept], [self.names[i] for i in kept]
+        return Ensemble.of(posteriors, self.site_weights[kept], names)
+
+    def column(self, name: str) -> Array | None:
+        """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""
+        parts = [getattr(posterior, name) for posterior in self.posteriors]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+
+    def canonical(self, *, relabel: bool) -> tuple[Ensemble, Labels]:
+        """Return the same ensemble in an order that depends on contents only, and where each row came from (L,).
+
+        Models are ordered by a digest that does not change when their components are relabelled, so neither arrival
+        order nor labels can change a single bit of what follows. With `relabel`, components inside models are ordered
+        by contents too.
+        """
+        columns = [column[:, None] for column in (self.column("counts"), self.column("weights")) if column is not None]
+        rows = np.ascontiguousarray(np.concatenate([self.natural, *columns], axis=1))
+        keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+        rank = np.empty(len(keys), dtype=np.int64)
+        rank[np.argsort(keys, kind="stable")] = np.arange(len(keys))
+        inside = np.lexsort((rank, self.owner))
+        digests = []
+        for site in range(self.n_sites):
+            start, end = self.offsets[site], self.offsets[site + 1]
+            digest = hashlib.sha256(rows[inside[start:end]].tobytes())
+            digest.update(self.site_weights[site].tobytes())
+            for name, attached in sorted(self.posteriors[site].attached.items()):
+                digest.update(name.encode() + attached.take(inside[start:end] - start).values.tobytes())
+            digests.append(digest.digest())
+        sites = sorted(range(self.n_sites), key=digests.__getitem__)
+        order = inside if relabel else np.arange(len(keys), dtype=np.int64)
+        origin = np.concatenate([order[self.offsets[site] : self.offsets[site + 1]] for site in sites])
+        natural, start, posteriors = self.natural[origin], 0, []
+        for site in sites:  # the posteriors are views of one array, which the ensemble of them need not stack again
+            own = order[self.offsets[site] : self.offsets[site + 1]] - self.offsets[site]
+            posteriors.append(self.posteriors[site].reordered(natural[start : start + len(own)], own))
+            start += len(own)
+        ensemble = Ensemble(tuple(posteriors), self.site_weights[sites], tuple(self.names[site] for site in sites))
+        ensemble.__dict__["natural"] = natural
+        return ensemble, origin

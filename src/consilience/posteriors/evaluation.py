@@ -1,0 +1,176 @@
+"""What an evaluation found, as values and as words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Labels
+from consilience.core.paired import LEVEL, PairedDifference
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score of both models on the same data.
+
+    Parameters
+    ----------
+    name
+        What is measured.
+    unit
+        Its unit; empty for a pure number.
+    larger_is_better
+        Whether a larger score is a better one; None where it is neither.
+    fused, own
+        The score of each model.
+    """
+
+    name: str
+    unit: str
+    larger_is_better: bool | None
+    fused: float
+    own: float
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How a fused model and a site's own compare on the site's data.
+
+    Parameters
+    ----------
+    scores
+        The scores of both models; `difference` is about the first.
+    difference
+        Fused minus own, paired by observation, in the unit of the first score.
+    observations
+        What an observation is, in the plural: ``rows`` or ``documents``.
+    fused_usage, own_usage
+        How much of the data belongs to each fused component (G,) and to each own one (K,), in `usage_unit`.
+    usage_unit
+        ``rows`` or ``tokens``.
+    skipped
+        Number of observations that could not be scored: documents too short to be split.
+    notes
+        What to keep in mind when reading the numbers.
+    """
+
+    scores: tuple[Score, ...]
+    difference: PairedDifference
+    observations: str
+    fused_usage: Labels
+    own_usage: Labels
+    usage_unit: str
+    skipped: int
+    notes: tuple[str, ...]
+
+    @property
+    def unseen(self) -> Labels:
+        """Fused components that none of these data belong to (at most G,): what the site learns of others."""
+        return np.flatnonzero(self.fused_usage == 0)
+
+    @property
+    def better(self) -> str | None:
+        """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
+        return better_of(self.difference, bool(self.scores[0].larger_is_better))
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: which model is better here, and by how much."""
+        first = self.scores[0]
+        return verdict_of(self.difference, first.unit, self.observations, bool(first.larger_is_better))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values; what is infinite or not a number is None."""
+        document = {
+            "verdict": self.verdict,
+            "better": self.better,
+            "scores": [asdict(score) for score in self.scores],
+            "difference": difference_to_json(self.difference),
+            "observations": self.observations,
+            "skipped": self.skipped,
+            "usage": {
+                "unit": self.usage_unit,
+                "fused": self.fused_usage.tolist(),
+                "own": self.own_usage.tolist(),
+                "unseen": self.unseen.tolist(),
+            },
+            "notes": list(self.notes),
+        }
+        finite: dict[str, Any] = finite_json(document)
+        return finite
+
+    def __str__(self) -> str:
+        used = [f"{np.count_nonzero(usage)} of {len(usage)}" for usage in (self.own_usage, self.fused_usage)]
+        lines = [self.verdict, "", *score_lines(self.scores, ("components used", used[0], used[1], ""))]
+        lines += ["", f"{self.usage_unit} of each fused component: {', '.join(map(str, self.fused_usage))}"]
+        unseen = ", ".join(map(str, self.unseen))
+        lines.append(f"fused components never seen here: {unseen or 'none'}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def better_of(difference: PairedDifference, larger_is_better: bool) -> str | None:
+    """Return ``"fused"`` or ``"own"``, by the sign of the interval; None when it does not tell."""
+    sign = difference.sign * (1 if larger_is_better else -1)
+    return {1: "fused", -1: "own", 0: None}[sign]
+
+
+def verdict_of(found: PairedDifference, unit: str, observations: str, larger_is_better: bool) -> str:
+    """Return in one sentence which model is better, and by how much."""
+    if found.n_observations < 2:
+        return f"no difference can be told from fewer than two {observations}"
+    basis = f"95 % interval, {found.n_observations} {observations}"
+    size = f"{_figure(abs(found.mean), found.margin)} ± {_figure(found.margin, found.margin)} {unit} ({basis})"
+    better = better_of(found, larger_is_better)
+    if better == "fused":
+        return f"the fused model is better by {size}"
+    if better == "own":
+        return f"your own model is better here, by {size}"
+    sign = "-" if found.mean < 0 else ""
+    return f"no difference can be told: fused minus own is {sign}{size}"
+
+
+def score_lines(scores: Sequence[Score], *more: tuple[str, str, str, str]) -> list[str]:
+    """Return a table of both models' scores, and further rows."""
+    table = [("", "your own", "fused", "")]
+    for score in scores:
+        name = f"{score.name}, {score.unit}" if score.unit else score.name
+        direction = {True: "larger is better", False: "smaller is better", None: ""}[score.larger_is_better]
+        table.append((name, f"{score.own:.4f}", f"{score.fused:.4f}", direction))
+    table += more
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    return [
+        f"{name:{widths[0]}}  {own:>{widths[1]}}  {fused:>{widths[2]}}  {direction}".rstrip()
+        for name, own, fused, direction in table
+    ]
+
+
+def difference_to_json(found: PairedDifference) -> dict[str, Any]:
+    """Return a difference with its uncertainty as JSON values."""
+    return {
+        "mean": found.mean,
+        "standard_error": found.standard_error,
+        "interval": list(found.interval),
+        "level": LEVEL,
+        "n_observations": found.n_observations,
+    }
+
+
+def _figure(value: float, margin: float) -> str:
+    """Return `value` with two significant digits of `margin`."""
+    if margin <= 0 or not math.isfinite(margin):
+        return f"{value:.4g}"
+    digits = 1 - math.floor(math.log10(margin))
+    return f"{value:.{digits}f}" if 0 <= digits <= 6 else f"{value:.3g}"
+
+
+def finite_json(value: Any) -> Any:
+    """Return JSON values with None for every number that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,48 @@
+"""The sticky HDP-HMM of ``learners.StickyHDPHMM``, in and out."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from consilience.families import NormalWishart
+from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.hidden_markov.model import HiddenMarkovModel
+from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.scores import Scores, row_scores
+
+KIND = "consilience.StickyHDPHMM"
+
+
+class StickyHDPHMMAdapter(Adapter):
+    """Hidden Markov models with Normal-Wishart states: the posterior is what the learner found.
+
+    States are matched and averaged by what they emit. The expected counts of first states (``start_counts``) and of
+    transitions (``transition_counts``), without the prior, follow the matching and add up; hyper-parameters are
+    averaged. The weights E[beta] of the fused states are fitted to the fused counts as the learner fits its own, and
+    the rows of transitions are then counts + eta E[beta] + kappa on staying.
+    """
+
+    kind: ClassVar[str] = KIND
+    library: ClassVar[str] = "consilience"
+    class_name: ClassVar[str] = "HiddenMarkovModel"
+
+    def describe(self, model: Any, samples: float | None) -> Posterior:
+        """Return the posterior; `samples` is not needed, the model records its counts."""
+        del samples
+        posterior: Posterior = model.posterior
+        return posterior
+
+    def rebuild(self, posterior: Posterior) -> HiddenMarkovModel:
+        """Return the model, without the history of a fit."""
+        self.expects(posterior, NormalWishart)
+        return HiddenMarkovModel.of(posterior)
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return log p(x_t | x_1 .. x_{t-1}) of every row, the rows being ONE sequence in the order of time.
+
+        Densities are posterior predictive ones (``score_samples``); the component of a row is its state on the most
+        probable path under expected log parameters.
+        """
+        name, unit = "log density given the rows before", "nats per row"
+        values, labels = model.score_samples(data), model.decode(data)
+        return row_scores(name, unit, values, labels, model.n_states, larger_is_better=True)

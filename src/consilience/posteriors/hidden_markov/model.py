@@ -1,0 +1,215 @@
+"""Hidden Markov models with Gaussian states: what ``learners.StickyHDPHMM`` fits and a fusion gives back.
+
+The states are Normal-Wishart posteriors, the transitions Dirichlet posteriors under a sticky hierarchical Dirichlet
+process (``sticky_transitions``). A fused model has the fused states and the fused counts of transitions; the weights
+E[beta] of its states are those of highest evidence bound given these counts, which is how the learner's own model is
+finished too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import digamma, gammaln
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError, OptionError
+from consilience.families import NormalWishart
+from consilience.families.linalg import cholesky, log_determinant
+from consilience.posteriors.hidden_markov.forward_backward import forward_backward, log_densities, viterbi
+from consilience.posteriors.hidden_markov.sticky_transitions import (
+    Counts,
+    StickyPrior,
+    canonical_sticks,
+    dirichlets,
+    expected_logs,
+)
+from consilience.posteriors.observations import Columns, observations
+from consilience.posteriors.posterior import Posterior
+
+_CHUNK = 2**22  # entries of differences between rows and means at a time
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenMarkovModel:
+    """K Gaussian states and how they follow each other.
+
+    Made by ``HiddenMarkovModel.of(posterior)``, by ``learners.StickyHDPHMM().fit(...)`` or by a fusion.
+
+    Parameters
+    ----------
+    posterior
+        What a site sends: the states, their effective numbers of rows, the expected counts of first states and of
+        transitions, and the hyper-parameters.
+    start
+        Dirichlet parameters of the first state (K + 1,), all states not used in the last place.
+    transition
+        Dirichlet parameters of what follows each state (K, K + 1).
+    bound
+        Evidence bound after each pass of the fit, in nats; empty for a fused model.
+
+    Examples
+    --------
+    >>> from consilience.learners import StickyHDPHMM
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 2)) + np.repeat([[0.0, 0.0], [9.0, 9.0], [0.0, 0.0]], 40, axis=0)
+    >>> model = StickyHDPHMM(n_states=4, n_init=2).fit(X)
+    >>> model.n_states, np.bincount(model.predict(X)).tolist()
+    (2, [80, 40])
+    """
+
+    posterior: Posterior
+    start: Array
+    transition: Array
+    bound: Array = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of(cls, posterior: Posterior, bound: ArrayLike = ()) -> HiddenMarkovModel:
+        """Return the model of a posterior that has the counts of transitions attached.
+
+        Raises
+        ------
+        InputError
+            When its components are not Normal-Wishart or its counts or hyper-parameters are out of range.
+        KeyError
+            When an attached array is missing.
+        """
+        if not isinstance(posterior.family, NormalWishart):
+            raise InputError(f"a HiddenMarkovModel has normal-wishart components, found {posterior.family}")
+        values = {name: attached.values for name, attached in posterior.attached.items()}
+        counts = Counts(values["transition_counts"], values["start_counts"])
+        numbers = (float(values[name]) for name in ("gamma", "eta", "kappa", "start_concentration"))
+        prior = StickyPrior(*numbers)
+        for name, one in (("transition_counts", counts.transitions), ("start_counts", counts.starts)):
+            if not np.all(one >= 0.0):
+                raise InputError(f"{name}: expected counts that are not negative, found {one.min():.6g}")
+        sticks, order = canonical_sticks(counts, prior)
+        weights = np.empty(len(order) + 1)
+        weights[order], weights[-1] = sticks.weights[:-1], sticks.weights[-1]
+        history = np.array(bound, dtype=np.float64)
+        model = cls(posterior, *dirichlets(counts, weights, prior), history)
+        for array in (model.start, model.transition, model.bound):
+            array.setflags(write=False)
+        return model
+
+    @property
+    def n_states(self) -> int:
+        """Number K of states."""
+        return self.posterior.n_components
+
+    @property
+    def start_probabilities(self) -> Array:
+        """Mean probabilities of the first state (K,), given that it is one of these."""
+        used = self.start[:-1]
+        return used / used.sum()
+
+    @property
+    def transition_probabilities(self) -> Array:
+        """Mean probabilities of what follows each state (K, K), given that it is one of these."""
+        used = self.transition[:, :-1]
+        return used / used.sum(axis=1, keepdims=True)
+
+    def predict(
+        self, X: Any, lengths: ArrayLike | None = None, method: Literal["viterbi", "marginal"] = "viterbi"
+    ) -> Labels:
+        """Return the state of every row (n,).
+
+        Parameters
+        ----------
+        X
+            Rows (n, D), sequences one after another.
+        lengths
+            Lengths of the sequences (N,); None for one sequence.
+        method
+            ``"viterbi"``: the most probable path; ``"marginal"``: the most probable state of every row by itself. Both
+            under expected log parameters.
+
+        Raises
+        ------
+        InputError
+            For rows of another width, values that are not finite, or lengths that do not add up.
+        """
+        if method not in ("viterbi", "marginal"):
+            raise OptionError(f"method: expected 'viterbi' or 'marginal', found {method!r}")
+        if method == "viterbi":
+            return self.decode(X, lengths)
+        labels: Labels = self.predict_proba(X, lengths).argmax(axis=1).astype(np.int64)
+        return labels
+
+    def decode(self, X: Any, lengths: ArrayLike | None = None) -> Labels:
+        """Return the most probable path (n,) under expected log parameters."""
+        return viterbi(*self._variational(X, lengths))
+
+    def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Array:
+        """Return the probability of every state in every row (n, K) under expected log parameters, given all rows."""
+        return forward_backward(*self._variational(X, lengths)).responsibilities
+
+    def score_samples(self, X: Any, lengths: ArrayLike | None = None) -> Array:
+        """Return log p(x_t | x_1 .. x_{t-1}) of every row (n,), in nats.
+
+        A state's density is its posterior predictive one, a Student t with nu - D + 1 degrees of freedom, location m
+        and scale W^-1 (kappa + 1) / (kappa (nu - D + 1)); start and transitions are taken at their means. So these are
+        logarithms of densities that integrate to one, and can be compared between models. What the rows of the
+        sequence itself tell about the parameters is not used.
+        """
+        rows, steps = self._rows(X, lengths)
+        dim, kappa, dof, squares, log_det = self._squares(rows)
+        free = dof - dim + 1.0
+        evidence = gammaln(0.5 * (free + dim)) - gammaln(0.5 * free) - 0.5 * dim * np.log(np.pi * (kappa + 1.0) / kappa)
+        evidence = evidence - 0.5 * log_det - 0.5 * (free + dim) * np.log1p(squares * (kappa / (kappa + 1.0)))
+        return log_densities(np.log(self.start_probabilities), np.log(self.transition_probabilities), evidence, steps)
+
+    def _variational(self, X: Any, lengths: ArrayLike | None) -> tuple[Array, Array, Array, Labels]:
+        """Return expected logs of start, transitions and densities of rows, and lengths."""
+        rows, steps = self._rows(X, lengths)
+        dim, kappa, dof, squares, log_det = self._squares(rows)
+        log_precision = digamma(0.5 * (dof[:, None] - np.arange(dim))).sum(axis=1) - log_det
+        evidence = 0.5 * (log_precision - dim * np.log(np.pi) - dim / kappa) - 0.5 * dof * squares
+        return expected_logs(self.start), expected_logs(self.transition), evidence, steps
+
+    def _rows(self, X: Any, lengths: ArrayLike | None) -> tuple[Array, Labels]:
+        assert isinstance(self.posterior.family, NormalWishart)  # noqa: S101  (narrows the type; `of` sees to it)
+        columns = Columns(self.posterior.family.dim, self.posterior.features.names, counts=False)
+        rows: Array = observations(X, None, columns, name="X").values
+        return rows, as_lengths(lengths, len(rows))
+
+    def _squares(self, rows: Array) -> tuple[int, Array, Array, Array, Array]:
+        """Return D, kappa (K,), nu (K,), (x - m)^T W (x - m) (n, K) and log|W^-1| (K,)."""
+        family = self.posterior.family
+        assert isinstance(family, NormalWishart)  # noqa: S101  (narrows the type; `of` sees to it)
+        mean, kappa, inverse_scale, dof = family.standard(self.posterior.natural)
+        factor = cholesky(inverse_scale, "scale matrix")
+        whiten = np.linalg.inv(factor)
+        squares = np.empty((len(rows), len(mean)))
+        step = max(1, _CHUNK // mean.size)
+        for first in range(0, len(rows), step):
+            differences = rows[None, first : first + step] - mean[:, None, :]
+            white = whiten @ np.swapaxes(differences, 1, 2)
+            squares[first : first + step] = np.einsum("kdn,kdn->nk", white, white)
+        return family.dim, kappa, dof, squares, log_determinant(factor)
+
+
+def as_lengths(lengths: ArrayLike | None, count: int) -> Labels:
+    """Return lengths of sequences that follow each other in `count` rows; None for one sequence.
+
+    Raises
+    ------
+    InputError
+        Unless they are positive integers that add up to `count`.
+
+    Examples
+    --------
+    >>> as_lengths([3, 2], 5).tolist(), as_lengths(None, 5).tolist()
+    ([3, 2], [5])
+    """
+    if lengths is None:
+        return np.array([count])
+    found = np.asarray(lengths)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or found.size == 0 or not np.all(found > 0):
+        raise InputError(f"lengths: expected positive integers, one for each sequence, found {lengths!r:.80}")
+    if found.sum() != count:
+        raise InputError(f"lengths: add up to {found.sum()}, but there are {count} rows")
+    return found.astype(np.int64)

@@ -1,0 +1,207 @@
+"""AMPS: posteriors multiplied by Bayes' rule, their components aligned first so that the product is largest.
+
+Campbell, How, "Approximate Decentralized Bayesian Inference", UAI 2014. Sites share a prior and a model that does not
+change when its components are permuted. Each keeps one mode of K! equal ones, so the exact product of what they mean is
+a mixture over alignments, of which AMPS keeps the heaviest. The weight of an alignment is, up to a constant,
+
+    J = sum_k A(lambda0 + sum_i (lambda_{i, pi_i(k)} - lambda0)),
+
+A the log normaliser of a component and lambda0 its prior: the marginal likelihood of all data given who is who. (The
+objective follows from the paper's premises; its own text was not at hand.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import gammaln
+
+from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.progress import Progress
+from consilience.core.status import Status
+from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.exchanges import ValuedObjective, exchanged
+from consilience.matching.groups import GroupSums, group_sums
+from consilience.matching.site_by_site import ascend, grow, match_probabilities, scatter, subtraction_gains
+from consilience.matching.site_step import Openings
+from consilience.posteriors.average import Combine, conjugate_groups
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.method import Assignment, Method, improper_priors, without_priors
+
+_JUDGED_ROWS = 500
+
+
+@dataclass(frozen=True)
+class AMPS(Method):
+    """Align components so that the product of the posteriors is largest, and multiply, the prior counted once.
+
+    Exact for two models. For more, sites are aligned one by one, exactly given the others, from several starts, and
+    pairs of sites exchange two components where that helps.
+
+    Parameters
+    ----------
+    growth
+        Whether components may be unlike all others: the number of components is then found under a Dirichlet process,
+        in the manner of the streaming version of Campbell, Straub, Fisher and How (2015). Needs counts of
+        observations, as mixtures have; by counts of tokens, topics that are unlike are merged too easily. Without it
+        every model has the same number, and component k of one is a component of each of the others.
+    concentration
+        Of the Dirichlet process: the larger, the more components.
+    revisit
+        Whether sites are aligned again once all are there; False leaves the streaming version alone, which takes each
+        site once, in the order of contents.
+    restarts
+        Starts: sites one after another in random orders, and random matchings; the largest product wins.
+    max_iterations
+        Rounds over all sites in one start.
+    combine
+        ``"product"``: Bayes' rule. ``"barycenter"`` keeps the width of one site's posterior.
+
+    Examples
+    --------
+    >>> AMPS(restarts=3).combine
+    'product'
+    """
+
+    name: ClassVar[str] = "amps"
+    summary: ClassVar[str] = "align components for the largest Bayes product, and multiply with the prior removed"
+    needs: ClassVar[str] = "posteriors of one exponential family with their priors; of equal size unless growth=True"
+    gives: ClassVar[str] = "a posterior of the same family, given all sites' data"
+    paper: ClassVar[str] = "campbell2014"
+
+    growth: bool = False
+    concentration: float = 1.0
+    revisit: bool = True
+    restarts: int = 10
+    max_iterations: int = 100
+    combine: Combine = field(default="product", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("growth", "revisit"):
+            self.require(option, isinstance(getattr(self, option), bool), "True or False")
+        for option in ("restarts", "max_iterations"):
+            self.require(option, is_count(getattr(self, option)), "a positive integer")
+        self.require("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number")
+
+    @property
+    def matches_parts(self) -> bool:
+        """Whether sizes may differ."""
+        return self.growth
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Also refuse models without a prior, and of different sizes, or without counts, as `growth` says."""
+        if not ensemble.family.has_width:
+            return [f"amps multiplies posteriors, and {ensemble.family.name}s have no width; use 'spahm' or 'kl'"]
+        reasons = super().refuse(ensemble) if self.combine != "product" else self.refuse_robust(ensemble)
+        reasons += improper_priors(ensemble, "growth=True") if self.growth else without_priors(ensemble, "amps")
+        sizes = ensemble.voting().sizes
+        if not self.growth and len(set(sizes.tolist())) > 1:
+            reasons.append(
+                f"amps needs models of equal size, found {sizes.tolist()} components; use growth=True, or method 'kl'"
+            )
+        if self.growth and ensemble.column("counts") is None:
+            lacking = [n for n, p in zip(ensemble.names, ensemble.posteriors, strict=True) if p.counts is None]
+            reasons.append(f"growth=True needs every model's counts, which are missing in {', '.join(lacking)}")
+        return reasons
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Ascend on the log weight of the alignment from several starts; the objective is minus that."""
+        objective, openings = self._objective(ensemble)
+        restarts = self.restarts if self.revisit and ensemble.n_sites > 2 else 1
+        best, converged, history = np.zeros(0, dtype=np.int64), True, [-np.inf]
+        for start, generator in enumerate(rng.spawn(restarts)):
+            progress(start, restarts)
+            if start % 2 == 0:
+                order = np.arange(ensemble.n_sites) if start == 0 else generator.permutation(ensemble.n_sites)
+                labels = grow(objective, order, openings)
+            else:
+                labels = scatter(ensemble.offsets, int(ensemble.sizes.max()) * (2 if self.growth else 1), generator)
+            labels, settled, values = self._settle(objective, labels, openings, generator)
+            if values[-1] > history[-1]:
+                best, converged, history = labels, settled, values
+        progress(restarts, restarts)
+        while self.revisit and converged and (swapped := exchanged(objective, best)) is not None:
+            best, converged, values = self._settle(objective, swapped, openings, rng)
+            history += values
+        return Assignment(
+            best,
+            -history[-1],
+            -np.array(history),
+            Status.CONVERGED if converged else Status.MAX_ITERATIONS,
+            confidence=match_probabilities(objective, best) if len(best) <= _JUDGED_ROWS else None,
+        )
+
+    def _settle(
+        self, objective: ValuedObjective, labels: Labels, openings: Openings, rng: np.random.Generator
+    ) -> tuple[Labels, bool, list[float]]:
+        """Return labels after rounds over all sites, whether they are settled, and the values on the way."""
+        values, settled = [objective.total(labels)], not self.revisit
+        for _ in range(self.max_iterations):
+            if settled:
+                break
+            labels, settled = ascend(objective, labels, rng, 1, openings)
+            values.append(objective.total(labels))
+        return labels, settled, values
+
+    def _objective(self, ensemble: Ensemble) -> tuple[ValuedObjective, Openings]:
+        """Return what is raised, and how many components there may be."""
+        groups = conjugate_groups(ensemble, np.zeros(ensemble.n_sites + 1))
+        counts = ensemble.column("counts")
+        if self.growth and counts is not None:
+            return GrowingGroups(groups, counts, self.concentration), Openings()
+        return groups, Openings(max_groups=int(ensemble.sizes[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class GrowingGroups:
+    """Components of a Dirichlet process, with what each of a group's n members says: a ``GroupObjective``.
+
+    A group with N observations is worth A(lambda0 + sum e) - A(lambda0) + log(concentration) (1 - p0) + log Gamma(N),
+    p0 being the probability that nobody observed it, at most exp(-N) for N expected observations. Below one observation
+    Gamma is that of one, as there is one at least if there is any.
+
+    Parameters
+    ----------
+    groups
+        What the members say, without a level.
+    counts
+        Expected observations of each local component (L,).
+    concentration
+        Of the Dirichlet process.
+    """
+
+    groups: ConjugateGroups
+    counts: Array
+    concentration: float
+
+    @cached_property
+    def pieces(self) -> Array:
+        """What each component adds, with its observations (L, P + 1)."""
+        return np.concatenate([self.groups.pieces, self.counts[:, None]], axis=1)
+
+    @property
+    def offsets(self) -> Labels:
+        """Where each site starts, and the end (J + 1,)."""
+        return self.groups.offsets
+
+    def value(self, groups: GroupSums) -> Array:
+        """Return what groups are worth (n,)."""
+        count = groups.sums[:, -1]
+        level = -np.expm1(-count) * np.log(self.concentration) + gammaln(np.maximum(count, 1.0))
+        return self.groups.value(GroupSums(groups.sums[:, :-1], groups.mass)) + level
+
+    def opening(self, rows: Labels) -> Array:
+        """Return what a group of its own is worth to each of some rows (k,)."""
+        return self.value(GroupSums(self.pieces[rows], np.ones(len(rows))))
+
+    def gains(self, rows: Labels, groups: GroupSums) -> Array:
+        """Return what each group would add (k, G) by taking in each of some rows that are in none."""
+        return subtraction_gains(self.value, self.pieces[rows], groups)
+
+    def total(self, labels: Labels) -> float:
+        """Return what a matching with consecutive labels is worth."""
+        return float(self.value(group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)).sum())

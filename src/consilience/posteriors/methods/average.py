@@ -1,0 +1,45 @@
+"""Naive averaging: component k of every model is taken to be the same thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from consilience.core.progress import Progress
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.method import Assignment, Method
+
+
+@dataclass(frozen=True)
+class Average(Method):
+    """Average index by index, without asking who is who: what federated averaging does in one round.
+
+    Parameters
+    ----------
+    combine
+        ``"barycenter"`` averages natural parameters; ``"product"`` multiplies posteriors with the prior removed.
+    """
+
+    name: ClassVar[str] = "average"
+    summary: ClassVar[str] = "average component k of every model with component k of the others (a baseline)"
+    needs: ClassVar[str] = "posteriors of one exponential family with equal numbers of components"
+    gives: ClassVar[str] = "a posterior of the same family and size"
+    paper: ClassVar[str] = "-"
+    relabels: ClassVar[bool] = False
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Also refuse models of different sizes."""
+        reasons = super().refuse(ensemble)
+        if len(set(ensemble.sizes.tolist())) > 1:
+            reasons.append(
+                f"average needs models of equal size, found {ensemble.sizes.tolist()} components; "
+                "use method 'kl', which matches them"
+            )
+        return reasons
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Label every component with its index."""
+        del rng, progress
+        return Assignment(np.arange(len(ensemble.natural)) - ensemble.offsets[ensemble.owner])

@@ -1,0 +1,1 @@
+"""Clustering of components under a Dirichlet process."""

@@ -1,0 +1,188 @@
+"""Clustering of all components, whoever they come from, under a Dirichlet process: the number of clusters is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.checks import is_count, is_number
+from consilience.core.progress import Progress
+from consilience.core.status import Status
+from consilience.families import Direction
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.method import Assignment, Method, match_informed
+from consilience.posteriors.methods.dirichlet_process.dp_means import best_penalty, fit_dp_means, refine_clusters
+from consilience.posteriors.methods.dirichlet_process.mixture import (
+    CovarianceType,
+    MixtureFit,
+    Setting,
+    fit_mixture,
+    standardised,
+)
+from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kmeans import violations
+
+_CONCENTRATION, _OTHERS = 0.1, (0.01, 1.0)
+_REFINE_EVERY_START_ROWS, _REFINE_BEST_ROWS = 64, 512
+_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.1, 0.05, 0.025, 0.01)
+
+
+@dataclass(frozen=True)
+class DirichletProcess(Method):
+    """Cluster all local components under a Dirichlet process, their number not known.
+
+    As ``KMeans`` does, it may put two components of one model into one cluster, which KL-fusion never does; the number
+    of such pairs is reported as ``violations``.
+
+    Parameters
+    ----------
+    assignment
+        ``"variational"``: a Dirichlet-process mixture of Gaussians over the points that stand for the components (the
+        baseline of Claici et al. 2020), in which weights of sites have no say. ``"means"``: DP-means, the hard limit,
+        by divergences of the family: the objective of KL-fusion with a price ``penalty`` for each cluster, and without
+        the rule that no two components of one model may meet.
+    covariance_type
+        Of the mixture's clusters: ``"spherical"``, or ``"diag"`` for points whose coordinates differ in their units.
+    concentration
+        Of the Dirichlet process; None takes that of 0.01, 0.1 and 1 with the greatest lower bound.
+    max_components
+        Truncation of the mixture, and the largest number that a penalty is tried for; None takes 2 max L_j + 10.
+    penalty
+        Price of a cluster in DP-means, in standard deviations of cross-site divergences, as ``regularization`` of
+        ``KLFusion``. None takes the one whose clusters have the greatest silhouette.
+    direction
+        ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together; in the
+        mixture it is the average alone.
+    restarts
+        Starts from other seeds or orders; the lowest objective wins.
+    max_iterations
+        Steps at most in one start.
+    min_count
+        Local components with fewer effective observations are left out (label -1).
+    combine
+        How the members of a cluster are averaged in the end.
+
+    Examples
+    --------
+    >>> DirichletProcess(assignment="means", penalty=0.3).penalty
+    0.3
+    """
+
+    name: ClassVar[str] = "dp"
+    summary: ClassVar[str] = "cluster all components by a Dirichlet process, whoever they come from (a baseline)"
+    needs: ClassVar[str] = "posteriors of one exponential family; any number of components per site"
+    gives: ClassVar[str] = "a posterior of the same family"
+    paper: ClassVar[str] = "blei2006"
+
+    assignment: Literal["variational", "means"] = "variational"
+    covariance_type: CovarianceType = "spherical"
+    concentration: float | None = None
+    max_components: int | None = None
+    penalty: float | None = None
+    direction: Direction = "forward"
+    restarts: int = 8
+    max_iterations: int = 1000
+    min_count: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("restarts", "max_iterations"):
+            self.require(option, is_count(getattr(self, option)), "a positive integer")
+        most = self.max_components
+        self.require("max_components", most is None or is_count(most), "a positive integer or None")
+        self.require("min_count", is_number(self.min_count), "a number that is not negative")
+        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+        self.require("assignment", self.assignment in ("variational", "means"), "'variational' or 'means'")
+        self.require("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'")
+        alpha, price, means = self.concentration, self.penalty, self.assignment == "means"
+        self.require("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None")
+        self.require("penalty", price is None or is_number(price), "a number that is not negative, or None")
+        self.require("concentration", alpha is None or not means, "None with assignment='means', which has a penalty")
+        self.require("penalty", price is None or means, "None with assignment='variational', which has a concentration")
+
+    @property
+    def average_direction(self) -> Direction:
+        """The direction of the objective is the direction of the average."""
+        return self.direction
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Fit from several starts and keep the best."""
+        match = self._cluster if self.assignment == "means" else self._infer
+        return match_informed(ensemble, self.min_count, lambda kept: match(kept, rng, progress))
+
+    def _limit(self, ensemble: Ensemble) -> int:
+        return self.max_components or 2 * int(ensemble.sizes.max()) + 10
+
+    def _infer(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        points = standardised(ensemble.family.points(ensemble.natural), self.covariance_type)
+        if not points.shape[1]:
+            return _one_cluster(ensemble)
+        distinct = len(np.unique(points, axis=0))
+        first = Setting(
+            truncation=min(self._limit(ensemble), distinct),
+            covariance_type=self.covariance_type,
+            concentration=_CONCENTRATION if self.concentration is None else float(self.concentration),
+        )
+        steps = len(_SHARES) + (len(_OTHERS) if self.concentration is None else 0)
+        fits: list[MixtureFit] = []
+
+        def fitted(setting: Setting) -> MixtureFit:
+            progress(len(fits), steps)
+            fits.append(fit_mixture(points, setting, self.restarts, self.max_iterations, int(rng.integers(2**32))))
+            return fits[-1]
+
+        best = max([fitted(replace(first, share=share)) for share in _SHARES], key=_bound)
+        if self.concentration is None:
+            best = max([best, *(fitted(replace(best.setting, concentration=a)) for a in _OTHERS)], key=_bound)
+        progress(steps, steps)
+        full = best.n_clusters == first.truncation < distinct
+        settled = Status.AT_CAPACITY if full else Status.CONVERGED
+        status = settled if best.converged else Status.MAX_ITERATIONS
+        details = {
+            "violations": violations(ensemble, best.labels),
+            "concentration": best.setting.concentration,
+            "share": best.setting.share,
+        }
+        history = -best.bounds
+        return Assignment(best.labels, float(history[-1]), history, status, confidence=best.confidence, details=details)
+
+    def _cluster(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        if not np.any(ensemble.natural != ensemble.natural[0]):
+            return _one_cluster(ensemble)
+        problem = Problem.of(ensemble, self.direction)
+        if self.penalty is None:
+            penalty = best_penalty(problem, self._limit(ensemble), rng, self.max_iterations)
+        else:
+            penalty = self.penalty * problem.spread
+        few = len(ensemble.natural) <= _REFINE_BEST_ROWS
+        best: Fit | None = None
+        for start, generator in enumerate(rng.spawn(self.restarts)):
+            progress(start, self.restarts)
+            fit = fit_dp_means(problem, penalty, generator, self.max_iterations, grown=few and start % 2 == 1)
+            if len(fit.labels) <= _REFINE_EVERY_START_ROWS:
+                fit = refine_clusters(problem, fit, penalty, generator)
+            if best is None or fit.objective < best.objective:
+                best = fit
+        assert best is not None  # noqa: S101  (restarts is at least 1)
+        if few and len(best.labels) > _REFINE_EVERY_START_ROWS:
+            best = refine_clusters(problem, best, penalty, rng)
+        progress(self.restarts, self.restarts)
+        status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
+        details: dict[str, Any] = {
+            "violations": violations(ensemble, best.labels),
+            "penalty": penalty,
+            "spread": problem.spread,
+        }
+        return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)
+
+
+def _bound(fit: MixtureFit) -> float:
+    return float(fit.bounds[-1])
+
+
+def _one_cluster(ensemble: Ensemble) -> Assignment:
+    """Return what there is to say of components that are all the same."""
+    labels = np.zeros(len(ensemble.natural), dtype=np.int64)
+    return Assignment(labels, 0.0, np.zeros(1), details={"violations": violations(ensemble, labels)})

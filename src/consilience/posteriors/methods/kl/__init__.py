@@ -1,0 +1,1 @@
+"""KL-fusion: components matched by Kullback-Leibler divergence and averaged, their number known or not."""

@@ -1,0 +1,212 @@
+"""KL-fusion: components matched by Kullback-Leibler divergence and averaged, their number known or not.
+
+Claici, Yurochkin, Ghosh, Solomon, "Model Fusion with Kullback-Leibler Divergence", ICML 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.progress import Progress
+from consilience.core.status import Status
+from consilience.families import Direction
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.method import Assignment, Method, informed, match_informed
+from consilience.posteriors.methods.kl.descent import fit_binary, refine
+from consilience.posteriors.methods.kl.diagnostics import judge, number_by_evidence
+from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry, refusals
+from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.relaxed import fit_relaxed
+
+_REFINE_BEST_ROWS = 512
+_TRY_ALL = 30
+
+
+@dataclass(frozen=True)
+class KLFusion(Method):
+    """Fuse components under equation (9), or (6) and (3) when their number is given.
+
+    Parameters
+    ----------
+    n_components
+        Number G of fused components, at least that of the largest site; None finds it.
+    regularization
+        A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
+        give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
+        number of components up to `max_components`, with components discounted by how much copies differ between
+        sites, and takes the matching of the greatest evidence. The objective is minus that log evidence then.
+    max_components
+        Upper limit of G when it is to be found; None takes three times the largest site, or the number of all local
+        components where these are 30 or fewer.
+    assignment
+        ``"integral"`` keeps the matching binary; ``"relaxed"`` solves the convex relaxation of each matching step to a
+        certified gap, as the paper does, and rounds at the end. They differ only under a numeric `regularization`.
+    direction
+        ``"forward"``: KL(fused || local), means of natural parameters (the paper). ``"reverse"``: KL(local || fused),
+        means of mean parameters.
+    divergence
+        ``"kl"``, or what replaces it in matching and averaging alike: ``"renyi"`` of an `order`, ``"hellinger"`` (its
+        squared distance, which is bounded: no outlier dominates), ``"wasserstein"`` (squared, for Gaussian components).
+        The number of components is found as for ``"kl"``.
+    order
+        Order of the Renyi divergence, between 0 and 1; it tends to KL(fused || local) at 1.
+    restarts
+        Starts from other seeds, spread out by k-means++ and uniform in turn; the lowest objective wins.
+    max_iterations
+        Matching and averaging steps at most in one start.
+    tolerance
+        Relative decrease of the objective below which a start has converged.
+    gap
+        Certified relative gap of a relaxed matching step.
+    min_count
+        Local components with fewer effective observations are left out (label -1); they say little but the prior. With
+        ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong.
+    combine
+        ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
+
+    Examples
+    --------
+    >>> KLFusion(regularization=0.3).regularization
+    0.3
+    """
+
+    name: ClassVar[str] = "kl"
+    summary: ClassVar[str] = "match components by KL divergence, average them; their number is found"
+    needs: ClassVar[str] = "posteriors of one exponential family; any number of components per site"
+    gives: ClassVar[str] = "a posterior of the same family"
+    paper: ClassVar[str] = "claici2020"
+
+    n_components: int | None = None
+    regularization: float | Literal["auto"] = "auto"
+    max_components: int | None = None
+    assignment: Literal["integral", "relaxed"] = "integral"
+    direction: Direction = "forward"
+    divergence: DivergenceName = "kl"
+    order: float = 0.5
+    restarts: int = 5
+    max_iterations: int = 100
+    tolerance: float = 1e-6
+    gap: float = 1e-4
+    min_count: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("n_components", "max_components"):
+            value = getattr(self, option)
+            self.require(option, value is None or is_count(value), "a positive integer or None")
+        for option in ("restarts", "max_iterations"):
+            self.require(option, is_count(getattr(self, option)), "a positive integer")
+        for option in ("tolerance", "gap", "min_count"):
+            self.require(option, is_number(getattr(self, option)), "a number that is not negative")
+        value = self.regularization
+        valid = is_number(value) or (isinstance(value, str) and value == "auto")
+        self.require("regularization", valid, "'auto' or a number that is not negative")
+        self.require("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'")
+        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+        names = get_args(DivergenceName)
+        self.require("divergence", self.divergence in names, f"one of {', '.join(map(repr, names))}")
+        self.require("order", is_number(self.order) and 0 < self.order < 1, "a number between 0 and 1")
+        kl = self.divergence == "kl"
+        self.require("direction", kl or self.direction == "forward", "'forward' with a divergence that is not 'kl'")
+        self.require("assignment", kl or self.assignment == "integral", "'integral' with a divergence that is not 'kl'")
+
+    @property
+    def average_direction(self) -> Direction:
+        """The direction of the objective is the direction of the average."""
+        return self.direction
+
+    @property
+    def finds_number(self) -> bool:
+        """Whether no number was given."""
+        return self.n_components is None
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Also refuse a number of components below that of the largest model."""
+        reasons = super().refuse(ensemble) + refusals(self.divergence, ensemble.family)
+        ensemble = informed(ensemble.voting(), self.min_count)[0]
+        largest = int(ensemble.sizes.max())
+        for option in ("n_components", "max_components"):
+            value = getattr(self, option)
+            if value is not None and value < largest:
+                name = ensemble.names[int(ensemble.sizes.argmax())]
+                reasons.append(
+                    f"{option} is {value}, but {name} has {largest} components, and no two of one model may become "
+                    f"the same: give at least {largest}"
+                )
+        return reasons
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Descend on the objective from several starts and keep the lowest."""
+        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+
+    def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        problem = Problem(ensemble, self._geometry(ensemble))
+        details: dict[str, Any] = {}
+        strength = 0.0
+        if self.n_components is None and self.regularization == "auto":
+            found = number_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
+            if self.divergence == "kl":
+                return found
+            count = max(int(found.labels.max()) + 1, int(ensemble.sizes.max()))
+            details["path"] = found.details["path"]
+        elif self.n_components is not None:
+            count = min(self.n_components, len(ensemble.natural))
+        else:
+            assert self.regularization != "auto"  # noqa: S101  (narrows the type)
+            count, strength = self._limit(ensemble), self.regularization * problem.spread
+            details |= {"regularization": float(self.regularization), "spread": problem.spread}
+        best: Fit | None = None
+        for start, generator in enumerate(rng.spawn(self.restarts)):
+            progress(start, self.restarts)
+            fit = self._start(problem, count, strength, generator, spread_out=start % 2 == 0)
+            if best is None or fit.objective < best.objective:
+                best = fit
+        assert best is not None  # noqa: S101  (restarts is at least 1)
+        if best.plan is None and len(ensemble.natural) <= _REFINE_BEST_ROWS:
+            best = refine(problem, best, strength, rng)
+        progress(self.restarts, self.restarts)
+        if best.gap is not None:
+            details["certified_gap"] = best.gap
+        confidence, judged = judge(ensemble, best.labels)
+        return Assignment(
+            best.labels,
+            best.objective,
+            np.array(best.history),
+            self._status(best, ensemble),
+            best.plan,
+            confidence,
+            details | judged,
+        )
+
+    def _geometry(self, ensemble: Ensemble) -> Geometry:
+        return make_geometry(self.divergence, self.order, self.direction, ensemble.family, ensemble.natural)
+
+    def average(self, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
+        """Return the averages (G, P) that belong to the divergence."""
+        return self._geometry(ensemble).averages(labels, ensemble.row_weights, n_groups)
+
+    def _limit(self, ensemble: Ensemble) -> int:
+        total = len(ensemble.natural)
+        if self.max_components is None:
+            return total if total <= _TRY_ALL else min(total, 3 * int(ensemble.sizes.max()))
+        return min(total, self.max_components)
+
+    def _start(
+        self, problem: Problem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True
+    ) -> Fit:
+        seeds = problem.seeds(count, rng, spread_out=spread_out)
+        if self.assignment == "relaxed" and strength > 0:
+            return fit_relaxed(problem, seeds, strength, rng, self.max_iterations, self.tolerance, self.gap)
+        return fit_binary(problem, seeds, strength, rng, self.max_iterations, self.tolerance)
+
+    def _status(self, fit: Fit, ensemble: Ensemble) -> Status:
+        if not fit.converged:
+            return Status.MAX_ITERATIONS
+        limit = self._limit(ensemble)
+        if self.n_components is None and fit.n_groups == limit < len(ensemble.natural):
+            return Status.AT_CAPACITY
+        return Status.CONVERGED

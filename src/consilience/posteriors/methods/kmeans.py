@@ -1,0 +1,96 @@
+"""Clustering of all components without regard to which model they come from: k-means with KL divergences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from consilience.checks import Labels, is_count, is_number
+from consilience.core.progress import Progress
+from consilience.core.status import Status
+from consilience.families import Direction
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.method import Assignment, Method, match_informed
+from consilience.posteriors.methods.kl.descent import fit_clusters
+from consilience.posteriors.methods.kl.problem import Fit, Problem
+
+
+@dataclass(frozen=True)
+class KMeans(Method):
+    """Bregman hard clustering (Banerjee et al. 2005, algorithm 1) of all local components.
+
+    It may put two components of one model into one cluster, which KL-fusion never does; the number of such pairs is
+    reported as ``violations``.
+
+    Parameters
+    ----------
+    n_components
+        Number of clusters; None takes that of the largest model.
+    direction
+        ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together.
+    restarts
+        Starts from other seeds; the lowest objective wins.
+    max_iterations
+        Steps at most in one start.
+    min_count
+        Local components with fewer effective observations are left out (label -1).
+    combine
+        How the members of a cluster are averaged in the end.
+    """
+
+    name: ClassVar[str] = "kmeans"
+    summary: ClassVar[str] = "cluster all components by KL divergence, whoever they come from (a baseline)"
+    needs: ClassVar[str] = "posteriors of one exponential family; the number of components must be told"
+    gives: ClassVar[str] = "a posterior of the same family"
+    paper: ClassVar[str] = "banerjee2005"
+
+    n_components: int | None = None
+    direction: Direction = "forward"
+    restarts: int = 8
+    max_iterations: int = 100
+    min_count: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("n_components", "restarts", "max_iterations"):
+            value = getattr(self, option)
+            optional = option == "n_components" and value is None
+            self.require(option, optional or is_count(value), "a positive integer")
+        self.require("min_count", is_number(self.min_count), "a number that is not negative")
+        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+
+    @property
+    def average_direction(self) -> Direction:
+        """The direction of the objective is the direction of the average."""
+        return self.direction
+
+    @property
+    def finds_number(self) -> bool:
+        """It is told, or taken from the largest model."""
+        return False
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Alternate nearest centres and barycenters from several starts and keep the lowest objective."""
+        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+
+    def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        problem = Problem.of(ensemble, self.direction)
+        count = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
+        best: Fit | None = None
+        for start, generator in enumerate(rng.spawn(self.restarts)):
+            progress(start, self.restarts)
+            fit = fit_clusters(problem, problem.seeds(count, generator), self.max_iterations)
+            if best is None or fit.objective < best.objective:
+                best = fit
+        assert best is not None  # noqa: S101  (restarts is at least 1)
+        progress(self.restarts, self.restarts)
+        status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
+        details = {"violations": violations(ensemble, best.labels)}
+        return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)
+
+
+def violations(ensemble: Ensemble, labels: Labels) -> int:
+    """Return how many components share a cluster with an earlier one of their own model."""
+    return len(labels) - np.unique(np.stack([ensemble.owner, labels]), axis=1).shape[1]

@@ -1,0 +1,1 @@
+"""SPAHM: components matched under a Beta-Bernoulli process."""

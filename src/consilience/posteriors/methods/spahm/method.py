@@ -1,0 +1,294 @@
+"""SPAHM: point components matched under a Beta-Bernoulli process, their number and their law found from the points.
+
+Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, "Statistical Model Aggregation via Parameter Matching", NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.progress import Progress
+from consilience.core.status import Status
+from consilience.families import DiagonalGaussian, Point
+from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.groups import GroupSums
+from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_probabilities, scatter
+from consilience.matching.site_step import Openings
+from consilience.posteriors.average import conjugate_groups
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.method import Assignment, Method, improper_priors, informed, match_informed
+from consilience.posteriors.methods.spahm.atom_law import Copies, first_law, improved, spread_of
+from consilience.posteriors.posterior import Attached, Posterior
+
+_SETTLED, _GAINED = 1e-6, 1e-8  # a law has settled when a step moves it less, in widths, or gains less, in nats
+_STEPS = 100  # at most in one round
+_FIRST_SCALES = (1.0, 1.0, 4.0, 0.25)  # of the variance of copies, start by start
+_JUDGED_ROWS = 2000
+
+
+@dataclass(frozen=True)
+class SPAHM(Method):
+    """Match points under a Beta-Bernoulli process: equations (8) to (10), algorithm 1.
+
+    Components are matched by the point that stands for each, ``family.points``: the mean of a Gaussian or a
+    Normal-Wishart posterior, the square roots of a topic's word probabilities, a point itself. What is matched is then
+    averaged in the family of the posteriors, covariances included; points become the mode of the atom's posterior.
+    ``fusion.atoms`` holds the posterior of every fused point given the matching, which goes beyond the paper.
+
+    Parameters
+    ----------
+    likelihood
+        ``"gaussian"``: points around atoms, variances estimated (section 4.1). ``"conjugate"``: equation (8) for any
+        family, with what the posteriors say beyond their prior for the sites' observations and the prior for the base
+        law. It takes matched components for one and the same, so it suits sites that differ by chance alone.
+    concentration
+        Of the Beta-Bernoulli process (alpha): the larger, the fewer sites share a component.
+    mass
+        Of the process (gamma0): the larger, the more components. The paper has 1, and 50 for inducing points.
+    within_variance, between_variance
+        Variances of copies around their component and of components around their mean: a number, or one per dimension
+        (D,); where `optimize` is on they are starts. None starts from the data.
+    optimize
+        Whether mean and variances are estimated, equations (10).
+    variances
+        ``"dimension"`` has two for each dimension, ``"scalar"`` two in all.
+    marginal
+        Whether components are integrated out; if not (the form for networks, components at their likeliest values),
+        variances must be given and not be estimated, which would favour none at all.
+    shrink
+        Whether fused points are drawn to the overall mean as their posterior is; else they are plain means.
+    max_components
+        Upper limit of their number; None sets no limit.
+    restarts
+        Starts: sites by decreasing size, then in random orders, and where nothing is estimated also random matchings;
+        the highest posterior wins.
+    max_iterations
+        Rounds over all sites in one start, each followed by an estimate of mean and variances.
+    clip
+        Sharing sites beyond which sharing grows no likelier; None sets no limit, the published code has 10.
+    factorial
+        Whether the k-th component that a site opens costs log k more, as published; the posterior may fall then.
+    min_count
+        Local components with fewer effective observations are left out (label -1).
+    combine
+        ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
+
+    Examples
+    --------
+    >>> SPAHM(mass=50.0).mass
+    50.0
+    """
+
+    name: ClassVar[str] = "spahm"
+    summary: ClassVar[str] = "match points under a Beta-Bernoulli process; their number and spread are found"
+    needs: ClassVar[str] = "posteriors or points of one family; any number of components per site"
+    gives: ClassVar[str] = "a posterior of the same family, and a Gaussian posterior of every fused point"
+    paper: ClassVar[str] = "yurochkin2019"
+
+    likelihood: Literal["gaussian", "conjugate"] = "gaussian"
+    concentration: float = 1.0
+    mass: float = 1.0
+    within_variance: float | tuple[float, ...] | None = None
+    between_variance: float | tuple[float, ...] | None = None
+    optimize: bool = True
+    variances: Literal["dimension", "scalar"] = "dimension"
+    marginal: bool = True
+    shrink: bool = True
+    max_components: int | None = None
+    restarts: int = 5
+    max_iterations: int = 20
+    clip: int | None = None
+    factorial: bool = False
+    min_count: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("likelihood", self.likelihood in ("gaussian", "conjugate"), "'gaussian' or 'conjugate'")
+        self.require("variances", self.variances in ("dimension", "scalar"), "'dimension' or 'scalar'")
+        for option in ("concentration", "mass"):
+            self.require(option, _positive(getattr(self, option)), "a positive number")
+        for option in ("within_variance", "between_variance"):
+            given = getattr(self, option)
+            if isinstance(given, list | np.ndarray):
+                given = tuple(np.ravel(np.asarray(given, dtype=np.float64)).tolist())
+                object.__setattr__(self, option, given)
+            values = given if isinstance(given, tuple) else (given,)
+            valid = given is None or (len(values) > 0 and all(map(_positive, values)))
+            self.require(option, valid, "a positive number, one per dimension, or None")
+        for option in ("restarts", "max_iterations"):
+            self.require(option, is_count(getattr(self, option)), "a positive integer")
+        for option in ("max_components", "clip"):
+            value = getattr(self, option)
+            self.require(option, value is None or is_count(value), "a positive integer or None")
+        self.require("min_count", is_number(self.min_count), "a number that is not negative")
+        known = self.within_variance is not None and self.between_variance is not None and not self.optimize
+        self.require("marginal", self.marginal or known, "True unless both variances are given and optimize is False")
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Also refuse variances of another dimension, missing priors where they are needed, and too low a limit."""
+        reasons = super().refuse(ensemble)
+        if self.likelihood == "conjugate":
+            reasons += improper_priors(ensemble, "likelihood='conjugate'")
+        dim = ensemble.family.points(ensemble.natural[:1]).shape[1]
+        for option in ("within_variance", "between_variance"):
+            value = getattr(self, option)
+            if isinstance(value, tuple) and len(value) != dim:
+                reasons.append(f"{option} has {len(value)} values, but the components' points have {dim} dimensions")
+        largest = int(informed(ensemble.voting(), self.min_count)[0].sizes.max())
+        if self.max_components is not None and self.max_components < largest:
+            reasons.append(
+                f"max_components is {self.max_components}, but one model has {largest} components, and no two of one "
+                f"model may become the same: give at least {largest}"
+            )
+        return reasons
+
+    def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Ascend on the log posterior from several starts and keep the highest; the objective is minus that."""
+        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+
+    def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        best: _Run | None = None
+        objective, improve = self._objective(ensemble)
+        for start, generator in enumerate(rng.spawn(self.restarts)):
+            progress(start, self.restarts)
+            run = self._run(ensemble, self._first(objective, start), improve, start, generator)
+            if best is None or run.history[-1] > best.history[-1]:
+                best = run
+        assert best is not None  # noqa: S101  (restarts is at least 1)
+        progress(self.restarts, self.restarts)
+        few = len(best.labels) <= _JUDGED_ROWS
+        found = Assignment(
+            best.labels,
+            -best.history[-1],
+            -np.array(best.history),
+            self._status(best),
+            confidence=match_probabilities(best.objective, best.labels) if few else None,
+        )
+        if not isinstance(best.objective, GaussianAtoms):
+            return found
+        law, centre = best.objective.law, ensemble.family.points(ensemble.natural).mean(axis=0)
+        atoms = self.atoms_of(law, best.objective.sums(best.labels), centre)
+        variances = (law.within, law.between, atoms.parameters()["variance"])
+        names = ("within_variance", "between_variance", "atom_variance")
+        copied = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
+        details = {name: float(values.mean()) for name, values in zip(names, variances, strict=True) if copied}
+        points = isinstance(ensemble.family, Point)
+        averaged = atoms.parameters()["mean"] if points and self.shrink else None
+        return replace(found, details=details, averaged=averaged, atoms=atoms)
+
+    def _first(self, objective: GroupObjective, start: int) -> GroupObjective:
+        """Return the objective that a start begins with: the variance of copies, where it is a guess, is varied."""
+        if not isinstance(objective, GaussianAtoms) or self.within_variance is not None:
+            return objective
+        scale = _FIRST_SCALES[start % len(_FIRST_SCALES)]
+        return replace(objective, law=replace(objective.law, within=scale * objective.law.within))
+
+    def _run(
+        self, ensemble: Ensemble, objective: GroupObjective, improve: _Improve, start: int, rng: np.random.Generator
+    ) -> _Run:
+        """One start: a first matching, then rounds over all sites and estimates of the law in turn."""
+        openings = Openings(self.max_components, self.factorial)
+        if improve is _unchanged and start % 3 == 2:  # laws estimated from random matchings make all copies of all
+            most = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
+            labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), most + 1)), rng)
+        else:
+            order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
+            labels = grow(objective, order, openings)
+        history = [objective.total(labels)]
+        for _ in range(self.max_iterations):
+            before, objective = objective, improve(objective, labels)
+            labels, settled = ascend(objective, labels, rng, 1, openings)
+            history.append(objective.total(labels))
+            if settled and objective is before:
+                return _Run(labels, objective, history, converged=True)
+        return _Run(labels, objective, history, converged=False)
+
+    def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _Improve]:
+        """Return what is raised first, and how it is improved given a matching."""
+        sharing = Sharing(ensemble.n_sites, self.concentration, self.mass, self.clip)
+        if self.likelihood == "conjugate":
+            return conjugate_groups(ensemble, sharing.log_probability), _unchanged
+        points = ensemble.family.points(ensemble.natural)
+        points = points - points.mean(axis=0)
+        spread = spread_of(points)
+        first = first_law(points, ensemble.offsets, spread)
+        within, between = (
+            guess if given is None else np.broadcast_to(np.asarray(given, dtype=np.float64), spread.shape)
+            for given, guess in ((self.within_variance, first.within), (self.between_variance, first.between))
+        )
+        atoms = GaussianAtoms(points, ensemble.offsets, Normal(first.mean, within, between), sharing, self.marginal)
+        if not self.optimize:
+            return atoms, _unchanged
+        squares = (points**2).sum(axis=0)
+        return atoms, partial(_improved, squares=squares, spread=spread, scalar=self.variances == "scalar")
+
+    def atoms_of(self, law: Normal, sums: GroupSums, centre: Array) -> Posterior:
+        """Return the posterior of every fused point given the sums of its copies, with the estimated law attached.
+
+        Both are of points less their `centre` (D,).
+        """
+        if self.shrink:
+            mean, variance = law.atoms(sums)
+        else:
+            mean, variance = sums.means(), law.within / sums.mass[:, None]
+        family = DiagonalGaussian(mean.shape[1])
+        facts = {"mean": law.mean + centre, "within_variance": law.within, "between_variance": law.between}
+        return Posterior(
+            family,
+            family.to_natural(mean=mean + centre, variance=variance),
+            attached={name: Attached(values, ("fixed",), "mean") for name, values in facts.items()},
+        )
+
+    def _status(self, run: _Run) -> Status:
+        if not run.converged:
+            return Status.MAX_ITERATIONS
+        n_groups = int(run.labels.max()) + 1
+        if n_groups == self.max_components:
+            return Status.AT_CAPACITY
+        if isinstance(run.objective, GaussianAtoms) and n_groups < len(run.labels):
+            return Status.INDISTINCT if run.objective.law.information < np.log(n_groups) else Status.CONVERGED
+        return Status.CONVERGED
+
+
+_Improve = Callable[[Any, Labels], GroupObjective]
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One start, finished; `history` holds log posteriors."""
+
+    labels: Labels
+    objective: GroupObjective
+    history: list[float]
+    converged: bool
+
+
+def _unchanged(objective: GroupObjective, labels: Labels) -> GroupObjective:
+    del labels
+    return objective
+
+
+def _improved(atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool) -> GaussianAtoms:
+    """Return the objective with its law estimated anew, itself where that moves less than matters."""
+    copies, law = Copies(atoms.sums(labels), squares), atoms.law
+    for _ in range(_STEPS):
+        before, law = law, improved(copies, law, spread, scalar=scalar)
+        if _settled(copies, before, law, spread):
+            break
+    return atoms if _settled(copies, atoms.law, law, spread) else replace(atoms, law=law)
+
+
+def _settled(copies: Copies, before: Normal, law: Normal, spread: Array) -> bool:
+    """Return whether a law has moved, or has gained, less than matters."""
+    gain = float((copies.log_likelihoods(law) - copies.log_likelihoods(before)).sum())
+    return gain < _GAINED or law.distance(before, spread) < _SETTLED
+
+
+def _positive(value: object) -> bool:
+    return is_number(value) and float(value) > 0  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+"""Models side by side that predict together: what the method ``ensemble`` gives.
+
+An ensemble predicts what its members predict on the average, where that means something. Densities are averaged, and a
+mixture of mixtures is a mixture, whose components are those of all members. Regressions are averaged as densities too,
+and told by mean and variance. Where answers of members do not mean the same (topics, centres, states, each model with
+its own) there is nothing to average, and the ensemble has no such method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp, softmax
+
+from consilience.checks import Array, Labels, as_weights
+from consilience.errors import InputError, UnsupportedError
+from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
+from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
+from consilience.posteriors.scores import Scores
+from consilience.posteriors.sparse_gp.model import SparseGP
+
+_MIXTURES: tuple[Adapter, ...] = (BayesianGaussianMixtureAdapter(), GaussianMixtureAdapter())
+
+
+@dataclass(frozen=True, eq=False)
+class ModelEnsemble:
+    """Models side by side; subclasses say how they predict together.
+
+    Parameters
+    ----------
+    members
+        The J models, all of one kind; those of no weight are left out.
+    weights
+        How much each counts (J,), scaled to sum to one.
+
+    Raises
+    ------
+    InputError
+        For no member.
+    OptionError
+        For weights that are not one finite non-negative number per member.
+    """
+
+    members: tuple[Any, ...]
+    weights: Array
+
+    def __post_init__(self) -> None:
+        if not len(self.members):
+            raise InputError("an ensemble needs at least one member")
+        given = as_weights(self.weights, len(self.members), "weights of the members")
+        kept = np.flatnonzero(given > 0)
+        weights = given[kept] / given.sum()
+        weights.setflags(write=False)
+        object.__setattr__(self, "members", tuple(self.members[place] for place in kept))
+        object.__setattr__(self, "weights", weights)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say why there is no such method: only what is not defined comes here."""
+        members = self.__dict__.get("members", ())
+        kind = type(members[0]).__name__ if members else "no models"
+        if not name.startswith("_") and members and hasattr(members[0], name):
+            why = f"what {name!r} of one member says and what another's says have no common meaning"
+            raise AttributeError(
+                f"{type(self).__name__} of {kind} has no {name!r}: {why}; ask the members, or use method 'concatenate'"
+            )
+        raise AttributeError(f"{type(self).__name__} of {kind} has no attribute {name!r}")
+
+    def _log_mean(self, logarithms: Sequence[Array]) -> Array:
+        """Return the logarithm (n,) of the weighted mean of members' densities, given their logarithms (n,)."""
+        mean: Array = logsumexp(np.stack(logarithms), axis=0, b=self.weights[:, None])
+        return mean
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureEnsemble(ModelEnsemble):
+    """scikit-learn's mixtures, as the mixture of them: component k of member j weighs w_j times what it does there.
+
+    Components are numbered through, member by member.
+
+    Examples
+    --------
+    >>> from sklearn.mixture import GaussianMixture
+    >>> a, b = (GaussianMixture(random_state=0).fit([[m - 1.0], [m + 1.0]]) for m in (0.0, 10.0))
+    >>> both = MixtureEnsemble((a, b), [3.0, 1.0])
+    >>> both.predict([[0.0], [10.0]]), both.predict_proba([[5.0]]).round(2)
+    (array([0, 1]), array([[0.75, 0.25]]))
+    """
+
+    def score_samples(self, X: Any) -> Array:
+        """Return the log density of every row of `X` (n,), in nats."""
+        return self._log_mean([member.score_samples(X) for member in self.members])
+
+    def score(self, X: Any) -> float:
+        """Return the mean log density of the rows of `X`, in nats."""
+        return float(self.score_samples(X).mean())
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of every component of every member (n, L_1 + .. + L_J), rows summing to one."""
+        densities = np.stack([member.score_samples(X) for member in self.members])
+        shares = softmax(densities + np.log(self.weights)[:, None], axis=0)
+        columns = [share[:, None] * member.predict_proba(X) for share, member in zip(shares, self.members, strict=True)]
+        return np.concatenate(columns, axis=1)
+
+    def predict(self, X: Any) -> Labels:
+        """Return the component of the greatest probability of every row of `X` (n,)."""
+        return self.predict_proba(X).argmax(axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionEnsemble(ModelEnsemble):
+    """Sparse Gaussian processes, as the mixture of what they predict.
+
+    Examples
+    --------
+    >>> from consilience.posteriors.sparse_gp.kernels import RBF
+    >>> a, b = (SparseGP([[0.0]], [m], [[0.1]], RBF(1.0, [1.0]), noise=0.01) for m in (0.0, 2.0))
+    >>> mean, variance = RegressionEnsemble((a, b), [1.0, 1.0]).predict([[0.0]])
+    >>> mean.round(3), variance.round(3)
+    (array([1.]), array([1.1]))
+    """
+
+    def predict(self, X: ArrayLike, *, noise: bool = False) -> tuple[Array, Array]:
+        """Return mean and variance of the function, or with `noise` of an observation, at every row of `X` (n, d).
+
+        The variance is the mean of the members' variances plus the variance of their means.
+        """
+        each = [member.predict(X, noise=noise) for member in self.members]
+        means, variances = (np.stack(parts) for parts in zip(*each, strict=True))
+        mean: Array = self.weights @ means
+        variance: Array = self.weights @ (variances + np.square(means - mean))
+        return mean, variance
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
+        """Return the log density of every observation given its inputs, noise included (n,), in nats."""
+        return self._log_mean([member.log_density(X, y) for member in self.members])
+
+
+def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
+    """Return the ensemble of some models that predicts what can be averaged of theirs.
+
+    Parameters
+    ----------
+    members
+        The J models, all of one kind.
+    weights
+        How much each counts (J,).
+    """
+    kind: type[ModelEnsemble] = ModelEnsemble
+    if all(any(adapter.accepts(member) for adapter in _MIXTURES) for member in members):
+        kind = MixtureEnsemble
+    elif all(isinstance(member, SparseGP) for member in members):
+        kind = RegressionEnsemble
+    return kind(tuple(members), np.asarray(weights))
+
+
+def ensemble_scores(ensemble: ModelEnsemble, adapter: Adapter, data: Any) -> Scores:
+    """Return what an ensemble says of every observation: the mean of what its members predict, where that is a density.
+
+    The component of an observation is that of the member that explains it best; components are numbered through.
+
+    Parameters
+    ----------
+    ensemble
+        The models.
+    adapter
+        Theirs.
+    data
+        What ``adapter.scores`` takes.
+
+    Raises
+    ------
+    UnsupportedError
+        When members' scores are not log densities.
+    """
+    each = [adapter.scores(member, data) for member in ensemble.members]
+    first = each[0]
+    if not first.unit.startswith("nats"):
+        raise UnsupportedError(
+            f"an ensemble of {adapter.class_name} has no score: a {first.name} is no density, so there is no mean of"
+            " members' predictions; evaluate what method 'concatenate' gives"
+        )
+    counted = np.where(first.weights > 0, first.weights, 1.0)  # a document's score is that of one of its tokens
+    weighted = np.stack([scores.values * counted for scores in each]) + np.log(ensemble.weights)[:, None]
+    sizes = [len(scores.usage) for scores in each]
+    best, starts = weighted.argmax(axis=0), np.cumsum([0, *sizes[:-1]])
+    own = np.stack([scores.labels for scores in each])[best, np.arange(len(best))]
+    labels = np.where(own >= 0, own + starts[best], -1)
+    usage = np.bincount(labels[labels >= 0], minlength=sum(sizes))
+    if first.usage_unit != first.observations:  # tokens, which all members have explained
+        parts = [weight * scores.usage for weight, scores in zip(ensemble.weights, each, strict=True)]
+        usage = np.rint(np.concatenate(parts)).astype(np.int64)
+    return replace(first, values=logsumexp(weighted, axis=0) / counted, labels=labels, usage=usage)

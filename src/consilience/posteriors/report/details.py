@@ -1,0 +1,203 @@
+"""What a method found on its way, sorted into what the report draws, what it tells, and what it can only name.
+
+Details of a method are free-form and may come from a file of somebody else, so anything not of the expected form is
+only listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from consilience.core.status import Status
+
+_NO_DETAILS = ("n_components", "status", "objective", "history")
+_VARIANCES = ("within_variance", "between_variance", "atom_variance")
+
+
+@dataclass(frozen=True)
+class Size:
+    """One point on the path over numbers of components; `value` is the criterion, or the cost where there is none."""
+
+    n_components: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How models of different words were aligned: words in all, (model, how many it lacks), (model, part it shares)."""
+
+    size: int
+    missing: tuple[tuple[str, float], ...]
+    apart: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A component that fewer than half of the sites hold: how many, the names of the first, their observations."""
+
+    component: int
+    sites: int
+    names: tuple[str, ...]
+    counts: float | None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What came out besides the components.
+
+    Parameters
+    ----------
+    status
+        Name of the status.
+    remedy
+        What it means and what to do.
+    objective
+        At the end; None for a method without one.
+    history
+        The objective after each step.
+    path
+        Every number of components that was tried.
+    measure
+        What the path's values are: ``criterion`` or ``cost``.
+    heterogeneity
+        How much sites differ, by block of parameters.
+    outliers
+        (name of the site, why).
+    minority
+        Components that fewer than half of the sites hold.
+    vocabulary
+        How words were aligned; None where all models had the same.
+    spread
+        Standard deviations of copies about their component and of components about their mean, each the root of a mean
+        variance; None for methods that do not estimate them.
+    further
+        Other details, each one value.
+    unshown
+        Names of details that have more than one value.
+    """
+
+    status: str
+    remedy: str
+    objective: float | None
+    history: tuple[float, ...]
+    path: tuple[Size, ...]
+    measure: str
+    heterogeneity: tuple[tuple[str, float], ...]
+    outliers: tuple[tuple[str, str], ...]
+    minority: tuple[Held, ...]
+    vocabulary: Vocabulary | None
+    spread: tuple[float, float, float] | None
+    further: tuple[tuple[str, Any], ...]
+    unshown: tuple[str, ...]
+
+    @property
+    def fine(self) -> bool:
+        """Whether there is nothing to do about the status."""
+        return self.status == Status.CONVERGED.name.lower()
+
+
+def findings_of(result: Mapping[str, Any]) -> Findings:
+    """Return the findings in the ``result`` of a provenance."""
+    status = str(result.get("status", "unknown"))
+    measure = next((name for name in ("criterion", "cost") if _path(result.get("path"), name)), "")
+    path, heterogeneity = _path(result.get("path"), measure), numbers_by_name(result.get("heterogeneity"))
+    outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
+    minority = _minority(result.get("minority"))
+    variances = [_finite(result.get(name)) for name in _VARIANCES]
+    known = [value**0.5 for value in variances if value is not None and value >= 0]
+    spread = (known[0], known[1], known[2]) if len(known) == len(_VARIANCES) else None
+    drawn: dict[str, Any] = {
+        "path": path,
+        "heterogeneity": heterogeneity,
+        "outliers": outliers,
+        "vocabulary": vocabulary,
+    }
+    drawn |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
+    others = {name: value for name, value in result.items() if name not in _NO_DETAILS and not drawn.get(name)}
+    single = {name: value for name, value in others.items() if isinstance(value, str | int | float | None)}
+    return Findings(
+        status=status,
+        remedy={kind.name.lower(): kind.value for kind in Status}.get(status, ""),
+        objective=_finite(result.get("objective")),
+        history=_numbers(result.get("history")),
+        path=path,
+        measure=measure,
+        heterogeneity=heterogeneity,
+        outliers=outliers,
+        minority=minority,
+        vocabulary=vocabulary,
+        spread=spread,
+        further=tuple(sorted(single.items())),
+        unshown=tuple(sorted(name for name, value in others.items() if name not in single and value)),
+    )
+
+
+def _finite(value: object) -> float | None:
+    """Return a finite number as a float, anything else as None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _numbers(values: object) -> tuple[float, ...]:
+    """Return a list's numbers, or nothing when anything else is among them."""
+    found = [_finite(value) for value in values] if isinstance(values, list | tuple) else []
+    return tuple(value for value in found if value is not None) if None not in found else ()
+
+
+def _path(values: object, measure: str) -> tuple[Size, ...]:
+    """Return the path, or nothing where some size lacks this measure."""
+    if not isinstance(values, list | tuple):
+        return ()
+    sizes = []
+    for value in values:
+        if not isinstance(value, Mapping):
+            return ()
+        count, height = _finite(value.get("n_components")), _finite(value.get(measure))
+        if count is None or height is None or not 1 <= count < 1e9 or count != int(count):
+            return ()
+        sizes.append(Size(int(count), height))
+    return tuple(sorted(sizes, key=lambda size: size.n_components))
+
+
+def numbers_by_name(values: object) -> tuple[tuple[str, float], ...]:
+    """Return (name, number), the largest first, or nothing where anything else is among them."""
+    if not isinstance(values, Mapping):
+        return ()
+    found = [(str(name), _finite(value)) for name, value in values.items()]
+    kept = [(name, value) for name, value in found if value is not None]
+    return tuple(sorted(kept, key=lambda pair: (-pair[1], pair[0]))) if len(kept) == len(found) else ()
+
+
+def _vocabulary(values: object) -> Vocabulary | None:
+    size = _finite(values.get("size")) if isinstance(values, Mapping) else None
+    if not isinstance(values, Mapping) or size is None or size != int(size):
+        return None
+    return Vocabulary(int(size), numbers_by_name(values.get("missing")), numbers_by_name(values.get("apart")))
+
+
+def _outliers(values: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(values, list | tuple) or not all(isinstance(value, Mapping) for value in values):
+        return ()
+    return tuple((str(value.get("name", "?")), str(value.get("why", ""))) for value in values)
+
+
+def _minority(values: object) -> tuple[Held, ...]:
+    """Return who holds what few hold, or nothing where anything else is among it."""
+    found = []
+    for value in values if isinstance(values, list | tuple) else []:
+        names = value.get("names") if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping) or not isinstance(names, list | tuple):
+            return ()
+        component, sites = _finite(value.get("component")), _finite(value.get("sites"))
+        if component is None or sites is None or component != int(component) or sites != int(sites):
+            return ()
+        found.append(Held(int(component), int(sites), tuple(map(str, names)), _finite(value.get("counts"))))
+    return tuple(found)

@@ -1,0 +1,176 @@
+"""Sites and fused components as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.errors import InputError, UnsupportedError
+from consilience.families import Beta, Categorical, Dirichlet, Family, Gamma
+from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.report.illustration import has_states
+
+_WORDS = 10
+
+
+@dataclass(frozen=True)
+class Site:
+    """One model that went in; what only its posterior says is None without it.
+
+    Parameters
+    ----------
+    name, full_name
+        What to call it, and what it was called.
+    labels
+        Fused component of each of its own, -1 for dropped; None in files that do not say.
+    confidence
+        How sure each of these is.
+    observations, smallest
+        Sum and minimum of its counts.
+    outlier
+        Why the method took it for an outlier.
+    """
+
+    name: str
+    full_name: str
+    components: int
+    weight: float
+    sha256: str | None
+    labels: tuple[int, ...] | None
+    confidence: tuple[float | None, ...] | None
+    observations: float | None
+    smallest: float | None
+    outlier: str | None
+
+
+@dataclass(frozen=True)
+class Component:
+    """One fused component.
+
+    Parameters
+    ----------
+    members
+        Per site that has any: its name and the numbers of its components.
+    confidence
+        Mean confidence of the matches behind it.
+    entropy, local_entropies
+        In nats, of itself and of the local components behind it.
+    words
+        Its most probable words and their probabilities, for a topic.
+    parameters
+        Its standard parameters, where each is one number.
+    """
+
+    number: int
+    members: tuple[tuple[str, tuple[int, ...]], ...] | None
+    observations: float | None
+    weight: float | None
+    confidence: float | None
+    entropy: float | None
+    local_entropies: tuple[float, ...]
+    words: tuple[tuple[str, float], ...]
+    parameters: tuple[tuple[str, float], ...]
+
+    @property
+    def n_members(self) -> int | None:
+        """Number of local components behind it."""
+        return None if self.members is None else sum(len(own) for _, own in self.members)
+
+
+def site_of(record: Mapping[str, Any], name: str, posterior: Posterior | None, outlier: str | None) -> Site:
+    """Return the site of an input's record in a provenance."""
+    counts = None if posterior is None else posterior.counts
+    labels, confidence = record.get("labels"), record.get("confidence")
+    return Site(
+        name=name,
+        full_name=record["name"],
+        components=record["components"],
+        weight=record["weight"],
+        sha256=record.get("sha256"),
+        labels=None if labels is None else tuple(labels),
+        confidence=None if confidence is None else tuple(_part(value) for value in confidence),
+        observations=None if counts is None else float(counts.sum()),
+        smallest=None if counts is None else float(counts.min()),
+        outlier=outlier,
+    )
+
+
+def _part(value: float | None) -> float | None:
+    """Return a confidence between 0 and 1, None for one that is not known."""
+    return None if value is None or not np.isfinite(value) else min(1.0, max(0.0, float(value)))
+
+
+def labels_of(site: Site) -> Labels:
+    """Return which fused component each of the site's became (L_j,), -1 where that is not known."""
+    return np.array((-1,) * site.components if site.labels is None else site.labels, dtype=np.int64)
+
+
+def components_of(fused: Posterior, sites: Sequence[Site], local: Array, labels: Labels) -> tuple[Component, ...]:
+    """Return the fused components, given natural parameters (L, P) and `labels` (L,) of the known local ones."""
+    members: list[list[tuple[str, tuple[int, ...]]]] = [[] for _ in range(fused.n_components)]
+    sure: list[list[float]] = [[] for _ in range(fused.n_components)]
+    for site in sites:
+        own: dict[int, list[int]] = {}
+        for place, label in enumerate(site.labels or ()):
+            if label >= 0:
+                own.setdefault(label, []).append(place)
+                value = None if site.confidence is None else site.confidence[place]
+                sure[label] += [] if value is None else [value]
+        for label, places in own.items():
+            members[label].append((site.name, tuple(places)))
+    known = all(site.labels is not None for site in sites)
+    entropies, of_locals = (_entropies(fused.family, natural) for natural in (fused.natural, local))
+    words, parameters = _words(fused), _parameters(fused)
+    return tuple(
+        Component(
+            number=g,
+            members=tuple(members[g]) if known else None,
+            observations=None if fused.counts is None else float(fused.counts[g]),
+            weight=None if fused.weights is None else float(fused.weights[g]),
+            confidence=float(np.mean(sure[g])) if sure[g] else None,
+            entropy=None if entropies is None or not np.isfinite(entropies[g]) else float(entropies[g]),
+            local_entropies=() if of_locals is None else tuple(_finite(of_locals[labels == g])),
+            words=words[g],
+            parameters=parameters[g],
+        )
+        for g in range(fused.n_components)
+    )
+
+
+def _entropies(family: Family, natural: Array) -> Array | None:
+    """Return entropies (n,), or None where they do not exist or say nothing: all the same for a known covariance."""
+    if not family.has_width or family.name == "known-covariance-gaussian" or not len(natural):
+        return None
+    try:
+        with np.errstate(all="ignore"):  # what overflows is left out by the caller
+            return family.entropy(natural)
+    except (InputError, UnsupportedError):  # matrices at the edge of what can be factorised; a block that is a point
+        return None
+
+
+def _finite(values: Array) -> list[float]:
+    kept: list[float] = values[np.isfinite(values)].tolist()
+    return kept
+
+
+def _words(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
+    """Return the most probable categories of every component of a family of probabilities."""
+    found = fused.parameters() if isinstance(fused.family, Dirichlet | Categorical) else {}
+    table = found.get("concentration", found.get("probabilities"))
+    if table is None:
+        return [()] * fused.n_components
+    share = table / table.sum(axis=1, keepdims=True)
+    noun = "symbol" if has_states(fused) else "feature"
+    names = fused.features.names or tuple(f"{noun} {i}" for i in range(share.shape[1]))
+    best = np.argsort(-share, axis=1, kind="stable")[:, :_WORDS]
+    return [tuple((names[i], float(row[i])) for i in top) for row, top in zip(share, best, strict=True)]
+
+
+def _parameters(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
+    """Return the standard parameters of every component of a family in which each is one number."""
+    found = fused.parameters() if isinstance(fused.family, Beta | Gamma) else {}
+    return [tuple((name, float(values[g])) for name, values in found.items()) for g in range(fused.n_components)]

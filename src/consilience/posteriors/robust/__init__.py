@@ -1,0 +1,1 @@
+"""Robust averages and matching for sites that may send anything."""

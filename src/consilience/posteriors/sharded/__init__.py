@@ -1,0 +1,1 @@
+"""The posteriors of very many sites, loaded where the work is and fused in passes over shards."""

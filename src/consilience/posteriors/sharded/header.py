@@ -1,0 +1,145 @@
+"""What is common to the two forms of packed posteriors: the JSON document that says what all sites of a shard share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from consilience.core.provenance import library_versions
+from consilience.errors import FileFormatError
+from consilience.files.document import check_version, parse_document, validated
+from consilience.posteriors.columns import Kind
+from consilience.posteriors.files import FeaturesHeader, family_of
+from consilience.posteriors.posterior import Attached, Features, Posterior
+
+FORMAT_VERSION = 1
+STATED = ("counts", "weights", "prior")
+REMEDY = "write it with `consilience pack`"
+
+
+class _AttachedHeader(BaseModel):
+    """How an attached array of every site is carried, and its lengths that do not follow the components."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    axes: list[Literal["component", "fixed"]]
+    rule: Literal["sum", "mean", "precision-mean", "keep"]
+    lengths: list[int]
+
+
+class ShardHeader(BaseModel):
+    """The JSON document of a shard."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: Literal["consilience-shard"]
+    format_version: Literal[1]
+    library_version: str
+    family: dict[str, Any]
+    source: dict[str, Any]
+    features: FeaturesHeader = Field(default_factory=FeaturesHeader)
+    attached: dict[str, _AttachedHeader] = Field(default_factory=dict)
+    stated: list[Literal["counts", "weights", "prior"]] = Field(default_factory=list)
+
+
+def kind_of(posterior: Posterior) -> Kind:
+    """Return what a posterior shares with those it can be packed with."""
+    attached = {name: (one.axes, one.rule, _lengths(one)) for name, one in sorted(posterior.attached.items())}
+    stated = tuple(name for name in STATED if getattr(posterior, name) is not None)
+    return Kind(posterior.family, dict(posterior.source), posterior.features, attached, stated)
+
+
+def _lengths(attached: Attached) -> tuple[int, ...]:
+    pairs = zip(attached.axes, attached.values.shape, strict=True)
+    return tuple(-1 if tag == "component" else size for tag, size in pairs)
+
+
+def differences(expected: Kind, found: Kind) -> list[str]:
+    """Return how a site's kind differs from that of the others, a line each."""
+    problems = []
+    if found.family != expected.family:
+        problems.append(f"is {found.family}, expected {expected.family}")
+    problems += [
+        f"has {key} {found.source.get(key)!r}, expected {expected.source.get(key)!r}"
+        for key in sorted(set(expected.source) | set(found.source))
+        if found.source.get(key) != expected.source.get(key)
+    ]
+    problems += expected.features.differences(found.features)
+    if found.stated != expected.stated:
+        problems.append(f"states {_listed(found.stated)}, expected {_listed(expected.stated)}")
+    for name in sorted(set(expected.attached) | set(found.attached)):
+        if expected.attached.get(name) != found.attached.get(name):
+            problems.append(f"has attached array {name!r} as {found.attached.get(name)}, "
+                            f"expected {expected.attached.get(name)}")  # fmt: skip
+    return problems
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "neither counts nor weights nor a prior"
+
+
+def header_text(kind: Kind) -> str:
+    """Return the JSON document of shards of a kind."""
+    header = {
+        "format": "consilience-shard",
+        "format_version": FORMAT_VERSION,
+        "library_version": library_versions()["consilience"],
+        "family": {"name": kind.family.name, **kind.family.config()},
+        "source": dict(kind.source),
+        "features": kind.features.to_json(),
+        "attached": {
+            name: {"axes": list(axes), "rule": rule, "lengths": list(lengths)}
+            for name, (axes, rule, lengths) in kind.attached.items()
+        },
+        "stated": list(kind.stated),
+    }
+    return json.dumps(header, sort_keys=True, allow_nan=False)
+
+
+def parse_kind(path: Path | str, text: str | bytes) -> Kind:
+    """Return the kind that a shard's JSON document states, every field checked.
+
+    Raises
+    ------
+    FileFormatError
+        For what is no such document, is of a later version, or names a family that cannot be made.
+    """
+    where = Path(path)
+    document = parse_document(where, text, remedy=REMEDY)
+    check_version(where, document, FORMAT_VERSION)
+    header = validated(path, ShardHeader, document, remedy=REMEDY)
+    family = family_of(path, header.family, REMEDY)
+    for name, one in header.attached.items():
+        fits = len(one.axes) == len(one.lengths) and all(
+            (tag == "component") == (length == -1) and length >= -1
+            for tag, length in zip(one.axes, one.lengths, strict=False)
+        )
+        if not fits:
+            raise FileFormatError(f"{path}: attached array {name!r} has lengths that do not fit its axes; {REMEDY}")
+    attached = {name: (tuple(one.axes), one.rule, tuple(one.lengths)) for name, one in sorted(header.attached.items())}
+    stated = tuple(name for name in STATED if name in header.stated)
+    return Kind(family, header.source, Features(**header.features.model_dump()), attached, stated)
+
+
+def columns_of(kind: Kind) -> set[str]:
+    """Return the names of all columns of parameters that a shard of a kind has."""
+    columns = {"natural", *kind.stated}
+    for name, (_axes, rule, _lengths) in kind.attached.items():
+        columns |= {f"attached.{name}"} | ({f"attached.{name}.precision"} if rule == "precision-mean" else set())
+    return columns
+
+
+def refuse_columns(kind: Kind, found: set[str]) -> None:
+    """Raise for columns that a shard of a kind lacks, or has beyond those that it should have.
+
+    Raises
+    ------
+    ValueError
+        Naming them.
+    """
+    expected = columns_of(kind)
+    if missing := sorted(expected - found):
+        raise ValueError(f"lacks {', '.join(missing)}")
+    if unknown := sorted(found - expected):
+        raise ValueError(f"has what its header does not announce: {', '.join(unknown)}")

@@ -1,0 +1,258 @@
+"""A sparse Gaussian process: a prior and a Gaussian posterior of the function's values at inducing inputs.
+
+With K = k(Z, Z) + jitter I = L L^T and q(u) = N(m, S) at the inducing inputs Z (Titsias 2009), predictions are
+
+    mean      c + k_*^T K^-1 (m - c)
+    variance  k(x, x) - k_*^T K^-1 (K - S) K^-1 k_*   (+ noise).
+
+All of it is computed in the whitened basis, where the prior is N(0, I) and q is N(L^-1 (m - c), L^-1 S L^-T): there
+what data say and what the prior says are of one scale, and the inverse of K is never formed.
+
+The jitter, 1e-6 of the kernel's variance, belongs to the model: an inducing value is the function plus a speck of
+noise of its own. Two Gaussian processes that have the same inducing input share it, which makes moving q from one set
+of inducing inputs to another exact where these coincide; and inducing inputs as close as one likes do no harm, so that
+none has to be merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import cholesky, solve_triangular
+from scipy.spatial import cKDTree
+
+from consilience.checks import Array, Labels, as_rows, as_vector, symmetric
+from consilience.errors import InputError
+from consilience.posteriors.sparse_gp.kernels import Kernel
+
+JITTER = 1e-6
+"""Variance of the noise on every inducing value, relative to that of the kernel."""
+
+_SAME = 1e-8  # in length-scales: averages of copies of one inducing input differ by rounding
+_NEGATIVE = 1e-6
+_BATCH = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGP:
+    """A Gaussian process known through its values at M inducing inputs of d dimensions.
+
+    Everything is in standardised units, in which column c of the data is ``(value - shift[c]) / scale[c]``; predictions
+    are in the units of the data. The constants must be public ones, the same at every site, never a site's own mean.
+
+    Parameters
+    ----------
+    inducing_inputs
+        Z (M, d).
+    mean
+        Mean m of q(u) (M,).
+    covariance
+        Covariance S of q(u) (M, M).
+    kernel
+        Covariance function of the prior.
+    noise
+        Variance of an observation about the function; 0 where it is not known.
+    constant
+        Mean function c of the prior.
+    shift, scale
+        Constants of the d inputs, then of the target (d + 1,), or one number for all.
+    n_observations
+        Number of observations that it was fitted to; 0 where it is not known.
+    jitter
+        Noise on every inducing value, relative to the kernel's variance.
+    bound
+        Lower bound of the log evidence, in nats, after every iteration of whoever fitted it; stays at the site.
+
+    Raises
+    ------
+    InputError
+        For arrays that do not fit each other, or a covariance that is not positive semi-definite.
+
+    Examples
+    --------
+    >>> from consilience.posteriors.sparse_gp.kernels import RBF
+    >>> gp = SparseGP(np.zeros((1, 1)), np.ones(1), 0.1 * np.ones((1, 1)), RBF(1.0, [1.0]), noise=0.01)
+    >>> mean, variance = gp.predict([[0.0], [9.0]])
+    >>> mean.round(3), variance.round(3)
+    (array([1., 0.]), array([0.1, 1. ]))
+    """
+
+    inducing_inputs: Array
+    mean: Array
+    covariance: Array
+    kernel: Kernel
+    noise: float = field(kw_only=True)
+    constant: float = field(default=0.0, kw_only=True)
+    shift: Array = field(default_factory=lambda: np.array(0.0), kw_only=True)
+    scale: Array = field(default_factory=lambda: np.array(1.0), kw_only=True)
+    n_observations: float = field(default=0.0, kw_only=True)
+    jitter: float = field(default=JITTER, kw_only=True)
+    bound: Array = field(default_factory=lambda: np.zeros(0), kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        inputs = as_rows("inducing_inputs", self.inducing_inputs, self.kernel.dim)
+        count, columns = len(inputs), self.kernel.dim + 1
+        if np.shape(self.covariance) != (count, count):
+            raise InputError(f"covariance: expected shape ({count}, {count}), found {np.shape(self.covariance)}")
+        arrays = {
+            "inducing_inputs": inputs,
+            "mean": as_vector("mean", self.mean, count),
+            "covariance": symmetric(np.asarray(self.covariance, dtype=np.float64)),
+            "shift": as_vector("shift", self.shift, columns),
+            "scale": as_vector("scale", self.scale, columns),
+            "bound": as_vector("bound", self.bound),
+        }
+        for name, values in arrays.items():
+            if not np.all(np.isfinite(values)):
+                raise InputError(f"{name} of a sparse Gaussian process has NaN or infinite values")
+            frozen = values.copy()
+            frozen.setflags(write=False)
+            object.__setattr__(self, name, frozen)
+        for name in ("noise", "constant", "n_observations", "jitter"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+            least = -np.inf if name == "constant" else 0.0
+            if not least <= getattr(self, name) < np.inf:
+                raise InputError(f"{name}: expected a finite number that is not negative, found {getattr(self, name)}")
+        if not np.all(arrays["scale"] > 0):
+            raise InputError(f"scale: expected positive numbers, found {arrays['scale'].tolist()}")
+        smallest = float(np.linalg.eigvalsh(arrays["covariance"])[0])
+        if smallest < -_NEGATIVE * self.kernel.variance:
+            raise InputError(
+                f"covariance: expected a positive semi-definite matrix, found the eigenvalue {smallest:.3g}"
+            )
+
+    @classmethod
+    def whitened(cls, inputs: Array, mean: Array, covariance: Array, kernel: Kernel, **others: Any) -> SparseGP:
+        """Return the one whose q is N(`mean` (M,), `covariance` (M, M)) in the whitened basis; `others` as above."""
+        factor = prior_factor(kernel, inputs, float(others.get("jitter", JITTER)))
+        moved = float(others.get("constant", 0.0)) + factor @ mean
+        return cls(inputs, moved, factor @ covariance @ factor.T, kernel, **others)
+
+    @property
+    def n_inducing(self) -> int:
+        """Number M of inducing inputs."""
+        return len(self.mean)
+
+    @property
+    def dim(self) -> int:
+        """Number d of input dimensions."""
+        return self.kernel.dim
+
+    @cached_property
+    def factor(self) -> Array:
+        """Lower Cholesky factor L of the prior covariance at the inducing inputs (M, M)."""
+        return prior_factor(self.kernel, self.inducing_inputs, self.jitter)
+
+    @cached_property
+    def whitened_mean(self) -> Array:
+        """L^-1 (m - c) (M,)."""
+        return lower_solve(self.factor, self.mean - self.constant)
+
+    @cached_property
+    def whitened_covariance(self) -> Array:
+        """L^-1 S L^-T (M, M)."""
+        return symmetric(lower_solve(self.factor, lower_solve(self.factor, self.covariance).T))
+
+    def predict(self, X: ArrayLike, *, noise: bool = False) -> tuple[Array, Array]:
+        """Return mean and variance of the function, or with `noise` of an observation, at every row of `X` (n, d).
+
+        Both are in the units of the data, the variance in their squares.
+        """
+        rows = (self._rows(X) - self.shift[:-1]) / self.scale[:-1]
+        mean, variance = np.empty(len(rows)), np.empty(len(rows))
+        excess = self.whitened_covariance - np.eye(self.n_inducing)
+        for start in range(0, len(rows), _BATCH):  # so that memory does not grow with n M
+            part = slice(start, start + _BATCH)
+            half = lower_solve(self.factor, self.kernel.matrix(self.inducing_inputs, rows[part]))
+            mean[part] = self.constant + self.whitened_mean @ half
+            variance[part] = self.kernel.diagonal(rows[part]) + np.einsum("mn,mn->n", half, excess @ half)
+        variance = np.maximum(variance, 0.0) + (self.noise if noise else 0.0)
+        shift, scale = float(self.shift[-1]), float(self.scale[-1])
+        return shift + scale * mean, scale**2 * variance
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
+        """Return the log density of every observation given its inputs, noise included (n,), in nats."""
+        mean, variance = self.predict(X, noise=True)
+        targets = as_vector("y", y, len(mean))
+        spread = np.maximum(variance, np.finfo(np.float64).tiny)
+        return -0.5 * (np.log(2.0 * np.pi * spread) + (targets - mean) ** 2 / spread)
+
+    def at(self, inputs: ArrayLike) -> SparseGP:
+        """Return what this process says of its values at other inducing inputs (standardised), without data.
+
+        With A = k(Z', Z) K^-1 the mean is A m and the covariance k(Z', Z') - A (K - S) A^T. Nothing is lost when
+        `inputs` contain the inducing inputs.
+        """
+        rows = as_rows("inputs", inputs, self.dim)
+        factor = prior_factor(self.kernel, rows, self.jitter)
+        move, _ = transfer(self.kernel, rows, factor, self.inducing_inputs, self.factor, self.jitter)
+        lost = move @ (np.eye(self.n_inducing) - self.whitened_covariance) @ move.T
+        return replace(
+            self,
+            inducing_inputs=rows,
+            mean=self.constant + factor @ (move @ self.whitened_mean),
+            covariance=factor @ (np.eye(len(rows)) - lost) @ factor.T,
+        )
+
+    def nearest(self, X: ArrayLike) -> Labels:
+        """Return the nearest inducing input, in length-scales, of every row of `X` (n,)."""
+        tree = cKDTree(self.kernel.scaled(self.inducing_inputs))
+        rows = (self._rows(X) - self.shift[:-1]) / self.scale[:-1]
+        return np.asarray(tree.query(self.kernel.scaled(rows))[1], dtype=np.int64)
+
+    def _rows(self, X: ArrayLike) -> Array:
+        rows = np.asarray(X, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.dim:
+            raise InputError(f"X: expected an array of shape (n, {self.dim}), found {rows.shape}")
+        return rows
+
+
+def lower_solve(factor: Array, right: Array, *, transposed: bool = False) -> Array:
+    """Return L^-1 B, or L^-T B when `transposed`, for a lower triangular L."""
+    return np.asarray(solve_triangular(factor, right, lower=True, trans=int(transposed), check_finite=False))
+
+
+def prior_factor(kernel: Kernel, inputs: Array, jitter: float) -> Array:
+    """Return the lower Cholesky factor of k(Z, Z) + jitter v I (M, M).
+
+    Raises
+    ------
+    InputError
+        When that matrix is not positive definite, as it may be without jitter.
+    """
+    covariance = kernel.matrix(inputs)
+    covariance[np.diag_indices_from(covariance)] += jitter * kernel.variance
+    try:
+        return np.asarray(cholesky(covariance, lower=True, check_finite=False))
+    except np.linalg.LinAlgError:
+        raise InputError(
+            f"the prior covariance at {len(inputs)} inducing inputs is not positive definite with jitter {jitter:g};"
+            f" use {JITTER:g}"
+        ) from None
+
+
+def transfer(
+    kernel: Kernel, inputs: Array, factor: Array, own: Array, own_factor: Array, jitter: float
+) -> tuple[Array, bool]:
+    """Return V = L^-1 k(Z, Z_j) L_j^-T (M, M_j), and whether every row of Z_j is one of Z.
+
+    V is the covariance of the values at Z and at Z_j, both whitened; where Z contains Z_j, its columns are orthonormal.
+    """
+    if np.array_equal(inputs, own):
+        return np.eye(len(own)), True
+    rows, columns = _same_inputs(kernel, inputs, own)
+    covariance = kernel.matrix(inputs, own)
+    covariance[rows, columns] += jitter * kernel.variance
+    return lower_solve(own_factor, lower_solve(factor, covariance).T).T, len(columns) == len(own)
+
+
+def _same_inputs(kernel: Kernel, inputs: Array, own: Array) -> tuple[Labels, Labels]:
+    """Return which rows of `inputs` are which of `own`, each at most once."""
+    distance, nearest = cKDTree(kernel.scaled(inputs)).query(kernel.scaled(own))
+    near = np.flatnonzero(distance <= _SAME)
+    rows, first = np.unique(nearest[near], return_index=True)
+    return np.asarray(rows, dtype=np.int64), near[first]

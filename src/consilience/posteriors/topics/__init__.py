@@ -1,0 +1,1 @@
+"""Topic models: Dirichlet and Gaussian topics, and how well they complete documents."""

@@ -1,0 +1,106 @@
+"""What the topic models of all libraries share: topics as Dirichlet posteriors, and how documents are scored.
+
+A topic is Dirichlet(lambda_k) over the V words of a vocabulary. Each entry of lambda is the topic's prior concentration
+of the word plus the tokens of the word that are held to come from the topic.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.families import Dirichlet
+from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.scores import Scores
+from consilience.posteriors.topics.document_completion import (
+    complete_documents,
+    fold_in,
+    split_tokens,
+    tokens_of_topics,
+)
+
+
+class TopicAdapter(Adapter):
+    """One class of topic models, in and out: a subclass says where its topics and its document prior are."""
+
+    takes_counts: ClassVar[bool] = True
+    words: ClassVar[bool] = True
+
+    @abstractmethod
+    def topics(self, model: Any) -> tuple[Array, Array | float]:
+        """Return the concentrations lambda (K, V) of a fitted `model` and its document prior: a number or (K,)."""
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return how well a tenth of every document's tokens is predicted from the others, by document completion.
+
+        The split is the same for every model, and a document weighs as much as it has held-out tokens. Its label is its
+        largest topic; usage counts tokens by the topic that explains them best, both from whole documents.
+        """
+        topics, prior = self.topics(model)
+        completion = complete_documents(*split_tokens(data), topics, prior)
+        gamma = fold_in(data, topics, prior)
+        scored = completion.tokens > 0
+        return Scores(
+            name="log likelihood of held-out tokens",
+            unit="nats per token",
+            larger_is_better=True,
+            observations="documents",
+            values=completion.log_likelihood / np.where(scored, completion.tokens, 1.0),
+            weights=completion.tokens,
+            labels=np.where(data.sum(axis=1) > 0, gamma.argmax(axis=1), -1),
+            usage=tokens_of_topics(data, topics, gamma),
+            usage_unit="tokens",
+        )
+
+
+def posterior_of_topics(
+    topics: Array,
+    topic_prior: Array | float,
+    attached: Mapping[str, Attached],
+    features: Features,
+    source: Mapping[str, Any],
+) -> Posterior:
+    """Return what a site sends of its topics. Counts are tokens: what is in a topic beyond its prior.
+
+    Parameters
+    ----------
+    topics
+        Concentrations lambda (K, V).
+    topic_prior
+        The concentrations that every topic had before data: a number, or one for each word (V,).
+    attached, features, source
+        As in ``Posterior``.
+    """
+    family = Dirichlet(topics.shape[1])
+    before = topic_prior * family.dim if isinstance(topic_prior, float) else topic_prior.sum()
+    return Posterior(
+        family,
+        family.to_natural(concentration=topics),
+        prior=np.full(family.size, topic_prior) - 1.0,
+        counts=np.maximum(topics.sum(axis=1) - before, 0.0),
+        attached=attached,
+        features=features,
+        source=source,
+    )
+
+
+def once(what: str, words: Sequence[str]) -> None:
+    """Raise when a word is there more than once in `words`, which are `what`."""
+    if len(set(words)) < len(words):
+        word, times = Counter(words).most_common(1)[0]
+        raise InputError(f"{what} has the word {word!r} {times} times, expected once")
+
+
+def topic_prior_of(posterior: Posterior) -> Array:
+    """Return the concentrations (V,) that every topic had before data: 1 / K each where the posterior states none."""
+    if posterior.prior is None:
+        return np.full(posterior.family.size, 1.0 / posterior.n_components)
+    prior: Array = posterior.prior + 1.0
+    return prior

@@ -1,0 +1,188 @@
+"""Gaussian topics: centres in a space of word embeddings, and their adapter.
+
+A topic is a Gaussian of one width around its centre m_k, so a token w with embedding x_w belongs to the topic that
+minimises |x_w - m_k|^2, and the words of a topic are those nearest to its centre (Yurochkin et al. 2019, section 5).
+Sites that use the same embeddings need not share a vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from consilience.checks import Array, Labels, as_rows, as_vector, is_count
+from consilience.errors import InputError, OptionError
+from consilience.families import Point
+from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.scores import Scores, row_scores
+from consilience.posteriors.topics.document_completion import as_counts
+
+_CHUNK = 2**22  # entries of a matrix of distances at a time
+
+KIND = "consilience.GaussianTopics"
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianTopicModel:
+    """K topics in a space of word embeddings: what ``learners.GaussianTopics`` fits and a fusion gives back.
+
+    Parameters
+    ----------
+    centers
+        Centre of each topic (K, e), in the units of the embeddings.
+    counts
+        Tokens in each topic (K,).
+    space
+        Which embeddings these are, such as ``"glove.6B.50d"``; models that state different ones are not fused.
+
+    Raises
+    ------
+    InputError
+        For arrays of the wrong shape, or values that are not finite.
+
+    Examples
+    --------
+    >>> embeddings, words = [[0.0, 0.1], [0.2, 0.0], [5.0, 5.0]], ["rain", "snow", "goal"]
+    >>> topics = GaussianTopicModel([[0.0, 0.0], [5.0, 5.0]], [30.0, 12.0])
+    >>> topics.top_words(2, embeddings, words)
+    [['rain', 'snow'], ['goal', 'snow']]
+    >>> topics.transform([[2, 1, 1]], embeddings)
+    array([[0.75, 0.25]])
+    """
+
+    centers: Array
+    counts: Array
+    space: str | None = None
+
+    def __post_init__(self) -> None:
+        centers = as_rows("centers", self.centers).copy()
+        counts = as_vector("counts", self.counts, len(centers)).copy()
+        if not (np.all(np.isfinite(centers)) and np.all(np.isfinite(counts)) and np.all(counts >= 0)):
+            raise InputError("centers must be finite, and counts finite and not negative")
+        for name, values in (("centers", centers), ("counts", counts)):
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+
+    @property
+    def n_topics(self) -> int:
+        """Number K of topics."""
+        return len(self.centers)
+
+    @property
+    def posterior(self) -> Posterior:
+        """What a site sends: the centres as points, with their counts."""
+        family = Point(self.centers.shape[1])
+        return Posterior(family, self.centers, counts=self.counts, source={"kind": KIND, "space": self.space})
+
+    def assign(self, embeddings: ArrayLike) -> Labels:
+        """Return the topic of each embedding (n,): the one of the nearest centre.
+
+        Parameters
+        ----------
+        embeddings
+            Rows (n, e).
+        """
+        rows = as_rows("embeddings", embeddings, self.centers.shape[1])
+        labels = np.empty(len(rows), dtype=np.int64)
+        step = max(1, _CHUNK // self.n_topics)
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            labels[part] = _distances(rows[part], self.centers).argmin(axis=1)
+        return labels
+
+    def top_words(self, n: int, embeddings: ArrayLike, vocabulary: Sequence[str]) -> list[list[str]]:
+        """Return the `n` words nearest to each centre, nearest first.
+
+        Parameters
+        ----------
+        n
+            Words for each topic.
+        embeddings
+            One row for each word (V, e); words whose row is all zeros have no embedding and are left out.
+        vocabulary
+            The words (V,).
+
+        Raises
+        ------
+        InputError
+            When words and embeddings do not fit each other or the topics.
+        OptionError
+            For an impossible `n`.
+        """
+        if not is_count(n):
+            raise OptionError(f"n: expected a positive number of words, found {n!r}")
+        rows = embedding_rows(embeddings, len(vocabulary), self.centers.shape[1])
+        known = np.flatnonzero(rows.any(axis=1))
+        distances = _distances(self.centers, rows[known])
+        best = known[np.argsort(distances, axis=1, kind="stable")[:, :n]]
+        return [[str(vocabulary[word]) for word in row] for row in best]
+
+    def transform(self, documents: Any, embeddings: ArrayLike) -> Array:
+        """Return the share of each topic in the tokens of each document (n, K); zeros where no token has an embedding.
+
+        Parameters
+        ----------
+        documents
+            Word counts (n, V), dense or sparse.
+        embeddings
+            One row for each word (V, e); words whose row is all zeros have no embedding and are left out.
+        """
+        rows = embedding_rows(embeddings, None, self.centers.shape[1])
+        counts = as_counts("documents", documents, len(rows))
+        member = np.zeros((len(rows), self.n_topics))
+        known = np.flatnonzero(rows.any(axis=1))
+        member[known, self.assign(rows[known])] = 1.0
+        tokens: Array = counts @ member
+        total = tokens.sum(axis=1, keepdims=True)
+        shares: Array = tokens / np.where(total > 0, total, 1.0)
+        return shares
+
+
+class GaussianTopicsAdapter(Adapter):
+    """Gaussian topics, in and out: centres are points without a width, since k-means gives none."""
+
+    kind: ClassVar[str] = KIND
+    library: ClassVar[str] = "consilience"
+    class_name: ClassVar[str] = "GaussianTopicModel"
+
+    def describe(self, model: Any, samples: float | None) -> Posterior:
+        """Return the centres as points; the model records its counts."""
+        del samples
+        posterior: Posterior = model.posterior
+        return posterior
+
+    def rebuild(self, posterior: Posterior) -> GaussianTopicModel:
+        """Return the fused topics."""
+        self.expects(posterior, Point)
+        if posterior.counts is None:
+            raise InputError(f"this posterior of a {self.kind} lacks counts, which rebuilding needs")
+        return GaussianTopicModel(posterior.parameters()["value"], posterior.counts, posterior.source["space"])
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return the squared distance of every row, the embedding of a token, to the nearest centre."""
+        labels = model.assign(data)
+        distances = np.square(data - model.centers[labels]).sum(axis=1)
+        name, unit = "squared distance to the nearest centre", "squared units per row"
+        return row_scores(name, unit, distances, labels, model.n_topics, larger_is_better=False)
+
+
+def embedding_rows(embeddings: ArrayLike, words: int | None, columns: int | None = None) -> Array:
+    """Return finite embeddings (V, e), or raise saying what was expected; `words` is V where it is known."""
+    rows = as_rows("embeddings", embeddings, columns)
+    if words is not None and len(rows) != words:
+        raise InputError(f"embeddings: expected one row for each of the {words} words, found {len(rows)}")
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
+        raise InputError(f"embeddings: row {bad[0]}, counted from 0, has NaN or infinite values")
+    return rows
+
+
+def _distances(left: Array, right: Array) -> Array:
+    """Return |x - y|^2 / 2 less |x|^2 / 2 (n, m), which orders the rows of `right` for each of `left` alike."""
+    distances: Array = 0.5 * np.einsum("md,md->m", right, right) - left @ right.T
+    return distances

@@ -1,0 +1,61 @@
+"""Every method for networks, and the networks that the laws are asked of."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+import consilience as cs
+from tests.networks.fusable_nets import proved
+
+METHODS = {
+    "ot": cs.OTFusion(),
+    "wb": cs.WassersteinFusion(),
+    "gwb": cs.GromovFusion(),
+    "rebasin": cs.ReBasin(),
+    "consensus": cs.Consensus(refit=False),
+    "fedma": cs.FedMA(shrink=False),
+}
+VARIANTS = {
+    "ot, lengths": cs.OTFusion(metric="euclidean", normalize=True),
+    "wb, restarts": cs.WassersteinFusion(restarts=3),
+    "rebasin, restarts": cs.ReBasin(restarts=3),
+    "consensus, as scaled": cs.Consensus(refit=False, balance=False, restarts=1),
+}
+NETWORKS = [
+    "mlp", "mlp without biases", "lenet", "resnet18", "depthwise", "densenet", "transformer encoder", "gpt",
+    "tied embedding", "lstm both ways", "gru",
+]  # fmt: skip
+FEW = ["mlp", "lenet", "resnet18", "transformer encoder"]
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+every_variant = pytest.mark.parametrize("method", [*METHODS.values(), *VARIANTS.values()], ids=[*METHODS, *VARIANTS])
+# Whether units match is asked of one layer after another, so that no numbering has a say; the others start their
+# descent from the models as they are numbered.
+LAYERWISE = ["ot", "wb", "gwb", "fedma"]
+# What entropic plans may miss their marginals by.
+MARGINALS = 1e-6
+
+
+def named(*names):
+    known = METHODS | VARIANTS
+    return pytest.mark.parametrize("method", [known[name] for name in names], ids=names)
+
+
+def fused(models, method, name, **options):
+    _, inputs, symmetry = proved(name)
+    return cs.fuse(models, method=method, symmetry=symmetry, example=inputs, **options)
+
+
+def near(module, size, seed):
+    """Return a copy of a network with a little noise on its parameters."""
+    made = deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for array in made.parameters():
+            array.data += size * torch.randn_like(array)
+    return made
+
+
+def as_scaled(method):
+    """Return a method that writes its fused network in the scales of the models."""
+    return VARIANTS["consensus, as scaled"] if isinstance(method, cs.Consensus) else method

@@ -1,0 +1,258 @@
+"""Fisher information: what a site computes is a sum over its observations, for any network, and no more leaves."""
+
+import math
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import consilience as cs
+from consilience.networks.fisher.sample_gradients import SampleGradients
+from consilience.networks.network import Network, complete_orders
+from consilience.networks.symmetry.transport import permutation
+from tests.networks.fusable_nets import proved, random_orders, raw
+from tests.networks.informed_nets import dense, flat, observations, one_by_one, perceptron
+from tests.networks.zoo import ZOO
+from tests.tolerances import ROUNDING, SINGLE_PRECISION, STANDARD_ERRORS
+
+AT_ONCE = [
+    "mlp", "lenet", "resnet18", "densenet", "squeeze and excitation", "resnext", "depthwise", "group norm",
+    "layer norm", "lstm both ways", "projected lstm", "gru", "rnn", "tied embedding",
+]  # fmt: skip
+ONE_BY_ONE = ["transposed in blocks", "instance norm", "multi-head attention", "gpt", "flattened by view"]
+without_projections_warning = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported:UserWarning")
+
+
+@without_projections_warning
+@pytest.mark.parametrize("name", [*AT_ONCE, *ONE_BY_ONE])
+def test_the_diagonal_is_that_of_gradients_taken_one_by_one(name):
+    module, inputs = ZOO[name].module().double(), ZOO[name].inputs()
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    outputs = module(inputs[:1])
+    likelihood = "categorical" if outputs.ndim == 2 else "gaussian"
+    information = cs.fisher(module, inputs, likelihood=likelihood, minimum=1)
+    expected = (one_by_one(module, inputs, likelihood) ** 2).sum(dim=0)
+    found = flat({key: information.residual[key] for key, _ in module.named_parameters()})
+    assert (found - expected).abs().max() <= 1e3 * ROUNDING * expected.max()
+
+
+@without_projections_warning
+@pytest.mark.parametrize("name", [*AT_ONCE, *ONE_BY_ONE])
+def test_the_usual_layers_are_differentiated_for_all_observations_at_once(name):
+    module = ZOO[name].module()
+    own = {key: values for key, values in module.named_parameters() if values.requires_grad}
+    assert SampleGradients(module, own).fits(ZOO[name].inputs()) == (name in AT_ONCE)
+
+
+class Unusual(nn.Module):
+    """A parameter that no layer owns, a layer used twice, an activation in place, a frozen and a tied layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor([0.5, -1.0, 2.0]))
+        self.first, self.again, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        x = nn.functional.relu_(self.first(x * self.gain))
+        return self.last(self.frozen(self.again(self.again(x))))
+
+
+@pytest.mark.parametrize("left_out", [(), ("gain",)], ids=["one by one", "at once"])
+def test_shared_frozen_and_bare_parameters_are_counted_once_and_right(left_out):
+    torch.manual_seed(0)
+    module = Unusual().double()
+    for key in left_out:
+        getattr(module, key).requires_grad_(False)
+    own = {key: values for key, values in module.named_parameters() if values.requires_grad}
+    x = observations(0, 12)
+    assert SampleGradients(module, own).fits(x) == bool(left_out)
+    information = cs.fisher(module, x, "factors", rank=None, minimum=1)
+    expected = one_by_one(module, x)
+    assert list(information.residual) == list(own)
+    assert (dense(information) - expected.T @ expected).abs().max() < 1e2 * ROUNDING * (expected**2).sum()
+    assert information.aliases == {"last.weight": "first.weight"}
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])
+def test_factors_are_the_whole_matrix_unless_they_are_cut(likelihood):
+    module, x = perceptron(), observations(1)
+    rows = one_by_one(module, x, likelihood, 0.5)
+    whole = cs.fisher(module, x, "factors", likelihood, rank=None, noise=0.5, minimum=1)
+    assert (dense(whole) - rows.T @ rows).abs().max() < 1e2 * ROUNDING * (rows**2).sum()
+    cut = cs.fisher(module, x, "factors", likelihood, rank=5, noise=0.5, minimum=1)
+    assert cut.rank == 5
+    lengths = torch.linalg.eigvalsh(dense(whole))
+    assert torch.allclose(torch.linalg.eigvalsh(dense(cut) - torch.diag(flat(cut.residual)))[-5:], lengths[-5:])
+    assert torch.allclose(flat(cut.diagonal), flat(whole.diagonal), rtol=1e-10)
+    assert all((values >= 0).all() for values in cut.residual.values())
+
+
+def test_no_factor_is_the_gradient_of_an_observation():
+    module, x = perceptron(), observations(2, 200)
+    rows = one_by_one(module, x)
+    known = cs.fisher(module, x, "factors", rank=None)
+    factors = torch.cat([one.reshape(known.rank, -1) for one in known.factors.values()], dim=1)
+    cosines = nn.functional.normalize(factors) @ nn.functional.normalize(rows).T
+    assert (cosines.abs() < 1 - 1e-6).all()
+    assert known.rank <= sum(values.numel() for values in module.parameters())
+    products = factors @ factors.T
+    assert (products - torch.diag(products.diagonal())).abs().max() < 1e-9 * products.max()
+
+
+@pytest.mark.parametrize(("samples", "classes"), [(1, 10), (None, 2)])
+def test_inputs_cannot_be_taken_out_of_factors(samples, classes):
+    """Rows of the first layer are products of a gradient and an input: enough directions are taken apart into them.
+
+    (Two random projections of the directions to matrices have the rows' parts as common eigenvectors.)
+    """
+    x = torch.rand(120, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    module = perceptron(inputs=16, hidden=128, classes=classes)
+
+    def recovered(rank):
+        known = cs.fisher(module, x, "factors", samples=samples, rank=rank)
+        arrays = torch.cat([known.factors["0.weight"], known.factors["0.bias"][:, :, None]], dim=2).numpy()
+        rng = np.random.default_rng(0)
+        one, two = (arrays @ rng.normal(size=17) for _ in range(2))
+        _, parts = np.linalg.eig(one @ np.linalg.pinv(two))
+        rows = np.linalg.pinv(parts) @ arrays.reshape(len(arrays), -1)
+        found = [np.linalg.svd(row.reshape(128, 17))[2][0] for row in rows]
+        inputs = np.array([np.real(row[:16] / row[16]) for row in found])
+        distance = np.sqrt(((x.numpy()[:, None] - inputs) ** 2).mean(axis=2)).min(axis=1)
+        return int((distance < 0.01).sum())
+
+    assert recovered(rank=None) > 60
+    assert recovered(rank=256) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_weight_that_is_used_twice_is_noticed_in_any_precision(dtype):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return nn.functional.linear(self.layer(x).tanh(), self.layer.weight)
+
+    torch.manual_seed(0)
+    module, x = Twice(), observations(8).float()
+    expected = flat(cs.fisher(module, x, minimum=1).residual)
+    found = flat(cs.fisher(module.to(dtype), x, minimum=1).residual)
+    assert (found - expected).abs().max() < 0.1 * expected.max()
+
+
+def test_a_first_batch_of_one_observation_hides_nothing():
+    class Centred(nn.Linear):
+        def forward(self, x):
+            made = super().forward(x)
+            return made - made.mean(dim=0)
+
+    torch.manual_seed(0)
+    module, x = Centred(3, 2), observations(0).float()
+    with pytest.raises(cs.InputError, match="is zero for every parameter"):
+        cs.fisher(module, [x[:1], x[1:]], minimum=1)
+
+
+def test_information_is_additive_and_batches_change_nothing():
+    module, x = perceptron(), observations(3, 60)
+    whole = cs.fisher(module, x, minimum=1)
+    labels = torch.zeros(20)
+    parts = [cs.fisher(module, part, minimum=1) for part in x.split(20)]
+    loaded = cs.fisher(module, [(part, labels) for part in x.split(20)], minimum=1)
+    for key, values in whole.residual.items():
+        assert torch.allclose(values, sum(part.residual[key] for part in parts), rtol=1e-10)
+        assert torch.allclose(values, loaded.residual[key], rtol=1e-10)
+    assert (whole.observations, parts[0].observations, loaded.seen) == (60.0, 20.0, 60)
+
+
+def test_some_observations_stand_for_all():
+    module, x = perceptron(), observations(4)
+    some, all_of_them = (cs.fisher(module, x, "factors", observations=n, minimum=1) for n in (None, 4000))
+    assert torch.allclose(dense(all_of_them), 100 * dense(some), rtol=1e-9)
+    assert (all_of_them.observations, all_of_them.seen) == (4000.0, 40)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])
+def test_outcomes_drawn_from_the_model_give_the_same_on_average(likelihood):
+    module, x = perceptron(), observations(5, 30)
+    exact = flat(cs.fisher(module, x, likelihood=likelihood, minimum=1).residual)
+    runs = [cs.fisher(module, x, likelihood=likelihood, samples=4, rng=seed, minimum=1) for seed in range(40)]
+    drawn = torch.stack([flat(run.residual) for run in runs])
+    error = drawn.std(dim=0) / math.sqrt(len(runs))
+    assert ((drawn.mean(dim=0) - exact).abs() <= STANDARD_ERRORS * error).all()
+    again = cs.fisher(module, x, likelihood=likelihood, samples=4, rng=0, minimum=1)
+    assert raw(again.residual) == raw(runs[0].residual)
+
+
+def test_positions_of_a_sequence_add_up():
+    module, x = nn.Conv1d(2, 3, 2).double(), observations(6, 30).reshape(10, 1, 9).expand(10, 2, 9)
+    rows = one_by_one(module, x)
+    information = cs.fisher(module, x, minimum=1)
+    assert torch.allclose(flat(information.residual), (rows**2).sum(dim=0))
+
+
+def test_the_network_is_left_as_it_was():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)).train()
+    before, generator = deepcopy(module.state_dict()), torch.random.get_rng_state()
+    cs.fisher(module, observations(0).float(), "factors", minimum=1)
+    assert raw(module.state_dict()) == raw(before)
+    assert all(part.training for part in module.modules())
+    assert not any(part._forward_hooks or "forward" in vars(part) for part in module.modules())
+    assert all(values.grad is None for values in module.parameters())
+    assert torch.equal(torch.random.get_rng_state(), generator)
+
+
+def test_it_is_known_which_networks_are_linear_in_their_parameters():
+    x = observations(0).float()
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
+    deep = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    product = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    assert [cs.fisher(one, x, minimum=1).linear for one in (linear, deep, product)] == [True, False, False]
+
+
+@pytest.mark.parametrize("name", ["mlp", "depthwise", "gru", "lstm both ways"])
+@pytest.mark.parametrize("kind", ["diagonal", "factors"])
+def test_information_moves_with_the_units(name, kind):
+    module, inputs, symmetry = proved(name)
+    likelihood = "gaussian" if isinstance(module(inputs), torch.Tensor) and module(inputs).ndim > 2 else "categorical"
+    orders = random_orders(symmetry, np.random.default_rng(0))
+    moved = cs.permute(module, symmetry, orders)
+    expected = cs.fisher(moved, inputs, kind, likelihood, rank=None, minimum=1)
+    network = Network(module.state_dict(), symmetry)
+    transports = {key: permutation(order) for key, order in complete_orders(symmetry, network.units, orders).items()}
+    found = cs.fisher(module, inputs, kind, likelihood, rank=None, minimum=1).moved(network, transports)
+    for key, values in expected.diagonal.items():
+        assert torch.allclose(found.diagonal[key], values, atol=1e2 * SINGLE_PRECISION * float(values.max()))
+    if kind == "factors":
+        names = list(expected.residual)
+        one, two = (torch.cat([k.factors[key].flatten(1) for key in names], dim=1) for k in (found, expected))
+        assert torch.allclose(one.T @ one, two.T @ two, atol=1e2 * SINGLE_PRECISION * float((two**2).sum()))
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "factors"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
+    module, x = perceptron().to(dtype), observations(0).to(dtype)
+    information = cs.fisher(module, x, kind, prior_precision=2.5, samples=2, minimum=1)
+    for name in ("one", "two"):
+        cs.save(information, tmp_path / name)
+    read = cs.load(tmp_path / "one")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert isinstance(read, cs.FisherInformation)
+    fields = ("observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest")
+    assert [getattr(read, one) for one in fields] == [getattr(information, one) for one in fields]
+    for key, values in information.diagonal.items():
+        assert np.array_equal(torch.as_tensor(read.diagonal[key]).float().numpy(), values.float().numpy())
+
+
+def test_the_published_sums_are_of_a_sampled_logit():
+    module, x = nn.Linear(3, 2, bias=False).double(), observations(7, 50)
+    found = cs.fisher(module, x, "factors", compat=True, minimum=1)
+    # A logit's gradient is the input, in the row of the class that was drawn.
+    assert torch.allclose(found.diagonal["weight"].sum(dim=0), (x**2).sum(dim=0))
+    assert torch.allclose(found.factors["weight"][0].sum(dim=0), x.mean(dim=0))
+    assert found.rank == 1

@@ -1,0 +1,282 @@
+"""Proof: what holds is proved, what is broken is refused by name, and actions are those that calculus gives."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from consilience.errors import InputError, UnsupportedError
+from consilience.networks.symmetry.axes import Axis, Segment
+from consilience.networks.tracing.proof import prove, symmetry
+from consilience.networks.tracing.trace import trace
+from tests.networks.zoo import ZOO, images, traced
+from tests.tolerances import ROUNDING
+
+every_network = pytest.mark.parametrize("entry", ZOO.values(), ids=list(ZOO))
+
+# Scores of attention change by the same number for all keys when the keys' bias does, which softmax takes out again;
+# so does instance normalisation with the bias of a convolution before it.
+WITHOUT_EFFECT = {
+    "multi-head attention": ["attention.in_proj_bias axis 0 segment 1"],
+    "cross attention": ["attention.in_proj_bias axis 0 segment 1"],
+    "transformer encoder": [f"encoder.layers.{n}.self_attn.in_proj_bias axis 0 segment 1" for n in (0, 1)],
+    "transformer encoder, norm first": [f"encoder.layers.{n}.self_attn.in_proj_bias axis 0 segment 1" for n in (0, 1)],
+    "gpt": ["block.c_attn.bias axis 0 segment 1"],
+    "vision transformer": ["qkv.bias axis 0 segment 1"],
+    "bert": ["layer.key.bias axis 0 segment 0"],
+    "instance norm": ["3.bias axis 0 segment 0"],
+}
+SLOW = (
+    "densenet",
+    "vgg11",
+    "resnet18",
+    "resnet20 with padded shortcuts",
+    "transformer encoder",
+    "transformer encoder, norm first",
+)
+every_quick_network = pytest.mark.parametrize(
+    "entry", [entry for entry in ZOO.values() if entry.name not in SLOW], ids=[name for name in ZOO if name not in SLOW]
+)
+
+
+def with_segment(found, place, segment):
+    """Return a symmetry with another segment at a place."""
+    layout = found.layouts[place.array]
+    axis = layout.axes[place.axis]
+    segments = (*axis.segments[: place.segment], *segment, *axis.segments[place.segment + 1 :])
+    axes = (*layout.axes[: place.axis], Axis(segments, axis.side), *layout.axes[place.axis + 1 :])
+    return replace(found, layouts={**found.layouts, place.array: replace(layout, axes=axes)}, proof=None)
+
+
+def segment_at(found, place):
+    return found.layouts[place.array].axes[place.axis].segments[place.segment]
+
+
+def refusal(module, broken, inputs):
+    """Return what the proof says against a symmetry, nothing if it passes."""
+    try:
+        prove(module, broken, inputs)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def refused(module, broken, inputs, group):
+    return f"group {group}:" in refusal(module, broken, inputs)
+
+
+@every_network
+def test_what_is_traced_is_proved(entry):
+    module, inputs, unproved = traced(entry.name)
+    found = prove(module, unproved, inputs)
+    assert found.proved
+    assert not unproved.proved
+    assert found.proof.trials == 2
+    assert found.proof.deviation < ROUNDING
+    assert all(group.actions[0] == "permute" for group in found.all_groups)
+
+
+@pytest.mark.slow
+@every_quick_network
+def test_a_symmetry_that_misses_any_place_is_refused(entry):
+    module, inputs, found = traced(entry.name)
+    passed = []
+    for group in found.by_name:
+        for place in found.places(group):
+            missing = Segment(None, inner=segment_at(found, place).length(found.groups))
+            if not refused(module, with_segment(found, place, [missing]), inputs, group):
+                passed.append(f"{place} segment {place.segment}")
+    assert passed == WITHOUT_EFFECT.get(entry.name, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_deep_symmetry_that_is_broken_anywhere_is_refused(name):
+    test_a_symmetry_that_misses_any_place_is_refused(ZOO[name])
+    test_a_place_given_to_another_group_is_refused(ZOO[name])
+    test_units_taken_for_their_repetitions_are_refused(ZOO[name])
+
+
+@every_quick_network
+def test_a_place_given_to_another_group_is_refused(entry):
+    module, inputs, found = traced(entry.name)
+    with_places = [group for group in found.all_groups if found.places(group.name)]
+    for group in with_places:
+        others = [o for o in with_places if o is not group and (o.size, o.parent) == (group.size, group.parent)]
+        for other in others[:1]:
+            place = found.places(group.name)[0]
+            one = segment_at(found, place)
+            broken = with_segment(found, place, [Segment(other.name, one.outer, one.inner)])
+            assert "changes the outputs" in refusal(module, broken, inputs), (group, other)
+
+
+@every_quick_network
+def test_units_taken_for_their_repetitions_are_refused(entry):
+    module, inputs, found = traced(entry.name)
+    for group in found.by_name:
+        for place in found.places(group):
+            one = segment_at(found, place)
+            if one.outer != one.inner:
+                turned = with_segment(found, place, [Segment(group, one.inner, one.outer)])
+                assert refused(module, turned, inputs, group)
+
+
+def test_units_at_another_offset_are_refused():
+    module, inputs, found = traced("densenet")
+    (place,) = [one for one in found.places("convs.0") if one.array == "transition.weight"]
+    axis = found.layouts[place.array].axes[1]
+    assert [one.group for one in axis.segments] == ["first", "convs.0", "convs.1", "convs.2"]
+    swapped = with_segment(found, place, [axis.segments[2]])
+    swapped = with_segment(swapped, replace(place, segment=2), [axis.segments[1]])
+    assert refused(module, swapped, inputs, "convs.0")
+    assert refused(module, swapped, inputs, "convs.1")
+
+
+def test_two_groups_taken_for_each_other_are_refused():
+    module = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2))
+    found = trace(module, torch.zeros(2, 3))
+    for place in found.places("0"):
+        assert refused(module, with_segment(found, place, [Segment("2")]), torch.zeros(2, 3), "2")
+
+
+def test_units_that_follow_no_head_are_refused():
+    module, inputs, found = traced("multi-head attention")
+    inside = found.by_name["attention.value"]
+    loose = [replace(g, size=8, parent=None) if g is inside else g for g in found.all_groups]
+    broken = replace(found, all_groups=tuple(loose))
+    assert refused(module, broken, inputs, "attention.value")
+
+
+def test_a_refusal_names_the_group_its_places_and_the_remedy():
+    module = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    found = trace(module, torch.zeros(2, 3))
+    broken = with_segment(found, found.places("0")[1], [Segment(None, inner=5)])
+    with pytest.raises(InputError, match="group 0: another order of its units changes the outputs by") as refusal:
+        prove(module, broken, torch.zeros(2, 3))
+    assert "0.weight axis 0, 2.weight axis 1; correct the symmetry" in str(refusal.value)
+
+
+def test_a_symmetry_of_another_network_is_refused():
+    found = trace(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(2, 3))
+    with pytest.raises(InputError, match=r"Sequential: array 2\.weight has shape \(2, 5\)|array 2\.weight has shape"):
+        prove(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 2)), found, torch.zeros(2, 3))
+
+
+def test_zeros_and_ones_hide_no_place():
+    """A fresh batch normalisation has equal statistics, gains and biases for all units."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    nn.init.zeros_(module[0].bias)
+    found = trace(module, images()())
+    assert len(found.places("0")) == 7
+    for place in found.places("0"):
+        broken = with_segment(found, place, [Segment(None, inner=4)])
+        assert refused(module, broken, images()(), "0")
+
+
+def test_an_identity_hides_no_place():
+    """A recurrent layer that starts from the identity is the same in any order of its units."""
+    entry = ZOO["rnn"]
+    module, inputs = entry.module(), entry.inputs()
+    nn.init.eye_(module.rnn.weight_hh_l0)
+    found = trace(module, inputs)
+    for place in found.places("rnn.l0"):
+        assert refused(module, with_segment(found, place, [Segment(None, inner=4)]), inputs, "rnn.l0")
+
+
+def actions(module, example):
+    return {group.name: group.actions[1:] for group in symmetry(module, example).all_groups}
+
+
+def test_actions_are_those_that_activations_allow():
+    def net(activation):
+        return nn.Sequential(nn.Linear(3, 5), activation, nn.Linear(5, 2))
+
+    example = torch.zeros(4, 3)
+    assert actions(net(nn.ReLU()), example) == {"0": ("scale",)}
+    assert actions(net(nn.LeakyReLU()), example) == {"0": ("scale",)}
+    assert actions(net(nn.Tanh()), example) == {"0": ("sign",)}
+    assert actions(net(nn.Identity()), example) == {"0": ("sign", "scale")}
+    assert actions(net(nn.GELU()), example) == {"0": ()}
+    assert actions(net(nn.Sigmoid()), example) == {"0": ()}
+
+
+def test_actions_on_attention_and_statistics():
+    entry = ZOO["transformer encoder"]
+    found = actions(entry.module(), entry.inputs())
+    layer = "encoder.layers.0"
+    assert found[f"{layer}.self_attn.value"] == ("sign", "scale")
+    assert found[f"{layer}.self_attn.query_key"] == ("sign",)
+    assert found[f"{layer}.linear1"] == ("scale",)
+    assert found["embed"] == found[f"{layer}.self_attn.heads"] == ()
+    assert set(actions(ZOO["resnet18"].module(), ZOO["resnet18"].inputs()).values()) == {()}
+    tied = actions(ZOO["tied embedding"].module(), ZOO["tied embedding"].inputs())
+    assert tied == {"embed": ("sign",), "hidden": ("scale",)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_proved_in_double(dtype):
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).to(dtype)
+    found = symmetry(module, images()().to(dtype))
+    assert found.groups == {"0": 4}
+    assert found.proof.deviation < ROUNDING
+    assert module[0].weight.dtype == dtype
+
+
+class Single(nn.Module):
+    """Insists on single precision on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = nn.Linear(3, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.first(x.float())))
+
+
+def test_a_module_that_insists_on_single_precision_is_proved_in_it():
+    found = symmetry(Single(), torch.randn(2, 3))
+    assert found.proved
+    assert found.groups == {"first": 5}
+
+
+def test_the_module_is_left_as_it_was():
+    module = ZOO["resnet18"].module().train()
+    before = {name: array.clone() for name, array in module.state_dict().items()}
+    symmetry(module, ZOO["resnet18"].inputs())
+    assert all(part.training for part in module.modules())
+    assert all(torch.equal(array, before[name]) for name, array in module.state_dict().items())
+
+
+def test_a_proof_is_the_same_for_the_same_seed_and_bound_to_what_it_proves():
+    module, inputs = ZOO["mlp"].module(), ZOO["mlp"].inputs()
+    found = symmetry(module, inputs, 3)
+    assert found == symmetry(module, inputs, np.random.default_rng(3))
+    place = found.places("0")[0]
+    assert not replace(with_segment(found, place, [Segment(None, inner=7)]), proof=found.proof).proved
+
+
+def test_outputs_that_do_not_depend_on_the_weights_prove_nothing():
+    class Empty(Single):
+        def forward(self, x):
+            return 0.0 * super().forward(x)
+
+    with pytest.raises(InputError, match="does not depend on the weights"):
+        symmetry(Empty(), torch.zeros(2, 3))
+
+
+def test_a_network_without_groups_is_proved():
+    found = symmetry(nn.Linear(3, 2), torch.zeros(2, 3))
+    assert found.proved
+    assert found.groups == {}
+
+
+class Uncopied(Single):
+    def __deepcopy__(self, memo):
+        raise RuntimeError("holds a file")
+
+
+def test_a_module_that_cannot_be_copied_is_refused():
+    with pytest.raises(UnsupportedError, match="a copy of it does not run in float64 or float32"):
+        symmetry(Uncopied(), torch.zeros(2, 3))

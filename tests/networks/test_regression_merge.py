@@ -1,0 +1,272 @@
+"""Laws of networks fitted to what the models answer: from moments that sites sent, from inputs, from made-up inputs."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from torch import nn
+
+from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.networks.repair.layer_moments import layer_moments
+from consilience.networks.repair.refit import refit
+from consilience.networks.repair.regression import regmean
+from consilience.networks.repair.repair import repair
+from consilience.networks.repair.synthetic_inputs import synthetic_inputs
+from tests.networks.repair_nets import average, digits, every_net, inputs_for, randomised, same_state
+from tests.tolerances import STANDARD_ERRORS
+
+FLOAT64 = 1e-9
+# A system that is drawn by 1e-9 of the mean square towards the average.
+LEAST_RIDGE = 1e-6
+UNEVEN = np.array([0.3, 0.7])
+
+
+def outputs(net, inputs):
+    with torch.no_grad():
+        return deepcopy(net).eval()(inputs)
+
+
+def least_squares(rows, answers, counts):
+    """Weights and biases by numpy's least squares on pooled rows, each counting so much."""
+    design = np.hstack([rows, np.ones((len(rows), 1))]) * np.sqrt(counts)[:, None]
+    return np.linalg.lstsq(design, answers * np.sqrt(counts)[:, None], rcond=None)[0].T
+
+
+# -- From moments.
+
+
+@every_net
+def test_the_regression_mean_of_one_model_is_that_model(kind):
+    net, inputs = randomised(kind, 0), inputs_for(kind)
+    moments = layer_moments(net, inputs)
+    for options in ({}, {"off_diagonal": 1.0}, {"ridge": 0.3}):
+        found = regmean(net, [net, net], UNEVEN, [moments, moments], **options).module
+        assert_allclose(outputs(found, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_regression_mean_of_linear_models_is_the_pooled_least_squares_fit(bias):
+    one, two = (nn.Sequential(nn.Linear(5, 3, bias=bias)).double() for _ in range(2))
+    first, second = inputs_for("perceptron", 150, 1), 2.0 * inputs_for("perceptron", 150, 2) - 1.0
+    moments = [layer_moments(one, first), layer_moments(two, second)]
+    found = regmean(average([one, two], UNEVEN), [one, two], UNEVEN, moments, off_diagonal=1.0).module
+    rows = torch.cat([first, second]).numpy()
+    answers = torch.cat([outputs(one, first), outputs(two, second)]).numpy()
+    counts = np.repeat(UNEVEN, 150)
+    if bias:
+        expected = least_squares(rows, answers, counts)
+        assert_allclose(found[0].bias.detach(), expected[:, -1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+        assert_allclose(found[0].weight.detach(), expected[:, :-1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+    else:
+        root = np.sqrt(counts)[:, None]
+        expected = np.linalg.lstsq(rows * root, answers * root, rcond=None)[0].T
+        assert_allclose(found[0].weight.detach(), expected, rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+
+
+def test_a_great_ridge_keeps_the_average():
+    one, two, inputs = randomised("perceptron", 0), randomised("perceptron", 1), inputs_for("perceptron")
+    fused = average([one, two], UNEVEN)
+    moments = [layer_moments(net, inputs) for net in (one, two)]
+    found = regmean(fused, [one, two], UNEVEN, moments, ridge=1e12).module
+    assert_allclose(found[2].weight.detach(), fused[2].weight.detach(), rtol=LEAST_RIDGE)
+    found = refit(fused, [one, two], UNEVEN, inputs, ridge=1e12, rescaled=False).module
+    assert_allclose(found[2].weight.detach(), fused[2].weight.detach(), rtol=LEAST_RIDGE)
+
+
+def side_by_side():
+    """Two networks in a wider one, the units of each where the other has none, and their average over owners."""
+    rng = torch.Generator().manual_seed(3)
+    small = [nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double() for _ in range(2)]
+    aligned = [nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).double() for _ in range(2)]
+    wide = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    with torch.no_grad():
+        for number, (padded, net) in enumerate(zip(aligned, small, strict=True)):
+            own = slice(4 * number, 4 * number + 4)
+            for values in net.parameters():
+                values.copy_(torch.randn(values.shape, generator=rng))
+            for values in padded.parameters():
+                values.zero_()
+            padded[0].weight[own], padded[0].bias[own] = net[0].weight, net[0].bias
+            padded[2].weight[:, own], padded[2].bias[:] = net[2].weight, net[2].bias
+            wide[0].weight[own], wide[0].bias[own] = net[0].weight, net[0].bias
+        wide[2].weight.copy_(sum(a * net[2].weight for a, net in zip(UNEVEN, aligned, strict=True)))
+        wide[2].bias.copy_(sum(a * net[2].bias for a, net in zip(UNEVEN, aligned, strict=True)))
+    return wide, aligned
+
+
+@pytest.mark.parametrize("how", ["refit", "regmean", "repair"])
+def test_networks_side_by_side_still_answer_as_the_ensemble(how):
+    wide, aligned = side_by_side()
+    inputs = inputs_for("perceptron")
+    ensemble = sum(a * outputs(net, inputs) for a, net in zip(UNEVEN, aligned, strict=True))
+    assert_allclose(outputs(wide, inputs), ensemble, rtol=FLOAT64, atol=FLOAT64)
+    if how == "refit":
+        found = refit(wide, aligned, UNEVEN, inputs)
+    elif how == "repair":
+        found = repair(wide, aligned, UNEVEN, inputs)
+    else:
+        found = regmean(wide, aligned, UNEVEN, [layer_moments(net, inputs) for net in aligned])
+        assert found.notes == {"2": "reads units that not all models have: it keeps the average"}
+    assert_allclose(outputs(found.module, inputs), ensemble, rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+
+
+# -- From inputs.
+
+
+@every_net
+@pytest.mark.parametrize("rescaled", [True, False])
+def test_a_fusion_that_is_the_model_is_refitted_to_itself(kind, rescaled):
+    net, inputs = randomised(kind, 0), inputs_for(kind)
+    found = refit(net, [net, net], UNEVEN, inputs, rescaled=rescaled, batch_size=50).module
+    if kind == "perceptron":  # without batch normalisation, whose running statistics change to those of the inputs
+        assert_allclose(outputs(found, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
+
+
+@every_net
+def test_a_network_of_noise_is_fitted_to_the_model_it_is_asked_to_be(kind):
+    net, inputs = randomised(kind, 0), inputs_for(kind, 400)
+    far = refit(randomised(kind, 7), [net], None, inputs, ridge=0.0).module
+    assert_allclose(outputs(far, inputs), outputs(net, inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_one_layer_is_the_least_squares_fit_to_the_models_answers():
+    one, two = (nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2)).double() for _ in range(2))
+    inputs, fused = inputs_for("perceptron"), average([one, two], UNEVEN)
+    found = refit(fused, [one, two], UNEVEN, inputs, ridge=0.0, rescaled=False).module
+    # the first layer answers as the average of the layers, and the second is fitted to what that one makes of it
+    assert_allclose(found[0].weight.detach(), fused[0].weight.detach(), rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+    answers = 0.3 * outputs(one, inputs) + 0.7 * outputs(two, inputs)
+    expected = least_squares(outputs(found[:2], inputs).numpy(), answers.numpy(), np.ones(len(inputs)))
+    assert_allclose(found[2].weight.detach(), expected[:, :-1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+    assert_allclose(found[2].bias.detach(), expected[:, -1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+
+
+def test_fitting_lowers_the_distance_to_the_models_answers_and_batches_do_not_matter():
+    one, two = (randomised("perceptron", seed) for seed in (0, 1))
+    inputs, fused = inputs_for("perceptron", 300), average([one, two], UNEVEN)
+    wanted = 0.3 * outputs(one, inputs) + 0.7 * outputs(two, inputs)
+    found = refit(fused, [one, two], UNEVEN, inputs).module
+    before, after = (float((outputs(net, inputs) - wanted).square().mean()) for net in (fused, found))
+    assert after < 0.5 * before
+    for other in (list(inputs.split(77)), [(batch, None) for batch in inputs.split(100)]):
+        again = refit(fused, [one, two], UNEVEN, other).module
+        assert_allclose(outputs(again, inputs), outputs(found, inputs), rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+
+
+def test_few_patches_are_drawn_the_same_for_the_same_seed_and_fit_nearly_as_well():
+    one, two = (randomised("convolutional", seed) for seed in (0, 1))
+    inputs, fused = inputs_for("convolutional", 400), average([one, two], UNEVEN)
+    some = [refit(fused, [one, two], None, inputs, patches_per_layer=1500, rng=3).module for _ in range(2)]
+    assert same_state(*some)
+    wanted = 0.5 * outputs(one, inputs) + 0.5 * outputs(two, inputs)
+    whole = refit(fused, [one, two], None, inputs).module
+    errors = [float((outputs(net, inputs) - wanted).square().mean()) for net in (whole, some[0], fused)]
+    assert errors[0] < errors[2]
+    assert errors[1] < 1.3 * errors[0]
+
+
+@every_net
+def test_networks_keep_their_state_and_names(kind):
+    one, two, inputs = randomised(kind, 0), randomised(kind, 1), inputs_for(kind)
+    fused = average([one, two], UNEVEN).train()
+    moments = [layer_moments(net, inputs) for net in (one, two)]
+    before = [deepcopy(net) for net in (one, two, fused)]
+    for found in (refit(fused, [one, two], None, inputs), regmean(fused, [one, two], None, moments)):
+        assert all(same_state(*pair) for pair in zip(before, (one, two, fused), strict=True))
+        assert list(found.module.state_dict()) == list(fused.state_dict())
+        assert all(part.training for part in found.module.modules())
+
+
+def test_grouped_convolutions_and_shared_layers_keep_the_average():
+    nets = [
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(16, 2)).double()
+        for _ in range(2)
+    ]
+    fused = average(nets, UNEVEN)
+    found = refit(fused, nets, UNEVEN, inputs_for("convolutional"), rescaled=False)
+    assert found.notes == {"1": "is a grouped convolution: it keeps the average"}
+    assert_array_equal(found.module[1].weight.detach(), fused[1].weight.detach())
+
+
+@pytest.mark.slow
+def test_refitting_brings_trained_networks_back_further_than_repair():
+    data = digits("convolutional")
+    fused = average(data.aligned, [0.5, 0.5])
+    base = np.mean([data.accuracy(net) for net in data.aligned])
+    repaired = data.accuracy(repair(fused, data.aligned, None, data.inputs).module)
+    fitted = data.accuracy(refit(fused, data.aligned, None, data.inputs).module)
+    assert base - fitted < 0.5 * (base - repaired)
+
+
+# -- From made-up inputs.
+
+
+def test_made_up_inputs_vary_where_the_first_layers_look():
+    one, two = (nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double() for _ in range(2))
+    made = synthetic_inputs([one, two], UNEVEN, torch.zeros(1, 2, 2).double(), 20_000, rng=1)
+    assert made.shape == (20_000, 2, 2)
+    assert_allclose(made.std(), 1.0, rtol=1e-9)
+    rows = [net[1].weight.detach().numpy() for net in (one, two)]
+    covariance = 0.3 * rows[0].T @ rows[0] + 0.7 * rows[1].T @ rows[1]
+    covariance /= np.trace(covariance) / 4
+    deviation = STANDARD_ERRORS * np.sqrt(2 / 20_000) * np.abs(covariance).max()
+    assert_allclose(np.cov(made.flatten(1).T.numpy()), covariance, atol=deviation)
+
+
+def test_made_up_images_are_smooth_as_pictures_are_and_repeat():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    made = synthetic_inputs([net], None, torch.zeros(1, 3, 16, 16), 200, rng=1)
+    assert made.shape == (200, 3, 16, 16)
+    assert_allclose(made.std(), 1.0, rtol=1e-5)
+    neighbours = np.corrcoef(made[..., 1:].flatten().numpy(), made[..., :-1].flatten().numpy())[0, 1]
+    far = np.corrcoef(made[..., 8:].flatten().numpy(), made[..., :-8].flatten().numpy())[0, 1]
+    assert 0.5 < neighbours < 1.0
+    assert far < neighbours - 0.2
+    assert torch.equal(made, synthetic_inputs([net], None, torch.zeros(1, 3, 16, 16), 200, rng=1))
+
+
+def test_made_up_sequences_have_the_covariance_of_the_kernel():
+    net = nn.Sequential(nn.Conv1d(1, 1, 3, bias=False))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[[1.0, 2.0, 1.0]]]))
+    made = synthetic_inputs([net], None, torch.zeros(1, 1, 40), 4000, rng=1)[:, 0, 5:-5].numpy()
+    for lag, expected in ((0, 6 / 6), (1, 4 / 6), (2, 1 / 6), (3, 0.0)):
+        found = (made[:, : 30 - 3] * made[:, lag : 30 - 3 + lag]).mean() / made.var()
+        assert_allclose(found, expected, atol=0.02)
+
+
+def test_refitting_on_made_up_inputs_helps_trained_networks():
+    data = digits("perceptron")
+    fused = average(data.aligned, [0.5, 0.5])
+    made = synthetic_inputs(data.aligned, None, data.inputs[:1], 2000, rng=0)
+    assert data.accuracy(refit(fused, data.aligned, None, made).module) > data.accuracy(fused)
+
+
+def test_networks_that_start_otherwise_are_refused():
+    for net, example in (
+        (nn.Sequential(nn.Linear(3, 2)), torch.zeros(1, 3, dtype=torch.int64)),
+        (nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)), torch.randn(1, 4)),
+    ):
+        with pytest.raises(UnsupportedError, match="start with a linear layer"):
+            synthetic_inputs([net], None, example, 10)
+
+
+def test_options_are_checked():
+    net, inputs = randomised("perceptron", 0), inputs_for("perceptron")
+    moments = [layer_moments(net, inputs)]
+    with pytest.raises(OptionError, match="off_diagonal"):
+        regmean(net, [net], None, moments, off_diagonal=1.5)
+    with pytest.raises(OptionError, match="ridge"):
+        regmean(net, [net], None, moments, ridge=-1.0)
+    with pytest.raises(OptionError, match="ridge"):
+        refit(net, [net], None, inputs, ridge=-1.0)
+    with pytest.raises(OptionError, match="patches_per_layer"):
+        refit(net, [net], None, inputs, patches_per_layer=0)
+    with pytest.raises(OptionError, match="count"):
+        synthetic_inputs([net], None, inputs, 0)
+    with pytest.raises(InputError, match="at least one model"):
+        refit(net, [], None, inputs)
+    with pytest.raises(InputError, match="inputs"):
+        refit(net, [net], None, inputs[:0])

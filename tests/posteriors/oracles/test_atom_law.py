@@ -1,0 +1,192 @@
+"""The law of atoms and their copies against equations (10) as loops and dense normals, on easy and on hopeless data."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+
+from consilience.matching.beta_bernoulli import Normal
+from consilience.matching.groups import GroupSums
+from consilience.posteriors.methods.spahm.atom_law import Copies, improved, spread_of
+from tests import tolerances
+from tests.matching.log_posterior import LogPosterior, fused, law_of
+
+EXACT = tolerances.KL_MATRIX_PRODUCT
+FLOOR = 1e-10
+
+
+def copies_of(groups):
+    points = np.concatenate(groups)
+    sums = GroupSums(np.array([v.sum(axis=0) for v in groups]), np.array([float(len(v)) for v in groups]))
+    return Copies(sums, (points**2).sum(axis=0)), spread_of(points)
+
+
+def by_dimension(groups, law):
+    """log p of all copies (D,), each group a dense normal in each dimension."""
+    total = np.zeros(len(law.mean))
+    for v in groups:
+        covariance = law.within[:, None, None] * np.eye(len(v)) + law.between[:, None, None]
+        offset = (v - law.mean).T[:, :, None]
+        squares = (offset * np.linalg.solve(covariance, offset)).sum(axis=(1, 2))
+        total -= (squares + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
+    return total
+
+
+def equations_10(groups, law):
+    """mu0, s and s0 (D,) as published: the variance of copies stays where no group has two members."""
+    size, count = sum(len(v) for v in groups), len(groups)
+    mean, within, between = np.zeros_like(law.mean), np.array(law.within), np.zeros_like(law.mean)
+    for d in range(len(mean)):
+        means = [v[:, d].sum() / len(v) for v in groups]
+        mean[d] = sum(means) / count
+        if size > count:
+            within[d] = sum((x - m) ** 2 for v, m in zip(groups, means, strict=True) for x in v[:, d]) / (size - count)
+        between[d] = sum((m - mean[d]) ** 2 for m in means) / count
+        between[d] -= within[d] * sum(1 / len(v) for v in groups) / count
+    return mean, within, between
+
+
+def random_groups(seed, apart=3.0, dim=3, most=5):
+    """Groups of one to a few members, their atoms `apart` standard deviations of a copy from one another."""
+    rng = np.random.default_rng([seed, 31])
+    sizes = rng.integers(1, most + 1, rng.integers(2, 8))
+    return [rng.normal(5 + apart * rng.normal(size=dim), 1.0, (n, dim)) for n in sizes]
+
+
+def some_law(seed, dim=3):
+    rng = np.random.default_rng([seed, 32])
+    return Normal(5 + rng.normal(size=dim), np.exp(rng.normal(size=dim)), 5 * np.exp(rng.normal(size=dim)))
+
+
+# -- One estimate.
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.5, 3.0])
+def test_an_estimate_is_the_published_one_where_that_pays_and_never_lowers_the_posterior(apart):
+    """From laws far off, from laws that (10) would worsen, and where (10) asks for a negative variance."""
+    taken, refused, negative = 0, 0, 0
+    for seed in range(25):
+        groups = random_groups(seed, apart)
+        copies, spread = copies_of(groups)
+        law = some_law(seed)
+        for _ in range(5):
+            before, found = by_dimension(groups, law), improved(copies, law, spread)
+            after = by_dimension(groups, found)
+            assert np.all(after >= before - EXACT * np.abs(before))
+            assert np.all(found.within >= FLOOR * spread * (1 - EXACT))
+            assert np.all(found.between >= FLOOR * spread * (1 - EXACT))
+            mean, within, between = equations_10(groups, law)
+            valid = between > FLOOR * spread
+            there = by_dimension(groups, Normal(mean, within, np.where(valid, between, 1.0)))
+            pays = valid & (there >= before + EXACT * np.abs(before))
+            assert_allclose(found.mean[pays], mean[pays], rtol=EXACT)
+            assert_allclose(found.within[pays], within[pays], rtol=EXACT)
+            assert_allclose(found.between[pays], between[pays], rtol=EXACT)
+            taken, refused, law = taken + pays.sum(), refused + (~pays).sum(), found
+            negative += (between < 0).sum()
+    assert min(taken, refused) > 0
+    assert negative > 0 or apart == 3.0
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 2)], ids=str)
+def test_with_groups_of_one_size_the_published_estimate_is_the_likeliest(sizes):
+    """The balanced design: no law that a numerical search finds is likelier."""
+    rng = np.random.default_rng(1)
+    groups = [rng.normal(4 * rng.normal(size=1), 0.5, (n, 1)) for n in sizes]
+    copies, spread = copies_of(groups)
+    found = improved(copies, some_law(0, 1), spread)
+    mean, within, between = equations_10(groups, some_law(0, 1))
+    assert_allclose([found.mean, found.within, found.between], [mean, within, between], rtol=EXACT)
+
+    def cost(x):
+        return -by_dimension(groups, Normal(x[:1], np.exp(x[1:2]), np.exp(x[2:])))[0]
+
+    start = np.concatenate([mean, np.log(within), np.log(between)])
+    best = minimize(cost, start, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12, "maxiter": 5000})
+    assert_allclose(start, best.x, rtol=tolerances.FLAT_MINIMUM, atol=tolerances.FLAT_MINIMUM)
+
+
+def test_estimates_repeated_reach_the_likeliest_law():
+    """Groups of different sizes: (10) is biased there, and what follows it must not stop at its bias."""
+    for seed in range(4):
+        groups = random_groups(seed, 2.0, dim=1)
+        copies, spread = copies_of(groups)
+        law = some_law(seed, 1)
+        for _ in range(1000):
+            law = improved(copies, law, spread)
+
+        def cost(x, groups=groups):
+            return -by_dimension(groups, Normal(x[:1], np.exp(x[1:2]), np.exp(x[2:])))[0]
+
+        start = np.concatenate([law.mean, np.log(law.within), np.log(law.between)])
+        best = minimize(cost, start, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12, "maxiter": 5000})
+        assert_allclose(cost(start), best.fun, rtol=tolerances.FLAT_MINIMUM)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.5, 3.0])
+def test_two_variances_for_all_dimensions_never_lower_the_posterior(apart):
+    for seed in range(15):
+        groups, law = random_groups(seed, apart), some_law(seed)
+        law = Normal(law.mean, np.full(3, law.within[0]), np.full(3, law.between[0]))
+        copies, spread = copies_of(groups)
+        for _ in range(4):
+            before, found = by_dimension(groups, law).sum(), improved(copies, law, spread, scalar=True)
+            assert np.ptp(found.within) == np.ptp(found.between) == 0
+            assert by_dimension(groups, found).sum() >= before - EXACT * abs(before)
+            law = found
+
+
+def test_the_stated_likelihood_is_that_of_dense_normals_wherever_the_origin_is():
+    for seed in range(5):
+        groups, law = random_groups(seed), some_law(seed)
+        copies, origin = copies_of(groups)[0], np.array([5.0, -3.0, 0.5])
+        expected = by_dimension(groups, law) + sum(len(v) for v in groups) / 2 * np.log(2 * np.pi)
+        assert_allclose(copies.log_likelihoods(law), expected, rtol=EXACT)
+        moved = Normal(law.mean - origin, law.within, law.between)
+        assert_allclose(copies.about(origin).log_likelihoods(moved), expected, rtol=EXACT)
+
+
+# -- Whole fusions on data where the published estimates break down.
+
+
+def badly_separated(seed):
+    """Sites of points from one cloud, or nearly: atoms no farther apart than copies, some coordinates shared."""
+    rng = np.random.default_rng([seed, 33])
+    dim, n_sites = int(rng.integers(1, 4)), int(rng.integers(2, 7))
+    sites = [rng.normal(size=(int(rng.integers(1, 6)), dim)) * 10.0 ** rng.integers(-4, 5) for _ in range(n_sites)]
+    match seed % 4:
+        case 0:
+            sites = [rng.normal(size=v.shape) for v in sites]
+        case 1:
+            sites = [np.round(v / np.abs(v).max()) for v in sites]  # many ties
+        case 2:
+            sites = [np.concatenate([np.full((len(v), 1), 7.0), v], axis=1) for v in sites]  # a constant coordinate
+    return sites
+
+
+@pytest.mark.parametrize("variances", ["dimension", "scalar"])
+@pytest.mark.parametrize("block", range(4))
+def test_variances_stay_positive_on_badly_separated_points(block, variances):
+    """The published code takes the square root of a negative variance there."""
+    for seed in range(block, 24, 4):
+        sites = badly_separated(seed)
+        fusion = fused(sites, variances=variances, restarts=1)
+        law, history = law_of(fusion), fusion.history
+        assert np.all(law.within > 0)
+        assert np.all(law.between > 0)
+        assert np.all(np.isfinite([law.mean, law.within, law.between]))
+        assert np.all(np.isfinite(history))
+        assert np.all(np.diff(history) <= tolerances.DESCENT * np.abs(history[:-1]))
+        assert np.all(np.isfinite(fusion.posterior.natural))
+
+
+def test_the_law_of_a_fusion_is_no_less_likely_than_the_published_estimates():
+    """Given the matching that was found, which the published estimates of another matching may have led to."""
+    for seed in range(0, 24, 4):
+        sites = badly_separated(seed)
+        fusion, points = fused(sites, restarts=1), np.concatenate(sites)
+        law, labels = law_of(fusion), fusion.matching.labels
+        mean, within, between = equations_10([points[labels == g] for g in np.unique(labels)], law)
+        if np.all(within > 0) and np.all(between > 0):
+            ours, theirs = (LogPosterior(points, len(sites), one) for one in (law, Normal(mean, within, between)))
+            assert ours(labels) >= theirs(labels) - tolerances.FLAT_MINIMUM * abs(theirs(labels))

@@ -1,0 +1,227 @@
+"""The evidence of a matching against probability theory: hierarchical models, and data predicted one by one."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+from scipy.integrate import quad
+from scipy.special import betaln
+
+from consilience import families as f
+from consilience.posteriors.methods.kl.evidence import Evidence
+from consilience.posteriors.methods.kl.heterogeneity import calibrated
+from tests import tolerances
+from tests.posteriors.matchings import matchings, stacked
+
+SIZES = [(2, 3), (2, 2, 1), (1, 2, 2), (3, 1), (1, 1, 1)]
+every_ensemble = pytest.mark.parametrize("sizes", SIZES, ids=str)
+
+
+def blocks(labels):
+    return [np.flatnonzero(labels == label) for label in range(labels.max() + 1)]
+
+
+@cache
+def held_by(members, n_sites):
+    """Log probability of which sites hold a component, by integration over the probability that one does."""
+    return np.log(quad(lambda p: p**members * (1 - p) ** (n_sites - members), 0, 1)[0])
+
+
+def who_holds_what(labels, n_sites):
+    """Log probability of a matching beforehand; each component more is e^-5 times as likely."""
+    return sum(held_by(len(block), n_sites) - 5.0 for block in blocks(labels))
+
+
+# -- Components with known variances.
+
+
+def gaussians(sizes, seed=0):
+    rng = np.random.default_rng([seed, *sizes])
+    return rng.normal(0.0, 3.0, sum(sizes)), rng.uniform(0.3, 2.0, sum(sizes))
+
+
+def log_marginal(means, variances, labels, base_mean, base_variance):
+    """theta_g ~ N(base), m_l ~ N(theta_g, v_l): each block's means are jointly normal."""
+    total = 0.0
+    for block in blocks(labels):
+        covariance = base_variance * np.ones((len(block), len(block))) + np.diag(variances[block])
+        total += stats.multivariate_normal(np.full(len(block), base_mean), covariance).logpdf(means[block])
+    return total
+
+
+@pytest.mark.parametrize("family", [f.SphericalGaussian(1), f.DiagonalGaussian(1), f.Gaussian(1)], ids=str)
+@every_ensemble
+def test_the_evidence_is_the_marginal_likelihood_of_the_hierarchical_model(family, sizes):
+    means, variances = gaussians(sizes)
+    spread = {"covariance": variances[:, None, None]} if family == f.Gaussian(1) else {"variance": variances[:, None]}
+    if family == f.SphericalGaussian(1):
+        spread = {"variance": variances}
+    stack = stacked(family, family.to_natural(mean=means[:, None], **spread), sizes)
+    base = f.SphericalGaussian(1).to_natural(mean=[[0.5]], variance=[7.0])[0]
+    evidence = Evidence(stack, base)
+    for labels in matchings(sizes):
+        expected = log_marginal(means, variances, labels, 0.5, 7.0) + who_holds_what(labels, len(sizes))
+        assert_allclose(evidence.likelihood(labels), expected, rtol=tolerances.ROOT_FINDING)
+
+
+@every_ensemble
+def test_calibration_widens_what_sites_say_by_what_copies_differ(sizes):
+    """Variances grow by h, and by the inverse of the power that sites together are held to."""
+    amount, means, variances = 0.8, *gaussians(sizes)
+    family = f.SphericalGaussian(1)
+    stack = stacked(family, family.to_natural(mean=means[:, None], variance=variances), sizes)
+    evidence = calibrated(stack, np.array([amount]))
+    base = means.mean(), (variances + amount).mean() + means.var()
+    assert_allclose(family.from_natural(evidence.base[None])["mean"][0, 0], base[0], rtol=tolerances.ROUNDING)
+    assert_allclose(family.from_natural(evidence.base[None])["variance"][0], base[1], rtol=tolerances.ROUNDING)
+    widened = (variances + amount) * (1 + len(sizes) / 25)
+    alone = np.arange(len(means))
+    for other in matchings(sizes):
+        expected = log_marginal(means, widened, other, *base) - log_marginal(means, widened, alone, *base)
+        expected += who_holds_what(other, len(sizes))
+        assert_allclose(evidence.score(other), expected, rtol=tolerances.ROOT_FINDING)
+
+
+@every_ensemble
+def test_components_that_are_left_out_have_no_part_in_the_evidence(sizes):
+    means, variances = gaussians(sizes)
+    family = f.SphericalGaussian(1)
+    eta = family.to_natural(mean=means[:, None], variance=variances)
+    base = family.to_natural(mean=[[0.0]], variance=[9.0])[0]
+    labels = matchings(sizes)[0].copy()
+    labels[0] = -1
+    rest = np.unique(labels[1:], return_inverse=True)[1]
+    labels[1:] = rest
+    fewer = np.array(sizes) - np.eye(len(sizes), dtype=int)[0]
+    whole, part = Evidence(stacked(family, eta, sizes), base), Evidence(stacked(family, eta[1:], fewer), base)
+    assert_allclose(whole.score(labels), part.score(rest), rtol=tolerances.ROUNDING)
+
+
+# -- Conjugate components: the evidence of the data that they saw.
+
+
+class Counts:
+    """Categories drawn one by one: the next is predicted by the share that it has had, Laplace's rule."""
+
+    family = f.Dirichlet(3)
+    base = np.array([0.8, 1.5, 1.1])
+    natural_base = base - 1.0
+
+    def draw(self, rng, size):
+        return rng.choice(3, size=size, p=rng.dirichlet(np.ones(3)))
+
+    def said(self, data):
+        return np.bincount(data, minlength=3) - 1.0
+
+    def log_evidence(self, data):
+        total, seen = 0.0, self.base.copy()
+        for category in data:
+            total += np.log(seen[category] / seen.sum())
+            seen[category] += 1
+        return total
+
+
+class Trials:
+    """Successes and failures."""
+
+    family = f.Beta()
+    natural_base = np.array([0.7, 1.4]) - 1.0
+
+    def draw(self, rng, size):
+        return rng.random(size) < rng.random()
+
+    def said(self, data):
+        return np.array([data.sum(), (~data).sum()]) - 1.0
+
+    def log_evidence(self, data):
+        return betaln(0.7 + data.sum(), 1.4 + (~data).sum()) - betaln(0.7, 1.4)
+
+
+class Events:
+    """Poisson counts with a Gamma rate: the next one is negative binomial."""
+
+    family = f.Gamma()
+    natural_base = np.array([2.0 - 1.0, -0.5])
+
+    def draw(self, rng, size):
+        return rng.poisson(rng.gamma(2.0, 2.0), size) + 1
+
+    def said(self, data):
+        return np.array([data.sum() - 1.0, -len(data)])
+
+    def log_evidence(self, data):
+        total, shape, rate = 0.0, 2.0, 0.5
+        for count in data:
+            total += stats.nbinom(shape, rate / (rate + 1)).logpmf(count)
+            shape, rate = shape + count, rate + 1
+        return total
+
+
+class Measurements:
+    """Numbers with unknown mean and precision: jointly Student t."""
+
+    family = f.NormalGamma(1)
+    natural_base = family.to_natural(mean=[[1.0]], kappa=[0.4], shape=[1.7], rate=[[2.0]])[0]
+
+    def draw(self, rng, size):
+        return rng.normal(rng.normal(0, 3), rng.uniform(0.5, 2), size)
+
+    def said(self, data):
+        n, mean = len(data), data.mean()
+        rate = 0.5 * ((data - mean) ** 2).sum()
+        return self.family.to_natural(mean=[[mean]], kappa=[n], shape=[n / 2], rate=[[rate]])[0]
+
+    def log_evidence(self, data):
+        shape = 2.0 / 1.7 * (np.eye(len(data)) + 1 / 0.4)
+        return stats.multivariate_t(np.full(len(data), 1.0), shape, df=3.4).logpdf(data)
+
+
+class Vectors:
+    """Vectors with unknown mean and precision matrix: the next one is multivariate Student t."""
+
+    family = f.NormalWishart(2)
+    prior = (np.array([1.0, -1.0]), 0.4, np.array([[2.0, 0.3], [0.3, 1.0]]), 3.2)
+    natural_base = family.to_natural(mean=[prior[0]], kappa=[0.4], inverse_scale=[prior[2]], dof=[3.2])[0]
+
+    def draw(self, rng, size):
+        return rng.normal(rng.normal(0, 3, 2), rng.uniform(0.5, 2, 2), (size, 2))
+
+    def said(self, data):
+        n, offset = len(data), data - data.mean(axis=0)
+        return self.family.to_natural(mean=[data.mean(axis=0)], kappa=[n], inverse_scale=[offset.T @ offset], dof=[n])[
+            0
+        ]
+
+    def log_evidence(self, data):
+        total, (mean, kappa, inverse, dof) = 0.0, self.prior
+        for x in data:
+            shape = inverse * (kappa + 1) / (kappa * (dof - 1))
+            total += stats.multivariate_t(mean, shape, df=dof - 1).logpdf(x)
+            inverse = inverse + kappa / (kappa + 1) * np.outer(x - mean, x - mean)
+            mean, kappa, dof = (kappa * mean + x) / (kappa + 1), kappa + 1, dof + 1
+        return total
+
+
+CONJUGATE = [Counts(), Trials(), Events(), Measurements(), Vectors()]
+every_model = pytest.mark.parametrize("model", CONJUGATE, ids=lambda model: type(model).__name__)
+
+
+@every_model
+@every_ensemble
+def test_the_evidence_is_that_of_the_data_predicted_one_by_one(model, sizes):
+    """What sites' data say about their components is all that their data say about who is who."""
+    rng = np.random.default_rng([1, *sizes])
+    data = [model.draw(rng, rng.integers(4, 9)) for _ in range(sum(sizes))]
+    evidence = Evidence(stacked(model.family, np.stack([model.said(x) for x in data]), sizes), model.natural_base)
+
+    @cache
+    def of_block(rows):
+        return model.log_evidence(np.concatenate([data[row] for row in rows]))
+
+    alone = sum(of_block((row,)) for row in range(len(data)))
+    for labels in matchings(sizes):
+        together = sum(of_block(tuple(block.tolist())) for block in blocks(labels))
+        expected = together - alone + who_holds_what(labels, len(sizes))
+        assert_allclose(evidence.score(labels), expected, rtol=tolerances.ROOT_FINDING, atol=tolerances.ROOT_FINDING)
