@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from consilience.checks import AnyArray
-from consilience.core.provenance import file_digest, library_versions
+from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import read_arrays, shapes_and_types, storable, write_arrays
-from consilience.files.document import KEY, check_version, opened, parse_document, validated
+from consilience.files.arrays import storable, write_arrays
+from consilience.files.document import KEY, check_version, parse_document, validated
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Plain, Strict
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
@@ -171,7 +172,7 @@ def _header_text(where: str, network: BayesianFile) -> str:
         raise InputError(f"{where}: its header would not be JSON ({error})") from error
 
 
-def read_bayesian_summary(path: Path) -> BayesianSummary:
+def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
     """Return what the header of a Bayesian network's file says.
 
     Raises
@@ -182,17 +183,15 @@ def read_bayesian_summary(path: Path) -> BayesianSummary:
     InputError
         For a symmetry of other arrays.
     """
-    with opened(path, _REMEDY) as file:
-        metadata = file.metadata()
-        shapes, dtypes = shapes_and_types(file)
-    document = parse_document(path, metadata[KEY]) if metadata and KEY in metadata else None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise FileFormatError(f"{path}: is no file of a Bayesian network; {_REMEDY}")
-    check_version(path, document, _VERSION)
-    return _summary(str(path), document, shapes, dtypes)
+    file = as_file(where)
+    header = file.header(_REMEDY)
+    if file.format != _FORMAT:
+        raise FileFormatError(f"{file}: is no file of a Bayesian network; {_REMEDY}")
+    check_version(file.label, file.document, _VERSION)
+    return _summary(file.label, file.document, header.shapes, header.dtypes)
 
 
-def read_bayesian(path: Path) -> BayesianFile:
+def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
     """Return the Bayesian network in a file, everything but its numbers checked.
 
     Raises
@@ -200,11 +199,10 @@ def read_bayesian(path: Path) -> BayesianFile:
     FileFormatError, InputError
         As `read_bayesian_summary`; and for a tensor that cannot be read.
     """
-    summary = read_bayesian_summary(path)
+    file = as_file(where)
+    summary = read_bayesian_summary(file)
     header = summary.header
-    dtypes = {f"{_MEAN}{name}": dtype for name, dtype in summary.mean_dtypes.items()}
-    dtypes |= {f"{_VARIANCE}{name}": dtype for name, dtype in summary.variance_dtypes.items()}
-    arrays = read_arrays(path, list(dtypes), dtypes, _REMEDY)
+    arrays = file.arrays(remedy=_REMEDY)
     prior = header.prior_variances
     return BayesianFile(
         {name: arrays[f"{_MEAN}{name}"] for name in header.parameters},
@@ -213,7 +211,7 @@ def read_bayesian(path: Path) -> BayesianFile:
         None if header.classes is None else tuple(header.classes),
         summary.symmetry,
         header.provenance,
-        file_digest(path),
+        file.digest,
     )
 
 

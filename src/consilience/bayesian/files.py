@@ -12,6 +12,7 @@ from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_
 from consilience.bayesian.gaussian_arrays import proved_as, without_deviations
 from consilience.bayesian.network import BayesianNetwork
 from consilience.errors import InputError
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.symmetry import Symmetry
 
@@ -46,12 +47,12 @@ def write_bayesian_network(
     write_bayesian(path, BayesianFile(bnn.means, bnn.variances, bnn.prior, bnn.classes, restricted, provenance))
 
 
-def read_bayesian_network(path: Path, module: nn.Module | None = None) -> BayesianNetwork:
+def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | None = None) -> BayesianNetwork:
     """Return the Bayesian network in a file, everything checked.
 
     Parameters
     ----------
-    path
+    where
         The file.
     module
         A torch module of its architecture, so that it can be asked; its buffers are taken as they are.
@@ -63,7 +64,8 @@ def read_bayesian_network(path: Path, module: nn.Module | None = None) -> Bayesi
     InputError
         When its values are not valid or not of this module, naming the parameters at fault.
     """
-    file = read_bayesian(path)
+    label = as_file(where).label
+    file = read_bayesian(where)
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are found, and told in an error
         return BayesianNetwork(
             module,
@@ -72,7 +74,7 @@ def read_bayesian_network(path: Path, module: nn.Module | None = None) -> Bayesi
             file.prior_variances,
             None if file.classes is None else tuple(file.classes),
             file.symmetry,
-            str(path),
+            label,
             file.sha256,
         )
 

@@ -86,7 +86,7 @@ def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy
     return document
 
 
-def check_version(path: Path, document: Any, newest: int) -> None:
+def check_version(path: Path | str, document: Any, newest: int) -> None:
     """Raise for a document of a later version than this library knows.
 
     Raises

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from consilience.checks import is_count
 from consilience.errors import FileFormatError, OptionError
-from consilience.files.document import opened
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 
 _NATURAL = "natural"
 
@@ -56,7 +56,7 @@ class Limits:
                 raise OptionError(f"limit {field.name} must be a positive integer, found {value!r}")
 
 
-def beyond(path: Path, limits: Limits) -> list[str]:
+def beyond(where: Path | SafetensorsFile, limits: Limits) -> list[str]:
     """Return what a file has more of than it may, a line each naming the file; empty when it keeps to all limits.
 
     Only its first eight bytes are read before its size and its header's length are found small enough, and only its
@@ -64,49 +64,45 @@ def beyond(path: Path, limits: Limits) -> list[str]:
 
     Parameters
     ----------
-    path
+    where
         A posterior, network, Fisher or Bayesian file, or a plain checkpoint.
     limits
         What it may have.
     """
     try:
-        if problems := list(_too_long(path, limits)):
-            return problems
-        return list(_too_many(path, limits))
+        file = as_file(where)
+        return list(_too_long(file, limits)) or list(_too_many(file, limits))
     except FileFormatError as error:
         return list(error.problems)
 
 
-def _too_long(path: Path, limits: Limits) -> Iterator[str]:
+def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[str]:
     try:
-        with path.open("rb") as stream:
+        with file.path.open("rb") as stream:
             header = int.from_bytes(stream.read(8), "little")
-        size = path.stat().st_size
+        size = file.path.stat().st_size
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(f"{file}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+        raise FileFormatError(f"{file}: cannot be read: {error}") from error
     if size > limits.file_bytes:
-        yield _over(path, "bytes", size, limits.file_bytes)
+        yield _over(file, "bytes", size, limits.file_bytes)
     if limits.header_bytes < header <= size:  # a header longer than its file is for `opened` to say
-        yield _over(path, "bytes of header", header, limits.header_bytes)
+        yield _over(file, "bytes of header", header, limits.header_bytes)
 
 
-def _too_many(path: Path, limits: Limits) -> Iterator[str]:
-    with opened(path) as file:
-        names = file.keys()
-        if len(names) > limits.tensors:
-            yield _over(path, "tensors", len(names), limits.tensors)
-            return
-        numbers = 0
-        for name in names:
-            shape = file.get_slice(name).get_shape()
-            numbers += math.prod(shape)
-            if name == _NATURAL and shape and shape[0] > limits.components:
-                yield _over(path, "components", shape[0], limits.components)
-        if numbers > limits.parameters:
-            yield _over(path, "parameters", numbers, limits.parameters)
+def _too_many(file: SafetensorsFile, limits: Limits) -> Iterator[str]:
+    shapes = file.header().shapes
+    if len(shapes) > limits.tensors:
+        yield _over(file, "tensors", len(shapes), limits.tensors)
+        return
+    natural = shapes.get(_NATURAL, ())
+    if natural and natural[0] > limits.components:
+        yield _over(file, "components", natural[0], limits.components)
+    numbers = sum(map(math.prod, shapes.values()))
+    if numbers > limits.parameters:
+        yield _over(file, "parameters", numbers, limits.parameters)
 
 
-def _over(path: Path, what: str, found: int, limit: int) -> str:
+def _over(path: SafetensorsFile, what: str, found: int, limit: int) -> str:
     return f"{path}: has {found} {what}, which is more than the {limit} that are taken here"

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import shapes_and_types
-from consilience.files.document import KEY, check_version, opened, parse_document, validated
+from consilience.files.document import check_version, validated
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Strict
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
@@ -75,7 +75,7 @@ class NetworkSummary:
     library_version: str | None = None
 
 
-def read_network_summary(path: Path) -> NetworkSummary:
+def read_network_summary(where: Path | SafetensorsFile) -> NetworkSummary:
     """Return what the header of a network file or checkpoint says.
 
     Raises
@@ -83,17 +83,16 @@ def read_network_summary(path: Path) -> NetworkSummary:
     FileFormatError
         As `read_network`, but for what is wrong with tensors.
     """
-    with opened(path, REMEDY) as file:
-        metadata = file.metadata()
-        shapes, dtypes = shapes_and_types(file)
-    header = _parse_header(path, metadata)  # the file is closed: it holds its header in copies
+    file = as_file(where)
+    shapes, dtypes = dict(file.header(REMEDY).shapes), dict(file.header(REMEDY).dtypes)
+    header = _parse_header(file)
     if header is None:
         return NetworkSummary("checkpoint", shapes, dtypes)
-    symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, str(path))
+    symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, file.label)
     return NetworkSummary("network", shapes, dtypes, symmetry, header.provenance, header.library_version)
 
 
-def file_kind(path: Path) -> Kind:
+def file_kind(where: Path | SafetensorsFile) -> Kind:
     """Return what a safetensors file holds, from its header alone.
 
     Returns
@@ -107,17 +106,16 @@ def file_kind(path: Path) -> Kind:
     FileFormatError
         For what is no safetensors file, and for metadata of ours that says nothing of these.
     """
-    with opened(path) as file:
-        metadata = file.metadata()
-    if not metadata or KEY not in metadata:
+    file = as_file(where)
+    document = file.document
+    if file.header().text is None:
         return "checkpoint"
     kinds: dict[str, Kind] = {
         _POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher", _BAYESIAN: "bayesian",
     }  # fmt: skip
-    document = parse_document(path, metadata[KEY])
     if isinstance(document, dict) and document.get("format") == "consilience-shard":
-        raise FileFormatError(f"{path}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
-    found = validated(path, _AnyHeader, document)
+        raise FileFormatError(f"{file}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
+    found = validated(file.label, _AnyHeader, document)
     return kinds[found.format]
 
 
@@ -144,23 +142,23 @@ def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any
         raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
 
 
-def _parse_header(path: Path, metadata: dict[str, str] | None) -> NetworkHeader | None:
-    if not metadata or KEY not in metadata:
+def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
+    document = file.document
+    if file.header().text is None:
         return None
-    document = parse_document(path, metadata[KEY])
     found = document.get("format") if isinstance(document, dict) else None
     if found == _POSTERIOR:
         raise FileFormatError(
-            f"{path}: is a posterior file, expected a network or a checkpoint; fuse it with other posterior files"
+            f"{file}: is a posterior file, expected a network or a checkpoint; fuse it with other posterior files"
         )
     if found == _FISHER:
         raise FileFormatError(
-            f"{path}: is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
+            f"{file}: is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
         )
     if found == _BAYESIAN:
         raise FileFormatError(
-            f"{path}: is a Bayesian network, expected a network or a checkpoint; fuse it with other Bayesian networks"
+            f"{file}: is a Bayesian network, expected a network or a checkpoint; fuse it with other Bayesian networks"
         )
     if found == _NETWORK:
-        check_version(path, document, FORMAT_VERSION)
-    return validated(path, NetworkHeader, document)
+        check_version(file.label, document, FORMAT_VERSION)
+    return validated(file.label, NetworkHeader, document)

@@ -16,9 +16,10 @@ from typing import Any, Literal
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import read_arrays, same_bits, storable, write_arrays
+from consilience.files.arrays import same_bits, storable, write_arrays
 from consilience.files.atomic import write_bytes
 from consilience.files.document import KEY, MAX_HEADER, check_version, parse_document, validated
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Strict
 from consilience.networks.file_header import REMEDY, Kind, NetworkSummary, file_kind, header_text, read_network_summary
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
@@ -101,8 +102,15 @@ def write_network(
     write_arrays(path, stored, {KEY: header_text(path, symmetry, provenance)})
 
 
-def read_network(path: Path) -> NetworkFile:
+def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:
     """Return the arrays of a network file or of any other safetensors checkpoint, everything but numbers checked.
+
+    Parameters
+    ----------
+    where
+        The file.
+    mapped
+        Whether the arrays stay in the file until their values are looked at.
 
     Raises
     ------
@@ -110,9 +118,11 @@ def read_network(path: Path) -> NetworkFile:
         For a file that is missing, empty, truncated, no safetensors, of a newer version, with metadata that is not
         valid, with a type that nothing here reads, or that holds a posterior.
     """
-    summary = read_network_summary(path)
+    file = as_file(where)
+    summary = read_network_summary(file)
     order = dict.fromkeys((*(summary.symmetry.layouts if summary.symmetry else ()), *summary.shapes))
-    arrays = read_arrays(path, [name for name in order if name in summary.shapes], summary.dtypes, REMEDY)
+    read = file.mapped_arrays if mapped else file.arrays
+    arrays = read([name for name in order if name in summary.shapes], REMEDY)
     return NetworkFile(arrays, summary.symmetry, summary.provenance)
 
 

@@ -21,10 +21,11 @@ from safetensors.numpy import save as to_safetensors
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
-from consilience.files.arrays import DTYPES, read_arrays, shapes_and_types
+from consilience.files.arrays import DTYPES
 from consilience.files.atomic import write_bytes
 from consilience.files.budget import padded
-from consilience.files.document import KEY, REMEDY, check_version, opened, parse_document, validated
+from consilience.files.document import KEY, REMEDY, check_version, validated
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Entries, Plain, Strict
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
@@ -146,7 +147,7 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     write_bytes(path, to_safetensors(arrays, metadata={KEY: document}))
 
 
-def read_summary(path: Path) -> FileSummary:
+def read_summary(where: Path | SafetensorsFile) -> FileSummary:
     """Return what the header of a posterior file says.
 
     Raises
@@ -154,13 +155,11 @@ def read_summary(path: Path) -> FileSummary:
     FileFormatError
         For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
     """
-    with opened(path) as file:
-        metadata = file.metadata()
-        shapes, _ = shapes_and_types(file)
-    return FileSummary(_parse_header(path, metadata), shapes)  # the file is closed: it holds its header in copies
+    file = as_file(where)
+    return FileSummary(_parse_header(file), dict(file.header().shapes))
 
 
-def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
+def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, Any] | None]:
     """Return the posterior of a file and its provenance, everything checked.
 
     Raises
@@ -170,25 +169,23 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
     InputError
         For values that are not members of the family, naming file and component.
     """
-    with opened(path) as file:
-        metadata = file.metadata()
-        shapes, kinds = shapes_and_types(file)
-    header = _parse_header(path, metadata)
-    del metadata
-    family = family_of(path, header.family)
+    file = as_file(where)
+    header = _parse_header(file)
+    shapes, kinds = file.header().shapes, file.header().dtypes
+    family = family_of(file.label, header.family)
     expected = {"natural", "prior", "weights"}
     expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
     if "natural" not in shapes:
-        raise FileFormatError(f"{path}: has no tensor 'natural'; {REMEDY}")
+        raise FileFormatError(f"{file}: has no tensor 'natural'; {REMEDY}")
     if odd := sorted(set(shapes) - expected):
-        raise FileFormatError(f"{path}: has tensors its header does not announce: {odd[:_FEW]}{_more(odd)}")
+        raise FileFormatError(f"{file}: has tensors its header does not announce: {odd[:_FEW]}{_more(odd)}")
     if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
         raise FileFormatError(
-            f"{path}: lacks the attached arrays its header announces: {missing[:_FEW]}{_more(missing)}"
+            f"{file}: lacks the attached arrays its header announces: {missing[:_FEW]}{_more(missing)}"
         )
     for name in sorted(shapes):
-        _check_tensor(path, name, shapes[name], kinds[name])
-    arrays = read_arrays(path, sorted(shapes), kinds, REMEDY)
+        _check_tensor(file, name, shapes[name], kinds[name])
+    arrays = file.arrays(sorted(shapes))
     tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(shapes)}
     try:
         posterior = Posterior(
@@ -207,7 +204,7 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
             source=header.source,
         )
     except InputError as error:
-        raise InputError([f"{path}: {problem}" for problem in error.problems]) from error
+        raise InputError([f"{file}: {problem}" for problem in error.problems]) from error
     return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
@@ -227,26 +224,26 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
         raise FileFormatError(f"{path}: its family cannot be made: {error}; {remedy}") from error
 
 
-def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:
-    if not metadata or KEY not in metadata:
-        raise FileFormatError(f"{path}: has no consilience metadata, so it is not a posterior file; {REMEDY}")
-    document = parse_document(path, metadata[KEY])
-    check_version(path, document, FORMAT_VERSION)
+def _parse_header(file: SafetensorsFile) -> Header:
+    if file.header().text is None:
+        raise FileFormatError(f"{file}: has no consilience metadata, so it is not a posterior file; {REMEDY}")
+    document = file.document
+    check_version(file.label, document, FORMAT_VERSION)
     attached = document.get("attached") if isinstance(document, dict) else None
     if isinstance(attached, dict) and len(attached) > _MOST_ATTACHED:
         raise FileFormatError(
-            f"{path}: has {len(attached)} attached arrays, expected at most {_MOST_ATTACHED}; {REMEDY}"
+            f"{file}: has {len(attached)} attached arrays, expected at most {_MOST_ATTACHED}; {REMEDY}"
         )
-    return validated(path, Header, document)
+    return validated(file.label, Header, document)
 
 
-def _check_tensor(path: Path, name: str, shape: tuple[int, ...], kind: str) -> None:
+def _check_tensor(file: SafetensorsFile, name: str, shape: tuple[int, ...], kind: str) -> None:
     if kind not in ("float64", "float32"):
         called = next((own for own, plain in DTYPES.items() if plain == kind), kind)
-        raise FileFormatError(f"{path}: tensor {name!r} has type {called}, expected F64")
+        raise FileFormatError(f"{file}: tensor {name!r} has type {called}, expected F64")
     if math.prod(shape) == 0:
         because = ": the model has no components" if name == "natural" else ""
-        raise FileFormatError(f"{path}: tensor {name!r} is empty{because}")
+        raise FileFormatError(f"{file}: tensor {name!r} is empty{because}")
 
 
 def _more(names: list[str]) -> str:

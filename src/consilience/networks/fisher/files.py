@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from consilience.core.provenance import file_digest, library_versions
+from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import read_arrays, shapes_and_types, storable, write_arrays
-from consilience.files.document import KEY, check_version, opened, parse_document, validated
+from consilience.files.arrays import storable, write_arrays
+from consilience.files.document import KEY, check_version, validated
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Plain, Strict
 from consilience.networks.fisher.information import FisherInformation, Likelihood
 
@@ -89,7 +90,7 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
     write_arrays(path, storable(path, arrays), {KEY: json.dumps(header, sort_keys=True, allow_nan=False)})
 
 
-def read_fisher_summary(path: Path) -> FisherSummary:
+def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
     """Return what the header of a Fisher file says.
 
     Raises
@@ -98,23 +99,21 @@ def read_fisher_summary(path: Path) -> FisherSummary:
         For a file that is no Fisher file of a version that this library reads, or whose tensors are not those that its
         header tells of.
     """
-    with opened(path, _REMEDY) as file:
-        metadata = file.metadata()
-        shapes, dtypes = shapes_and_types(file)
-    document = parse_document(path, metadata[KEY]) if metadata and KEY in metadata else None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise FileFormatError(f"{path}: is no file of Fisher information; {_REMEDY}")
-    check_version(path, document, _VERSION)
-    header = validated(path, FisherHeader, document)
+    file = as_file(where)
+    shapes, dtypes = dict(file.header(_REMEDY).shapes), dict(file.header(_REMEDY).dtypes)
+    if file.format != _FORMAT:
+        raise FileFormatError(f"{file}: is no file of Fisher information; {_REMEDY}")
+    check_version(file.label, file.document, _VERSION)
+    header = validated(file.label, FisherHeader, file.document)
     expected = {f"residual/{name}" for name in header.parameters}
     factors = {f"factors/{name}" for name in header.parameters}
     if set(shapes) not in (expected, expected | factors):
         odd = sorted(set(shapes) ^ expected)[:3]
-        raise FileFormatError(f"{path}: its tensors are not those of its parameters ({', '.join(odd)}); {_REMEDY}")
+        raise FileFormatError(f"{file}: its tensors are not those of its parameters ({', '.join(odd)}); {_REMEDY}")
     return FisherSummary(header, shapes, dtypes)
 
 
-def read_fisher(path: Path) -> FisherInformation:
+def read_fisher(where: Path | SafetensorsFile) -> FisherInformation:
     """Return the Fisher information in a file, everything checked.
 
     Raises
@@ -124,17 +123,18 @@ def read_fisher(path: Path) -> FisherInformation:
     InputError
         When its values are not valid, naming the parameters at fault.
     """
-    summary = read_fisher_summary(path)
-    arrays = read_arrays(path, list(summary.shapes), summary.dtypes, _REMEDY)
+    file = as_file(where)
+    summary = read_fisher_summary(file)
+    arrays = file.arrays(list(summary.shapes), _REMEDY)
     header = summary.header
     try:
         return FisherInformation(
             residual={name: arrays[f"residual/{name}"] for name in header.parameters},
             factors={name: arrays[f"factors/{name}"] for name in header.parameters if f"factors/{name}" in arrays},
             aliases=header.aliases,
-            name=str(path),
-            sha256=file_digest(path),
+            name=file.label,
+            sha256=file.digest,
             **{name: getattr(header, name) for name in _FIELDS},
         )
     except IndexError as error:  # factors without an axis
-        raise InputError(f"{path}: factors must have an axis for their number; {_REMEDY}") from error
+        raise InputError(f"{file}: factors must have an axis for their number; {_REMEDY}") from error

@@ -1,0 +1,269 @@
+"""A safetensors file whose header is parsed once, and whose tensors and digest come from one pass over it.
+
+A file is eight bytes with the length of its header, the header (JSON), and the bytes of the tensors, in the order of
+their offsets and without gaps. The safetensors library says whether a header is valid; since tensors lie without gaps,
+the order of their offsets with their shapes and types is where each of them starts, and nothing is parsed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from consilience.checks import AnyArray
+from consilience.errors import FileFormatError
+from consilience.files.arrays import DTYPES, framework_for
+from consilience.files.document import KEY, REMEDY, opened, parse_document
+
+_BLOCK = 2**16
+"""Bytes read at a time for a digest: far below what reading the smallest file may allocate (`budget.ALLOWANCE`)."""
+
+_UNREADABLE = (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError)
+"""What NumPy and torch raise for shapes that they cannot have, such as (2**70, 0)."""
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What the header of a safetensors file says of its tensors, and the text of our own document.
+
+    Parameters
+    ----------
+    shapes, dtypes
+        By name of the tensor, in the order of names; types by NumPy's or torch's name.
+    by_offset
+        Names in the order of their bytes.
+    n_bytes
+        Length of the header with the eight bytes before it.
+    text
+        The JSON document under our key of the metadata; None where there is none.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    by_offset: tuple[str, ...]
+    n_bytes: int
+    text: str | None
+
+
+class SafetensorsFile:
+    """A safetensors file under the name that messages call it by.
+
+    Its header and its document are parsed when they are first asked for, and kept; its tensors are not.
+
+    Parameters
+    ----------
+    path
+        The file.
+    label
+        What messages call it; None for its path.
+    """
+
+    def __init__(self, path: str | Path, label: str | None = None) -> None:
+        self.path = Path(path)
+        self.label = str(path) if label is None else label
+        self._header: TensorHeader | None = None
+        self._document: Any = _UNREAD
+        self._digest: str | None = None
+
+    def __str__(self) -> str:
+        return self.label
+
+    def header(self, remedy: str = REMEDY) -> TensorHeader:
+        """Return what the header says.
+
+        Raises
+        ------
+        FileFormatError
+            For a file that is missing, empty, truncated, a pickle, or anything but a valid safetensors file, ending in
+            `remedy`.
+        """
+        if self._header is None:
+            with self._labelled(), opened(self.path, remedy) as handle:
+                metadata = handle.metadata()
+                shapes, dtypes = {}, {}
+                for name in handle.keys():  # noqa: SIM118  (not a dict)
+                    tensor = handle.get_slice(name)
+                    code = str(tensor.get_dtype())
+                    shapes[name], dtypes[name] = tuple(tensor.get_shape()), DTYPES.get(code, code)
+                by_offset = tuple(handle.offset_keys())
+            with self.path.open("rb") as stream:
+                n_bytes = 8 + int.from_bytes(stream.read(8), "little")
+            text = metadata.get(KEY) if metadata else None
+            self._header = TensorHeader(shapes, dtypes, by_offset, n_bytes, text)
+        return self._header
+
+    @property
+    def document(self) -> Any:
+        """The JSON document under our key of the metadata; None for a plain checkpoint.
+
+        Raises
+        ------
+        FileFormatError
+            As `header`, and for a text that is not JSON.
+        """
+        if self._document is _UNREAD:
+            text = self.header().text
+            with self._labelled():
+                self._document = None if text is None else parse_document(self.path, text)
+        return self._document
+
+    @property
+    def format(self) -> str | None:
+        """What kind of file its document says it is, such as "consilience-posterior"; None for a plain checkpoint."""
+        document = self.document
+        return document.get("format") if isinstance(document, dict) else None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file in hexadecimal.
+
+        Raises
+        ------
+        FileFormatError
+            When it cannot be read.
+        """
+        if self._digest is None:
+            digest = hashlib.sha256()
+            with self._readable(), self.path.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+            self._digest = digest.hexdigest()
+        return self._digest
+
+    def arrays(self, names: Sequence[str] | None = None, remedy: str = REMEDY) -> dict[str, AnyArray]:
+        """Return all tensors, in the order of `names` (which has them all), and take the digest on the way.
+
+        NumPy arrays, or torch tensors on the CPU where any has a type that NumPy lacks (bfloat16, float8).
+
+        Raises
+        ------
+        FileFormatError
+            As `header`; for a type that nothing here reads, and naming a tensor that cannot be read.
+        """
+        header = self.header(remedy)
+        with self._labelled():
+            with_torch = framework_for(self.path, header.dtypes) == "pt"
+        tensors: dict[str, AnyArray] = {}
+        buffers: dict[str, memoryview] = {}
+        for name in header.shapes if names is None else names:
+            try:
+                tensors[name], buffers[name] = _empty(header.shapes[name], header.dtypes[name], with_torch)
+            except _UNREADABLE as error:
+                raise self._unreadable(name, str(error).partition("\n")[0], remedy) from error
+        digest = hashlib.sha256()
+        with self._readable(), self.path.open("rb") as stream:
+            digest.update(stream.read(header.n_bytes))
+            for name in header.by_offset:
+                if stream.readinto(buffers[name]) < len(buffers[name]):
+                    raise self._unreadable(name, "the file ends before it", remedy)
+                digest.update(buffers[name])
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+        self._digest = digest.hexdigest()
+        return tensors
+
+    def mapped_arrays(self, names: Sequence[str] | None = None, remedy: str = REMEDY) -> dict[str, AnyArray]:
+        """Return all tensors as `arrays` does, but mapped: of their values nothing is read before it is looked at.
+
+        Raises
+        ------
+        FileFormatError
+            As `arrays`.
+        """
+        header = self.header(remedy)
+        with self._labelled():
+            with_torch = framework_for(self.path, header.dtypes) == "pt"
+        tensors: dict[str, AnyArray] = {}
+        start = header.n_bytes
+        with self._readable():
+            # Copy on write: torch takes no read-only memory without a warning, and nothing here writes.
+            bytes_of_file = np.memmap(self.path, np.uint8, "c")
+            for name in header.by_offset:
+                try:
+                    n_bytes = prod(header.shapes[name]) * _item_size(header.dtypes[name], with_torch)
+                    part = bytes_of_file[start : start + n_bytes]
+                    tensors[name] = _view(part, header.shapes[name], header.dtypes[name], with_torch)
+                except _UNREADABLE as error:
+                    raise self._unreadable(name, str(error).partition("\n")[0], remedy) from error
+                start += n_bytes
+        return tensors if names is None else {name: tensors[name] for name in names}
+
+    def _unreadable(self, name: str, reason: str, remedy: str) -> FileFormatError:
+        return FileFormatError(f"{self.label}: tensor {name!r} cannot be read ({reason}); {remedy}")
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FileFormatError(f"{self.label}: cannot be read: {error.strerror or error}") from error
+
+    @contextmanager
+    def _labelled(self) -> Iterator[None]:
+        """Call the file by its label in errors that call it by its path."""
+        try:
+            yield
+        except FileFormatError as error:
+            if self.label == str(self.path):
+                raise
+            problems = [problem.replace(str(self.path), self.label) for problem in error.problems]
+            raise FileFormatError(problems) from error
+
+
+_UNREAD = object()
+"""In place of a document that nobody asked for yet; None is that of a plain checkpoint."""
+
+
+def as_file(where: str | Path | SafetensorsFile) -> SafetensorsFile:
+    """Return a file, given it or its path."""
+    return where if isinstance(where, SafetensorsFile) else SafetensorsFile(where)
+
+
+def open_files(paths: Sequence[str | Path], labels: Sequence[str]) -> list[SafetensorsFile]:
+    """Return files whose headers were read where they can be; whoever asks a broken one again is told what is wrong."""
+    files = [SafetensorsFile(path, label) for path, label in zip(paths, labels, strict=True)]
+    for file in files:
+        try:
+            file.document  # noqa: B018  (parsed here once, for all that follows)
+        except FileFormatError:
+            continue
+    return files
+
+
+def _empty(shape: tuple[int, ...], dtype: str, with_torch: bool) -> tuple[AnyArray, memoryview]:
+    """Return an array to be filled, and its bytes."""
+    if not with_torch:
+        array = np.empty(shape, np.dtype(dtype).newbyteorder("<"))
+        return array, array.reshape(-1).view(np.uint8).data
+    import torch
+
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+    return tensor, tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _view(part: Any, shape: tuple[int, ...], dtype: str, with_torch: bool) -> AnyArray:
+    """Return bytes of a file as an array."""
+    if not with_torch:
+        return np.frombuffer(part, np.dtype(dtype).newbyteorder("<")).reshape(shape)
+    import torch
+
+    if not len(part):
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    return torch.frombuffer(part, dtype=torch.uint8).view(getattr(torch, dtype)).reshape(shape)
+
+
+def _item_size(dtype: str, with_torch: bool) -> int:
+    if not with_torch:
+        return np.dtype(dtype).itemsize
+    import torch
+
+    size: int = getattr(torch, dtype).itemsize
+    return size
