@@ -178,7 +178,7 @@ def scikit_topics(number, topics, words=WORDS, prior=None):
         n_iter_=3,
         n_batch_iter_=4,
         n_features_in_=len(words),
-        random_state_=np.random.RandomState(0),  # noqa: NPY002  (what scikit-learn keeps there)
+        random_state_=np.random.RandomState(0),
     )
 
 
@@ -218,9 +218,7 @@ def gensim_topics(number, topics, words, alpha="symmetric"):
 
     dictionary = Dictionary([list(words)])
     names = [dictionary[place] for place in range(len(words))]
-    model = LdaModel(
-        num_topics=len(topics), id2word=dictionary, random_state=0, alpha=alpha, eta=0.2, dtype=np.float64
-    )
+    model = LdaModel(num_topics=len(topics), id2word=dictionary, random_state=0, alpha=alpha, eta=0.2, dtype=np.float64)
     model.state.sstats = topic_counts(number, topics, names).astype(np.float64)
     model.state.numdocs = model.num_updates = 30 + number
     model.sync_state()

@@ -37,6 +37,8 @@ def arrays_of(value, name="", known=()):
         value = value.detach().cpu().contiguous()
         if value.dtype == torch.bfloat16:  # which NumPy does not have
             return {f"{name}:bfloat16": value.view(torch.int16).numpy()}
+        if value.dtype.itemsize == 1 and value.is_floating_point():
+            return {f"{name}:float8": value.view(torch.uint8).numpy()}
         return {name: value.numpy()}
     return {name: np.asarray(value)}
 
@@ -54,7 +56,7 @@ def _parts(value):
         case cs.Posterior():
             attached = {name: one.values for name, one in value.attached.items()}
             columns = {name: getattr(value, name) for name in ("natural", "prior", "counts", "weights")}
-            return {**columns, "attached": attached, "source": value.source, "features": value.features.to_json()}
+            return {**columns, "attached": attached, "about": _in_words(value)}
         case cs.Attached():
             return {"values": value.values, "precision": value.precision}
         case cs.BayesianNetwork():
@@ -66,8 +68,10 @@ def _parts(value):
             return {"digest": value.digest, "groups": value.groups, "proved": value.proved}
         case cs.Network():
             return dict(value.arrays)
-        case cs.Status():
-            return {"name": value.name}
+        case cs.Merge():
+            many = value.output.is_dir()
+            paths = sorted(value.output.glob("*.safetensors")) if many else [value.output]
+            return {"bytes": value.bytes, "files": {path.name: path for path in paths}}
         case torch.nn.Module():
             return dict(value.state_dict())
         case Path():
@@ -83,6 +87,35 @@ def _parts(value):
     raise TypeError(f"a result that has no canonical form: {type(value).__name__}")
 
 
+def covered_by(results):
+    """Return which methods, kinds of models and families are behind results, sorted."""
+    covered = set()
+    for value in results.values():
+        match value:
+            case cs.PosteriorFusion():
+                covered |= {f"posteriors by {value.provenance['method']}", *_families(value.posterior.family)}
+                if "kind" in value.posterior.source:
+                    covered.add(f"kind {value.posterior.source['kind']}")
+            case cs.BayesianFusion():
+                covered.add(f"bayesian by {value.provenance['method']}")
+            case cs.NetworkFusion():
+                covered.add(f"networks by {value.provenance['method']}")
+            case cs.Merge():
+                covered.add(f"checkpoints by {value.provenance['recipe']['method']}")
+    return sorted(covered)
+
+
+def _families(family):
+    inner = [name for _, block in getattr(family, "blocks", ()) for name in _families(block)]
+    return [f"family {family.name}", *inner]
+
+
+def _in_words(posterior):
+    """Return what a posterior says of its model and columns, as one text."""
+    said = {"source": dict(posterior.source), "features": posterior.features.to_json()}
+    return json.dumps(said, sort_keys=True, default=lambda value: np.asarray(value).tolist())
+
+
 def _posterior_fusion(fusion):
     shared = _of_every_fusion(fusion)
     return {**shared, "posterior": fusion.posterior, "matching": fusion.matching, "atoms": fusion.atoms}
@@ -92,8 +125,10 @@ def _network_fusion(fusion):
     shared = _of_every_fusion(fusion)
     if fusion.keeps_models:
         return {**shared, "matching": fusion.matching}
-    model = fusion.model if isinstance(fusion, cs.BayesianFusion) else None
-    aligned = {str(place): one.arrays for place, one in enumerate(fusion.aligned)}
+    model = None
+    if isinstance(fusion, cs.BayesianFusion):
+        model = {"means": _in_one(fusion.model.means), "variances": _in_one(fusion.model.variances)}
+    aligned = {str(place): _in_one(one.arrays) for place, one in enumerate(fusion.aligned)}
     return {**shared, "network": fusion.network, "matching": fusion.matching, "aligned": aligned, "model": model}
 
 
@@ -109,11 +144,22 @@ def _of_every_fusion(fusion):
 
 
 def _numbers(details):
+    """Return numbers among what a method found, in as few arrays as they fit into."""
     if isinstance(details, Mapping):
         return {str(key): _numbers(part) for key, part in details.items()}
     if isinstance(details, list | tuple):
+        if all(isinstance(part, Number) for part in details):
+            return np.array(details)
+        if all(isinstance(part, Mapping) and part.keys() == details[0].keys() for part in details):
+            return {str(key): _numbers([part[key] for part in details]) for key in details[0]}
         return {str(place): _numbers(part) for place, part in enumerate(details)}
     return None if isinstance(details, str) else details
+
+
+def _in_one(arrays):
+    """Return all arrays of a network in one vector: a line on each of them would say little more."""
+    widest = [np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)]
+    return np.concatenate([np.zeros(0), *widest])
 
 
 # -- Files
@@ -178,21 +224,22 @@ def is_rounded(name, array):
 
 
 def summary_of(name, array):
-    """Return type, shape and, of rounded numbers, two projections: the sum of |x| and x with a fixed vector.
+    """Return a line on an array: type, shape, where numbers are rounded two projections, and a short digest.
 
-    Entries of the vector lie between -1 and 1, so an error relative to the first bounds that of the second. Of
-    anything else, the digest. The last entry is a short digest of the exact bytes.
+    The projections are the sum of |x| and x with a fixed vector; what is not finite is counted instead. Entries of the
+    vector lie between -1 and 1, so an error relative to the first bounds that of the second.
     """
-    exact = bytes_digest(array)[:12]
+    shape = "x".join(map(str, array.shape)) or "-"
+    exact = bytes_digest(array)[:8]
     if not is_rounded(name, array):
-        return [str(array.dtype.kind), list(array.shape), exact]
+        return f"{array.dtype.kind} {shape} {exact}"
     values = _widened(name, array)
     finite = np.isfinite(values)
     values = np.where(finite, values, 0.0)
     vector = np.random.Generator(np.random.PCG64(0)).uniform(-1.0, 1.0, len(values))
-    projections = [float(np.abs(values).sum()), float(values @ vector)]
-    kind = "bfloat16" if name.endswith(":bfloat16") else str(array.dtype)
-    return [kind, list(array.shape), *projections, int(np.count_nonzero(~finite)), exact]
+    size, projection, lost = np.abs(values).sum(), values @ vector, np.count_nonzero(~finite)
+    kind = "bf16" if name.endswith(":bfloat16") else array.dtype.str[1:]
+    return f"{kind} {shape} {size:.9e} {projection:.9e} {lost} {exact}"
 
 
 def _widened(name, array):

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import consilience as cs
-from consilience import landscape
-from tests.golden.table import case, cases, saved
+from tests.golden.table import case, cases, landscape, saved
 
 BATCH, STEPS, FEATURES, CLASSES = 3, 5, 4, 3
 
@@ -239,7 +238,8 @@ def _kinds(folder, chosen):
 GROMOV = {
     "paper": {"mode": "paper", "alpha": 0.3},
     "one start": {"starts": ("uniform",), "sent": False, "signs": False},
-    "soft": {"epsilon": 0.1},
+    "soft": {"mode": "paper", "epsilon": 0.1},
+    "mirror": {"mode": "mirror", "starts": ("input",), "max_iterations": 3},
     "narrower": {"target_widths": {"rnn.l0": 4}},
 }
 
@@ -257,7 +257,9 @@ def _files(folder, method):
         paths.append(folder / f"net-{number}.safetensors")
         cs.save(net, paths[-1], symmetry=symmetry_of("dense"))
     plain = cs.fuse(paths, method)
-    asked = cs.fuse(paths, method, module=dense, example=example_of("dense", dtype=torch.float32))
+    asked = cs.fuse(
+        paths, method, module=lambda: drawn(dense(), 9, torch.float32), example=example_of("dense", dtype=torch.float32)
+    )
     return {"site saved": paths[0], **saved(plain, folder, "plain"), **saved(asked, folder, "with a module")}
 
 
@@ -280,7 +282,10 @@ INFORMED = {
     "fisher, isotropic": ("factors", {"method": "fisher", "structure": "isotropic"}),
     "fisher, weights": ("factors", {"method": "fisher", "weights": [3.0, 1.0, 1.0]}),
     "ssf": ("factors", {"method": "ssf"}),
-    "ssf, windows": ("factors", {"method": "ssf", "window": 20, "masks": 5, "mask_rate": 0.4, "rng": 3}),
+    "ssf, windows": (
+        "factors",
+        {"method": "ssf", "window": 20, "masks": 5, "mask_rate": 0.4, "prior": "kept", "rng": 3},
+    ),
     "ssf, descent": ("factors", {"method": "ssf", "solver": "sgd", "steps": 50}),
 }
 
@@ -325,7 +330,9 @@ def _information(folder, options):
 
 @cases("Fisher information of layers: {}", {kind: kind for kind in ("convolutional", "lstm", "attending")})
 def _information_of(_folder, kind):
-    return {"information": cs.fisher(drawn(NETS[kind](), 2), example_of(kind, 12), "factors", minimum=1, **_GIVEN[kind])}
+    return {
+        "information": cs.fisher(drawn(NETS[kind](), 2), example_of(kind, 12), "factors", minimum=1, **_GIVEN[kind])
+    }
 
 
 _GIVEN = {"convolutional": {}, "lstm": {"likelihood": "gaussian"}, "attending": {"likelihood": "gaussian"}}
@@ -347,7 +354,7 @@ MOMENTS = {"repair": {"kind": "repair"}, "statistics": {"kind": "statistics"}, "
 def _moments(folder, options):
     models = nets("convolutional", 2)
     fusion = cs.fuse(models, "rebasin", symmetry=symmetry_of("convolutional"), example=example_of("convolutional"))
-    moments = [landscape.layer_moments(model, example_of("convolutional", 120)) for model in models]
+    moments = [landscape().layer_moments(model, example_of("convolutional", 120)) for model in models]
     moments[0].save(folder / "moments.safetensors")
     repaired = cs.repair(fusion, moments=moments, **options)
     return {"moments": folder / "moments.safetensors", **saved(repaired, folder)}
@@ -361,7 +368,7 @@ def labels(count):
 def _compared(folder):
     models = nets("dense", 3)
     inputs, truth = example_of("dense", 40), labels(40)
-    scores = landscape.Classification(inputs, truth)
+    scores = landscape().Classification(inputs, truth)
     fusion = cs.fuse(models, "rebasin", symmetry=symmetry_of("dense"), example=example_of("dense"), reference=0)
     barrier, plane = cs.barrier(*models[:2], scores, points=5), cs.plane(*models, scores, points=3)
     barrier.save(folder / "barrier.safetensors")

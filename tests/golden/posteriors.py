@@ -228,7 +228,7 @@ FAMILIES = {
     )
 }
 NOT_GAUSSIAN = ("known-covariance-gaussian", "dirichlet", "beta", "gamma", "categorical", "product")
-REFUSED = {name: ("kl wasserstein",) for name in NOT_GAUSSIAN} | {"point": ("kl product", "kl wasserstein", "amps")}
+REFUSED = dict.fromkeys(NOT_GAUSSIAN, ("kl wasserstein",)) | {"point": ("kl product", "kl wasserstein", "amps")}
 """By family, what it cannot be fused by: a distance between Gaussians, and products of what has no width."""
 
 
@@ -258,4 +258,10 @@ def _of_a_family(folder, family):
     }
     found = {name: fuse() for name, fuse in fusions.items() if name not in refused}
     first = next(iter(found.values()))
-    return {**found, "described": own[0], "site saved": paths[0], **saved(first, folder), "parameters": first.posterior.parameters()}
+    return {
+        **found,
+        "described": own[0],
+        "site saved": paths[0],
+        **saved(first, folder),
+        "parameters": first.posterior.parameters(),
+    }

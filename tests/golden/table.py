@@ -1,7 +1,11 @@
 """The table of golden fusions that every module of cases writes into."""
 
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+from tests.golden.canonical import FILE, file_digest
 
 CASES: dict[str, Callable[[Any], dict[str, Any]]] = {}
 """A function of an empty folder for each case, by name; what it returns is recorded."""
@@ -31,7 +35,13 @@ def cases(pattern, parameters):
 
 
 def saved(fusion, folder, name="fused"):
-    """Return a fusion beside the file that it saves, so that both are recorded."""
+    """Return a fusion beside the digest of the file that it saves, so that both are recorded."""
     path = folder / f"{name}.safetensors"
     fusion.save(path)
-    return {name: fusion, f"{name} saved": path}
+    return {name: fusion, f"{name} saved{FILE}": file_digest(path)}
+
+
+def landscape():
+    """Return the public module of barriers and moments, which is no attribute of ``consilience`` and may move."""
+    beside = find_spec("consilience.landscape") is not None
+    return import_module("consilience.landscape" if beside else "consilience.networks.landscape")
