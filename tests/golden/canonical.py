@@ -146,7 +146,7 @@ def _of_every_fusion(fusion):
 def _numbers(details):
     """Return numbers among what a method found, in as few arrays as they fit into."""
     if isinstance(details, Mapping):
-        return {str(key): _numbers(part) for key, part in details.items()}
+        return {Path(str(key)).name: _numbers(part) for key, part in details.items()}  # some keys are paths of files
     if isinstance(details, list | tuple):
         if all(isinstance(part, Number) for part in details):
             return np.array(details)

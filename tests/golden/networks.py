@@ -257,9 +257,8 @@ def _files(folder, method):
         paths.append(folder / f"net-{number}.safetensors")
         cs.save(net, paths[-1], symmetry=symmetry_of("dense"))
     plain = cs.fuse(paths, method)
-    asked = cs.fuse(
-        paths, method, module=lambda: drawn(dense(), 9, torch.float32), example=example_of("dense", dtype=torch.float32)
-    )
+    made, example = (lambda: drawn(dense(), 9, torch.float32)), example_of("dense", dtype=torch.float32)
+    asked = cs.fuse(paths, method, module=made, example=example)
     return {"site saved": paths[0], **saved(plain, folder, "plain"), **saved(asked, folder, "with a module")}
 
 
@@ -330,12 +329,10 @@ def _information(folder, options):
 
 @cases("Fisher information of layers: {}", {kind: kind for kind in ("convolutional", "lstm", "attending")})
 def _information_of(_folder, kind):
-    return {
-        "information": cs.fisher(drawn(NETS[kind](), 2), example_of(kind, 12), "factors", minimum=1, **_GIVEN[kind])
-    }
+    likelihood = "categorical" if kind == "convolutional" else "gaussian"
+    return {"information": cs.fisher(drawn(NETS[kind](), 2), example_of(kind, 12), "factors", likelihood, minimum=1)}
 
 
-_GIVEN = {"convolutional": {}, "lstm": {"likelihood": "gaussian"}, "attending": {"likelihood": "gaussian"}}
 REPAIRS = {"repair": {}, "statistics": {"kind": "statistics"}, "refit": {"kind": "refit"}}
 
 

@@ -55,7 +55,7 @@ def standard_parameters(family, rng, count):
 
 
 def weak_prior(family):
-    """Return natural parameters of a prior worth a thousandth of an observation, under which members may be posteriors."""
+    """Return natural parameters of a prior worth a thousandth of an observation: members may be posteriors under it."""
     dim = getattr(family, "dim", 1)
     zero, one, little = np.zeros((1, dim)), np.ones((1, dim)), np.full(1, 1e-3)
     match family:
@@ -235,12 +235,12 @@ REFUSED = dict.fromkeys(NOT_GAUSSIAN, ("kl wasserstein",)) | {"point": ("kl prod
 @cases("family: {}", FAMILIES)
 def _of_a_family(folder, family):
     """Fuse files of a family by every averaging, each way round, and by every method that goes by its geometry."""
-    own = sites(family, amount=0.01)
+    own = sites(family, amount=0.01, attached=False)
     paths = []
     for number, site in enumerate(own):
         paths.append(folder / f"site-{number}.safetensors")
         cs.save(site, paths[-1])
-    aligned = sites(family, SAME_SIZE[:3], amount=0.01)
+    aligned = sites(family, SAME_SIZE[:3], amount=0.01, attached=False)
     refused = REFUSED.get(family.name, ())
     fusions = {
         "kl": lambda: cs.fuse(paths, "kl"),

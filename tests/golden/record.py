@@ -50,11 +50,8 @@ def processor():
 
 def fingerprint():
     """Return what the last bits depend on: processor, kernels of linear algebra, and versions."""
-    kernels = {
-        " ".join(str(one.get(key)) for key in ("internal_api", "architecture", "version"))
-        for one in threadpool_info()
-        if one["user_api"] == "blas"
-    }
+    blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    kernels = {" ".join(str(one.get(key)) for key in ("internal_api", "architecture", "version")) for one in blas}
     return {
         "processor": processor(),
         "kernels": sorted(kernels),

@@ -4,6 +4,7 @@ import sys
 from unittest import mock
 
 import numpy as np
+import pytest
 
 import consilience as cs
 from consilience.cli import main
@@ -34,11 +35,9 @@ def _round(folder, method):
 def run(*words):
     """Run the command in this process."""
     told = ["consilience", *(str(word) for word in words)]
-    with mock.patch.object(sys, "argv", told), mock.patch("signal.signal"):
-        try:
-            main()
-        except SystemExit as over:
-            assert over.code == 0
+    with mock.patch.object(sys, "argv", told), mock.patch("signal.signal"), pytest.raises(SystemExit) as over:
+        main()
+    assert over.value.code == 0
 
 
 @case("the command: posteriors")

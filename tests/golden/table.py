@@ -24,7 +24,7 @@ def case(name):
 
 
 def cases(pattern, parameters):
-    """Add a function for each of several parameters, which it takes after the folder; ``{}`` is the parameter's name."""
+    """Add a function for each of several parameters, which it takes after the folder; ``{}`` is a parameter's name."""
 
     def add(function):
         for name, parameter in parameters.items():

@@ -1,4 +1,4 @@
-"""Every golden fusion gives what was recorded: the same bytes on the machine of the record, the same numbers elsewhere."""
+"""Golden fusions give what was recorded: the same bytes on the machine of the record, the same numbers elsewhere."""
 
 import json
 import subprocess
