@@ -378,5 +378,6 @@ def _compared(folder):
         "plane saved": folder / "plane.safetensors",
         "scores": np.array([[score.fused, score.own] for score in evaluation.scores]),
         "classes": np.array([[one.label, one.rows, one.fused, one.own] for one in evaluation.classes]),
-        "distances": {name: quality.distance for name, quality in fusion.quality.items()},
+        # The arrays of a group are summed in the order of a set of names, which PYTHONHASHSEED decides.
+        "distances": {name: round(quality.distance, 12) for name, quality in fusion.quality.items()},
     }
