@@ -240,7 +240,7 @@ def _of_a_family(folder, family):
     for number, site in enumerate(own):
         paths.append(folder / f"site-{number}.safetensors")
         cs.save(site, paths[-1])
-    aligned = sites(family, SAME_SIZE[:3], amount=0.01, attached=False)
+    aligned = sites(family, SAME_SIZE, amount=0.01, attached=False)
     refused = REFUSED.get(family.name, ())
     fusions = {
         "kl": lambda: cs.fuse(paths, "kl"),
