@@ -14,6 +14,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
+from tests.golden.canonical import FILE, bytes_digest
 from tests.golden.table import case, cases, saved
 
 DIM, CENTRES = 2, np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0], [8.0, 8.0]])
@@ -358,7 +359,10 @@ def _sticky_chain(folder):
         rows = CENTRES[states] + 0.7 * rng.normal(size=(len(states), DIM))
         learner = cs.learners.StickyHDPHMM(n_states=len(own) + 1, n_init=1, max_iterations=20)
         models.append(learner.fit(rows, lengths=[len(rows) // 2] * 2))
-    return fused_both_ways(models, folder, ROWS[:36])  # of states that the first site has
+    found = fused_both_ways(models, folder, ROWS[:36])  # of states that the first site has
+    # The weights of states are fitted only so far, which moves the scores by a ten-thousandth with another rounding.
+    found[f"scores{FILE}"] = bytes_digest(found["evaluation"].pop("scores"))
+    return found
 
 
 def curve(X):

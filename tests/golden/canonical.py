@@ -19,7 +19,7 @@ import consilience as cs
 _PROVENANCE = ("provenance", "library_version")
 """What a saved file says of how it came to be: words, versions and paths, which may change."""
 FILE = ":file"
-"""How names of digests of whole files end; on another machine they differ with the first rounding."""
+"""How names of digests of whole files, or of bytes, end; elsewhere they differ with the first rounding."""
 
 
 def arrays_of(value, name="", known=()):
