@@ -351,7 +351,7 @@ MOMENTS = {"repair": {"kind": "repair"}, "statistics": {"kind": "statistics"}, "
 def _moments(folder, options):
     models = nets("convolutional", 2)
     fusion = cs.fuse(models, "rebasin", symmetry=symmetry_of("convolutional"), example=example_of("convolutional"))
-    moments = [landscape().layer_moments(model, example_of("convolutional", 120)) for model in models]
+    moments = [landscape("layer_moments")(model, example_of("convolutional", 120)) for model in models]
     moments[0].save(folder / "moments.safetensors")
     repaired = cs.repair(fusion, moments=moments, **options)
     return {"moments": folder / "moments.safetensors", **saved(repaired, folder)}
@@ -365,7 +365,7 @@ def labels(count):
 def _compared(folder):
     models = nets("dense", 3)
     inputs, truth = example_of("dense", 40), labels(40)
-    scores = landscape().Classification(inputs, truth)
+    scores = landscape("Classification")(inputs, truth)
     fusion = cs.fuse(models, "rebasin", symmetry=symmetry_of("dense"), example=example_of("dense"), reference=0)
     barrier, plane = cs.barrier(*models[:2], scores, points=5), cs.plane(*models, scores, points=3)
     barrier.save(folder / "barrier.safetensors")

@@ -41,7 +41,9 @@ def saved(fusion, folder, name="fused"):
     return {name: fusion, f"{name} saved{FILE}": file_digest(path)}
 
 
-def landscape():
-    """Return the public module of barriers and moments, which is no attribute of ``consilience`` and may move."""
-    beside = find_spec("consilience.landscape") is not None
-    return import_module("consilience.landscape" if beside else "consilience.networks.landscape")
+def landscape(name):
+    """Return a public name of barriers and moments, which is no attribute of ``consilience``: its module moved once."""
+    for place in ("consilience.networks.landscape", "consilience.networks.repair", "consilience.landscape"):
+        if find_spec(place) is not None and hasattr(module := import_module(place), name):
+            return getattr(module, name)
+    raise ImportError(f"no module of barriers and moments has {name}; say here where they are")
