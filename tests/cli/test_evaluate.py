@@ -21,7 +21,7 @@ def rows(folder):
     features = cs.Features(names=("age", "weight"))
     models = [GaussianMixture(2, random_state=0).fit(groups[part]) for part in (slice(0, 120, 2), slice(60, 180, 2))]
     for name, model in zip(("own", "other"), models, strict=True):
-        cs.save(model, folder / f"{name}.safetensors", samples=60, features=features)
+        cs.save(model, folder / f"{name}.safetensors", n_observations=60, features=features)
     cs.fuse(["own.safetensors", "other.safetensors"], n_components=3).save(folder / "fused.safetensors")
     return groups[1::2]
 

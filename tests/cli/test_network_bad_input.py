@@ -141,7 +141,7 @@ def test_plain_checkpoints_without_any_hint(nets, command, unchanged):
 
 def test_posteriors_and_networks_do_not_mix(folder, nets, command, unchanged):
     rows = np.random.default_rng(0).normal(size=(50, 6))
-    cs.save(GaussianMixture(2, random_state=0).fit(rows), folder / "mixture.safetensors", samples=50)
+    cs.save(GaussianMixture(2, random_state=0).fit(rows), folder / "mixture.safetensors", n_observations=50)
     net = nets.make_mlp()
     cs.save(net, folder / "network.safetensors", symmetry=cs.symmetry(net, torch.zeros(1, 6)))
     unchanged()

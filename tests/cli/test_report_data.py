@@ -21,7 +21,7 @@ STAY = np.array([[0.9, 0.1], [0.2, 0.8]])
 def rows(folder):
     """Two sequences with their true labels, beside the files of two sites and of the fused model."""
     for name, means in zip(SITES, (MEANS[:2], MEANS[1:3]), strict=True):
-        cs.save(by_hand(STAY, means=means), folder / name, samples=100, features=cs.Features(names=("x", "y")))
+        cs.save(by_hand(STAY, means=means), folder / name, n_observations=100, features=cs.Features(names=("x", "y")))
     cs.fuse(SITES, n_components=3).save(FUSED)
     rng = np.random.default_rng(0)
     return {

@@ -325,7 +325,7 @@ def test_a_site_checks_its_own_file_first(place, tmp_path, files):
     with pytest.raises(InputError, match="truncated"):
         send(tmp_path / "bad", place, "a")
     assert not place.exists()
-    cs.save(mixture(3), tmp_path / "few", samples=None)
+    cs.save(mixture(3), tmp_path / "few", n_observations=None)
     warned = send(files["a"], place, "a", min_count=1000.0).warnings
     assert "observations behind it, fewer than 1000" in warned[0]
     assert send(files["b"], place, "b").warnings == ()

@@ -25,12 +25,12 @@ ROWS = np.concatenate([CENTRES[k] + np.random.default_rng(k).normal(size=(12, DI
 
 def fused_both_ways(models, folder, data=None, samples=None, **options):
     """Fuse models and their files by the recommended method and as a Bayes product, rebuild, and evaluate on data."""
-    told = [{} if samples is None else {"samples": number} for number in samples or models]
+    told = [{} if samples is None else {"n_observations": number} for number in samples or models]
     paths = [folder / f"site-{number}.safetensors" for number in range(len(models))]
     for model, path, of_site in zip(models, paths, told, strict=True):
         cs.save(model, path, **of_site)
     fusion = cs.fuse(paths, **options)
-    objects = cs.fuse(models, samples=samples, **options)
+    objects = cs.fuse(models, n_observations=samples, **options)
     found = {
         "described": cs.describe(models[0], **told[0]),
         "site saved": paths[0],

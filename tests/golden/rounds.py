@@ -74,7 +74,7 @@ def _evaluation(_folder):
     from tests.golden.adapters import ROWS, mixtures
 
     models = [model for _, model in mixtures(GaussianMixture, "diag")]
-    fusion = cs.fuse(models, samples=[200, 150, 300])
+    fusion = cs.fuse(models, n_observations=[200, 150, 300])
     truth = np.repeat(np.arange(4), 12)
     evaluation = cs.evaluate(fusion, models[0], ROWS, labels=truth)
     difference = evaluation.difference

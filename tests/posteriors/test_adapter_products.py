@@ -169,7 +169,7 @@ def test_mixtures_fuse_to_the_m_step_of_all_responsibilities(kind, held, combine
     ]
     rows, labels = pooled(sites)
     expected = mixture(rows, labels, range(4), kind)
-    found = cs.fuse(models, n_components=4, combine=combine, samples=[len(rows) for rows, _ in sites]).model
+    found = cs.fuse(models, n_components=4, combine=combine, n_observations=[len(rows) for rows, _ in sites]).model
     for name in ("weights_", "means_", "covariances_", "precisions_cholesky_"):
         assert_close(getattr(found, name), getattr(expected, name), name)
     assert_close(found.predict_proba(rows), expected.predict_proba(rows), "predict_proba")

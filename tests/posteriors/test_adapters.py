@@ -255,7 +255,7 @@ def test_a_posterior_that_is_not_of_its_kind_is_refused(kind, name):
 @pytest.mark.parametrize("samples", [0, -3, float("nan"), float("inf")])
 def test_impossible_numbers_of_samples_are_refused(samples):
     with pytest.raises(cs.InputError, match="samples: expected a positive number of observations"):
-        cs.describe(fitted("sklearn.GaussianMixture", "full"), samples=samples)
+        cs.describe(fitted("sklearn.GaussianMixture", "full"), n_observations=samples)
 
 
 def test_neighbouring_centres_can_be_rebuilt():

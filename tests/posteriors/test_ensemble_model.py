@@ -58,7 +58,7 @@ def topics():
 @every_mixture
 def test_the_ensemble_of_one_model_many_times_is_the_model(kind):
     model = mixtures(kind)[2]
-    fused = cs.fuse([model] * 3, "ensemble", samples=[90.0] * 3).model
+    fused = cs.fuse([model] * 3, "ensemble", n_observations=[90.0] * 3).model
     assert isinstance(fused, MixtureEnsemble)
     assert_allclose(fused.score_samples(X), model.score_samples(X), rtol=ROUNDING)
     assert_allclose(fused.score(X), model.score(X), rtol=ROUNDING)
@@ -70,7 +70,7 @@ def test_the_ensemble_of_one_model_many_times_is_the_model(kind):
 @every_mixture
 def test_the_ensemble_is_the_mean_of_densities_and_its_shares_are_probabilities(kind):
     models = mixtures(kind)
-    fused = cs.fuse(models, "ensemble", weights=WEIGHTS, samples=[60.0, 60.0, 90.0]).model
+    fused = cs.fuse(models, "ensemble", weights=WEIGHTS, n_observations=[60.0, 60.0, 90.0]).model
     densities = np.stack([model.score_samples(X) for model in models])
     expected = logsumexp(densities + np.log([[0.5], [0.25], [0.25]]), axis=0)
     assert_allclose(fused.score_samples(X), expected, rtol=ROUNDING)
@@ -87,8 +87,8 @@ def test_the_ensemble_is_the_mean_of_densities_and_its_shares_are_probabilities(
 @pytest.mark.parametrize("kind", ["maximum likelihood", "diagonal"])
 def test_where_weights_agree_the_ensemble_has_the_density_of_the_concatenation(kind, samples):
     models = mixtures(kind)
-    together = cs.fuse(models, "concatenate", samples=samples).model
-    fused = cs.fuse(models, "ensemble", weights=samples, samples=samples).model
+    together = cs.fuse(models, "concatenate", n_observations=samples).model
+    fused = cs.fuse(models, "ensemble", weights=samples, n_observations=samples).model
     assert_allclose(fused.score_samples(X), together.score_samples(X), rtol=ROUNDING)
     pairs = np.sort(fused.predict_proba(X), axis=1), np.sort(together.predict_proba(X), axis=1)
     assert_allclose(*pairs, rtol=1e-9, atol=ROUNDING)
@@ -97,8 +97,8 @@ def test_where_weights_agree_the_ensemble_has_the_density_of_the_concatenation(k
 @every_mixture
 def test_the_order_of_models_changes_the_order_of_components_alone(kind):
     models = mixtures(kind)
-    there = cs.fuse(models, "ensemble", weights=WEIGHTS, samples=[60, 60, 90]).model
-    back = cs.fuse(models[::-1], "ensemble", weights=WEIGHTS[::-1], samples=[90, 60, 60]).model
+    there = cs.fuse(models, "ensemble", weights=WEIGHTS, n_observations=[60, 60, 90]).model
+    back = cs.fuse(models[::-1], "ensemble", weights=WEIGHTS[::-1], n_observations=[90, 60, 60]).model
     assert_allclose(back.score_samples(X), there.score_samples(X), rtol=ROUNDING)
     columns = np.concatenate([np.arange(5, 7), np.arange(3, 5), np.arange(3)])
     assert_allclose(back.predict_proba(X)[:, columns], there.predict_proba(X), rtol=ROUNDING, atol=ROUNDING)
@@ -112,7 +112,7 @@ def test_a_model_of_no_weight_is_not_asked():
 
 
 def test_rows_far_from_every_component_are_still_of_some():
-    fused = cs.fuse(mixtures("maximum likelihood"), "ensemble", samples=[60, 60, 90]).model
+    fused = cs.fuse(mixtures("maximum likelihood"), "ensemble", n_observations=[60, 60, 90]).model
     shares = fused.predict_proba([[1e4, -1e4]])
     assert_allclose(shares.sum(), 1.0, rtol=ROUNDING)
 
@@ -236,7 +236,7 @@ def test_an_ensemble_has_a_report(tmp_path):
 @every_mixture
 def test_an_ensemble_of_mixtures_is_evaluated_by_its_density(kind):
     models = mixtures(kind)
-    fusion = cs.fuse(models, "ensemble", samples=[60.0, 60.0, 90.0])
+    fusion = cs.fuse(models, "ensemble", n_observations=[60.0, 60.0, 90.0])
     evaluation = cs.evaluate(fusion, models[0], ROWS)
     assert_allclose(evaluation.scores[0].fused, fusion.model.score(ROWS), rtol=ROUNDING)
     assert_allclose(evaluation.scores[0].own, models[0].score(ROWS), rtol=ROUNDING)
@@ -273,7 +273,7 @@ def test_an_ensemble_of_topics_is_not_asked_about_part_of_its_words():
 def test_an_ensemble_of_hidden_markov_models_predicts_every_row_from_those_before():
     rows = np.random.default_rng(3).normal(size=(80, 1)) + np.repeat([0.0, 4.0, 0.0, 4.0], 20)[:, None]
     models = [GaussianHMM(2, n_iter=5, random_state=seed).fit(rows[30 * seed :]) for seed in (0, 1)]
-    fusion = cs.fuse(models, "ensemble", samples=[80, 50])
+    fusion = cs.fuse(models, "ensemble", n_observations=[80, 50])
     each = [ADAPTER.scores(member, rows).values for member in fusion.model.members]
     found = cs.evaluate(fusion, models[0], rows).scores[0].fused
     assert_allclose(found, np.mean(logsumexp(each, axis=0) - np.log(2)), rtol=1e-9)
@@ -292,5 +292,5 @@ def test_models_trained_on_named_columns_are_evaluated_without_a_warning():
     models = mixtures("maximum likelihood")
     for model in models:
         model.feature_names_in_ = np.array(["x", "y"], dtype=object)
-    evaluation = cs.evaluate(cs.fuse(models, "ensemble", samples=[60, 60, 90]), models[0], ROWS)
+    evaluation = cs.evaluate(cs.fuse(models, "ensemble", n_observations=[60, 60, 90]), models[0], ROWS)
     assert len(evaluation.scores) == 1

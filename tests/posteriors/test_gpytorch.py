@@ -101,7 +101,7 @@ def test_what_is_described_predicts_as_gpytorch_does(kernel, strategy, distribut
 @every_case
 def test_what_is_rebuilt_is_an_approximate_gp_with_the_same_predictions(kernel, strategy, distribution, tmp_path):
     model = fitted(kernel, strategy, distribution)
-    cs.save(model, tmp_path / "site.safetensors", samples=120)
+    cs.save(model, tmp_path / "site.safetensors", n_observations=120)
     posterior = cs.load(tmp_path / "site.safetensors")
     rebuilt = cs.rebuild(posterior)
     assert isinstance(rebuilt, gpytorch.models.ApproximateGP)
@@ -109,7 +109,7 @@ def test_what_is_rebuilt_is_an_approximate_gp_with_the_same_predictions(kernel, 
     assert ADAPTER.accepts(rebuilt)
     assert_same(predictions(rebuilt), predictions(model))
     assert_same(predictions(rebuilt, noise=True), predictions(model, noise=True))
-    again = cs.describe(rebuilt, samples=120)
+    again = cs.describe(rebuilt, n_observations=120)
     assert_allclose(again.natural, posterior.natural, rtol=1e-8, atol=1e-8)
     for name, attached in posterior.attached.items():
         assert_allclose(again.attached[name].values, attached.values, rtol=1e-6, atol=1e-8, err_msg=name)

@@ -187,7 +187,7 @@ def test_visits_are_the_sum_over_time_of_the_law_of_the_state(transitions, frame
 
 def test_visits_of_a_long_sequence_follow_the_stationary_law():
     model = by_hand(TRANSITIONS)
-    counts = cs.describe(model, samples=1e9).counts
+    counts = cs.describe(model, n_observations=1e9).counts
     assert_allclose(counts.sum(), 1e9, rtol=ROUNDING)
     assert_allclose(counts / 1e9, model.get_stationary_distribution(), rtol=1e-8)
 
@@ -210,4 +210,4 @@ def test_rows_transitions_and_starts_are_counted(name, kind):
 @pytest.mark.parametrize("samples", [0, -1, float("nan"), float("inf")])
 def test_impossible_numbers_of_rows_are_refused(samples):
     with pytest.raises(cs.InputError, match="samples: expected a positive number of observations"):
-        cs.describe(by_hand(TRANSITIONS), samples=samples)
+        cs.describe(by_hand(TRANSITIONS), n_observations=samples)

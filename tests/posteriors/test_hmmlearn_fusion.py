@@ -60,7 +60,7 @@ def test_point_estimates_are_pooled_by_their_counts(kind, combine):
     """Means, mean outer products and rows of transitions, each weighted by how often its site met the state."""
     samples = (500.0, 2000.0)
     models = [by_hand(TRANSITIONS, kind, START), by_hand(TRANSITIONS[::-1, ::-1], kind, START, MEANS[::-1] + 0.5)]
-    fusion = cs.fuse(models, n_components=4, combine=combine, samples=samples)
+    fusion = cs.fuse(models, n_components=4, combine=combine, n_observations=samples)
     visited = [visits(one.startprob_, one.transmat_, n) for one, n in zip(models, samples, strict=True)]
     other = order_of(models[1], models[0])
     order = order_of(fusion.model, models[0])
@@ -97,7 +97,7 @@ def test_point_estimates_are_pooled_by_their_counts(kind, combine):
 def test_sites_of_one_law_fuse_to_it(name, kind, missing):
     held = (1, 2, 3) if missing else (0, 1, 2, 3)
     models = [fitted(name, kind, 0), fitted(name, kind, 1, held)]
-    fusion = cs.fuse(models, samples=None if name.startswith("Variational") else [600, 600])
+    fusion = cs.fuse(models, n_observations=None if name.startswith("Variational") else [600, 600])
     assert fusion.n_components == 4
     model = fusion.model
     truth = MEANS if hasattr(model, "means_") else SYMBOLS

@@ -341,7 +341,7 @@ class TestRefusals:
             ({"n_components": 2}, "give at least 4"),
             ({"pilot_sites": 1}, "pilot_sites"),
             ({"shard_bytes": 0}, "shard_bytes"),
-            ({"samples": [1.0]}, "samples"),
+            ({"n_observations": [1.0]}, "n_observations"),
             ({"method": cs.WassersteinFusion()}, "fuses networks"),
             ({"engine": "dusk"}, "engine"),
         ],

@@ -209,7 +209,7 @@ def test_a_described_process_is_rebuilt_to_the_last_bit(tmp_path):
 
 def test_numbers_of_observations_can_be_told_and_weigh_the_kernel_parameters():
     a, b = site(0, inputs()), replace(site(1, inputs()), kernel=RBF(3.0, [1.2, 0.8]))
-    fused = cs.fuse([replace(a, n_observations=0), replace(b, n_observations=0)], "average", samples=[300, 100])
+    fused = cs.fuse([replace(a, n_observations=0), replace(b, n_observations=0)], "average", n_observations=[300, 100])
     assert_allclose(fused.model.kernel.variance, 1.5**0.75 * 3.0**0.25, rtol=ROUNDING)
     assert fused.model.n_observations == 400
     unknown = cs.fuse([replace(a, n_observations=0), b], "average").model
@@ -266,7 +266,7 @@ def test_a_site_wider_than_its_prior_says_nothing_there_and_is_told_of():
 @pytest.mark.parametrize("samples", [0, -3, float("nan")])
 def test_impossible_numbers_of_samples_are_refused(samples):
     with pytest.raises(cs.InputError, match="samples: expected a positive number"):
-        cs.describe(site(0, inputs()), samples=samples)
+        cs.describe(site(0, inputs()), n_observations=samples)
 
 
 def test_posteriors_of_another_family_or_without_their_arrays_are_refused():

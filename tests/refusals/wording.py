@@ -135,6 +135,10 @@ def _imperative(text: str) -> bool:
     return any(clause.split()[0].lower().strip(",") in _IMPERATIVES for clause in clauses if clause.split())
 
 
+_RENAMED = {"samples": "n_observations"}
+"""Arguments that have another name since the recording."""
+
+
 def _says(line: str, word: str) -> bool:
     """Return whether a line has a word or a number, in any form that means the same."""
     if _NUMBER.fullmatch(word):
@@ -144,5 +148,9 @@ def _says(line: str, word: str) -> bool:
         numbers += [float(_WORDS[one]) for one in re.findall(r"[a-z]+", line.lower()) if one in _WORDS]
         numbers += [float(one) for one in re.findall(r"\d+", line)] if exact else []
         return any(one == value if exact else abs(one - value) <= 0.01 * abs(value) for one in numbers)
+    if word in _RENAMED and _says(line, _RENAMED[word]):
+        return True
+    if word.endswith(".safetensors") and re.search(rf"(?<![\w-]){re.escape(word[:-12])}(?![\w.])", line):
+        return True  # in a list, files go by their stems
     stem = word[:-3] if word in _KEY and len(word) > 6 else word
     return re.search(rf"(?<!\w){re.escape(stem)}", line, re.IGNORECASE) is not None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from consilience.bayesian.evaluate import are_bayesian, evaluate_bayesian
-from consilience.errors import OptionError
-from consilience.networks.evaluate import are_networks, evaluate_networks
+from consilience.api.kinds import NETWORKS, POSTERIORS, kind_of
+from consilience.core.inputs import name_inputs
 from consilience.networks.evaluation import NetworkEvaluation
-from consilience.posteriors.evaluate import evaluate_posteriors
 from consilience.posteriors.evaluation import Evaluation
 
 
@@ -70,10 +69,11 @@ def evaluate(
     >>> evaluation.better, evaluation.fused_usage
     ('fused', array([50, 50, 50]))
     """
-    if are_bayesian(fused, own):
-        return evaluate_bayesian(fused, own, data, labels, module)
-    if are_networks(fused, own, module is not None):
-        return evaluate_networks(fused, own, data, labels, module)
-    if module is not None:
-        raise OptionError("module: is for networks, and these models are none")
-    return evaluate_posteriors(fused, own, data, labels)
+    both = tuple(
+        one if one.file is not None else replace(one, name=role, label=role)
+        for one, role in zip(name_inputs([fused, own]), ("the fused model", "your own model"), strict=True)
+    )
+    kind = kind_of(both, options={} if module is None else {"module": module})
+    if kind is POSTERIORS and all(one.is_plain_checkpoint for one in both):
+        kind = NETWORKS
+    return kind.evaluate(both[0], both[1], data, labels, module)

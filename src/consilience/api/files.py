@@ -5,18 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from consilience.bayesian.files import read_bayesian_network, write_bayesian_network
+from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
-from consilience.errors import InputError
-from consilience.networks.files import file_kind, read_network, write_network
-from consilience.networks.fisher.files import read_fisher, write_fisher
+from consilience.core.deprecated import renamed_keyword
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.inputs import is_network
 from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module
-from consilience.posteriors.adapters import describe
-from consilience.posteriors.files import read_posterior, write_posterior
 from consilience.posteriors.posterior import Features, Posterior
 
 
@@ -24,9 +18,10 @@ def save(
     model: Any,
     path: str | Path,
     *,
-    samples: float | None = None,
+    n_observations: float | None = None,
     features: Features | None = None,
     symmetry: Symmetry | None = None,
+    samples: float | None = None,
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
@@ -38,7 +33,7 @@ def save(
         A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, or what ``consilience.fisher`` gave.
     path
         Where to; usually ``*.safetensors``. The file appears whole or not at all.
-    samples
+    n_observations
         Number of observations the model was fitted to, for models that do not record it
         (GaussianMixture, GaussianHMM, CategoricalHMM).
     features
@@ -46,6 +41,8 @@ def save(
     symmetry
         Of a torch module or a BayesianNetwork, so that its file alone can be fused: what ``consilience.symmetry``
         found. A BayesianNetwork's own if not given.
+    samples
+        Old name of `n_observations`, deprecated since 0.2.
 
     Raises
     ------
@@ -54,22 +51,9 @@ def save(
     UnsupportedError
         When no adapter knows the model's class.
     """
-    if isinstance(model, FisherInformation):
-        write_fisher(Path(path), model)
-        return
-    if isinstance(model, BayesianNetwork):
-        write_bayesian_network(Path(path), model, symmetry)
-        return
-    if isinstance(model, Network):
-        write_network(Path(path), model.arrays, model.symmetry)
-        return
-    if is_network(model):
-        arrays = arrays_of_module(model)
-        if symmetry is not None:
-            arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
-        write_network(Path(path), arrays, symmetry)
-        return
-    write_posterior(Path(path), describe(model, samples=samples, features=features))
+    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
+    kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
+    kind.save(model, Path(path), n_observations=n_observations, features=features, symmetry=symmetry)
 
 
 def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation:
@@ -84,14 +68,4 @@ def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInfo
     InputError
         When its values are not valid, naming the components at fault.
     """
-    kind = file_kind(Path(path))
-    if kind == "fisher":
-        return read_fisher(Path(path))
-    if kind == "bayesian":
-        return read_bayesian_network(Path(path))
-    if kind != "network":
-        return read_posterior(Path(path))[0]
-    file = read_network(Path(path))
-    if file.symmetry is None:
-        raise InputError(f"{path}: a checkpoint without symmetry; read it with safetensors, or save it with symmetry=")
-    return Network(file.arrays, file.symmetry, str(path))
+    return load_file(path)

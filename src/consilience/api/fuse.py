@@ -1,77 +1,117 @@
-"""The public functions ``fuse`` and ``check``: which kind of models it is decides who does the work."""
+"""The public functions ``fuse`` and ``check``: one pipeline for every kind of model.
+
+Read, check and describe are a kind's ``prepare``; match, average, rebuild and verdict are what it prepares. ``check``
+is the same pipeline up to where matching starts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.bayesian.fuse import check_bayesian, fuse_bayesian
-from consilience.bayesian.shared_symmetry import are_bayesian
+from consilience.api.kinds import kind_of
+from consilience.api.options import MethodOptions
+from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
-from consilience.core.progress import Progress, seeded, shown
+from consilience.core.inputs import name_inputs
+from consilience.core.kind import Prepared, Request
+from consilience.core.progress import Progress, seeded, shown, silent
 from consilience.errors import OptionError
-from consilience.networks.fuse import check_networks, fuse_networks
-from consilience.networks.fuse_aligned import ARGUMENTS
-from consilience.networks.inputs import are_networks
 from consilience.networks.method import NetworkMethod
-from consilience.networks.methods import needs_no_symmetry
-from consilience.posteriors.fuse import check_posteriors, fuse_posteriors
+from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.method import Method
-from consilience.posteriors.sharded.fuse import are_shards, check_shards, fuse_shards
+from consilience.posteriors.sharded.fuse import are_shards, prepare_shards
 from consilience.posteriors.sharded.shards import Shards
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from consilience.engines import Engine
 
 
 def fuse(
-    models: Sequence[Any] | Shards | str | Path,
+    models: Mapping[str, Any] | Sequence[Any] | Shards | str | Path,
     method: str | Method | NetworkMethod | None = None,
     *,
-    weights: ArrayLike | None = None,
+    weights: Mapping[str, float] | ArrayLike | None = None,
+    n_observations: Mapping[str, float] | Sequence[float] | None = None,
+    n_components: int | None = None,
+    combine: str | None = None,
     rng: int | np.random.Generator = 0,
-    engine: Any = None,
+    engine: Engine | str | Any = None,
     progress: bool | Progress = False,
+    example: Any = None,
+    symmetry: Symmetry | str | Path | None = None,
+    module: nn.Module | Callable[[], nn.Module] | None = None,
+    target: nn.Module | None = None,
+    target_widths: Mapping[str, int] | None = None,
+    inputs: Any = None,
+    fishers: Mapping[str, Any] | Sequence[Any] | None = None,
+    reference: int | str | None = None,
+    pilot_sites: int | None = None,
+    shard_bytes: int | None = None,
     samples: Sequence[float] | None = None,
-    **options: Any,
+    **options: Unpack[MethodOptions],
 ) -> Fusion:
     """Fuse models that were trained apart into one.
 
     Parameters
     ----------
-    models
-        Fitted models, Posteriors, or paths of posterior files, mixed if they describe the same kind of thing. Topic
-        models that name their words may have different vocabularies: the fused one has all words. Or networks: torch
-        modules, Networks, or paths of their files. Or the posteriors of very many sites, which are not loaded as a
-        whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
-    method
-        A name (see ``consilience methods``) or a method object; None takes the recommended one, and Fisher merging for
+    models : mapping of str to model, or sequence of models
+        Models by name, or in a list, which gives them names: "model 0", ... for objects, their stems for files. Each is
+        a fitted model, a Posterior, or the path of a posterior file, mixed if they describe the same kind of thing;
+        topic models that name their words may have different vocabularies, and the fused one has all words. Or
+        networks: torch modules, Networks, BayesianNetworks, or paths of their files. Or the posteriors of very many
+        sites, which are not loaded as a whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
+    method : str or method object, optional
+        A name (see ``consilience methods``) or a method object. Default: the recommended one, and Fisher merging for
         networks that come with Fisher information.
-    weights
-        How much each model counts (J,); None counts all the same.
-    rng
-        Seed or Generator; the same seed gives the same bytes.
-    engine
-        Where the work on shards runs: None, here; an address of a Dask scheduler, a ``distributed.Client``, or an
+    weights : array_like of shape (n_models,), or mapping of str to float, optional
+        How much each model counts. Default: all the same.
+    n_observations : sequence of shape (n_models,), or mapping of str to float, optional
+        Number of observations behind each model, for models that do not record it (GaussianMixture, GaussianHMM,
+        CategoricalHMM).
+    n_components : int, optional
+        Number of fused components, for methods that can be told. Default: found.
+    combine : {"barycenter", "product"}, optional
+        What matched posteriors are together: their Kullback-Leibler barycenter, or their Bayes product with the prior
+        counted once. Default: the method's.
+    rng : int or Generator
+        Seed or generator; the same seed gives the same bytes.
+    engine : Engine, address or client, optional
+        Where the work on shards runs: None, here; an address of a Dask scheduler, a ``distributed.Client``, or a
         ``consilience.engines`` object.
-    progress
-        True shows a bar on a terminal; a callable is told (steps done, steps in all).
-    samples
-        Number of observations behind each model (J,), for models that do not record it
-        (GaussianMixture, GaussianHMM, CategoricalHMM).
+    progress : bool or callable
+        True shows a bar on a terminal; a callable is called with (steps done, steps in all).
+    example : tensor, tuple of arguments, or dict of keyword arguments, optional
+        Of networks: an input that the modules take, to find and to prove which axes move together.
+    symmetry : Symmetry or path, optional
+        Of networks: these axes, from ``consilience.symmetry`` or its file, where files do not have them.
+    module : Module or function that makes one, optional
+        Of networks: the architecture, where the networks are files.
+    target : Module, optional
+        Of networks: a module whose widths the fused network is to have.
+    target_widths : mapping of str to int, optional
+        Of networks: units of the fused network by group, in place of `target`.
+    inputs : tensor of shape (n_samples, ...) or iterable of batches, optional
+        Of networks: unlabelled inputs, for methods that match by activations and for refits.
+    fishers : sequence of length n_models, or mapping by name, optional
+        Of networks: what ``consilience.fisher`` gave for each, or its files.
+    reference : int or str, optional
+        Of networks: number or name of the model whose numbering of units the fused network keeps. Default: chosen by
+        content, whatever the order of the models.
+    pilot_sites : int, optional
+        Of shards: sites in the sample that a fusion starts from. Default: 256.
+    shard_bytes : int, optional
+        Of shards: bytes of a shard, about. Default: 256 MiB.
+    samples : sequence of float, optional
+        Old name of `n_observations`, deprecated since 0.2.
     **options
-        The method's options; for networks also
-
-        - ``example``: an input that the modules take, to find and to prove which axes move together;
-        - ``symmetry``: these axes, from ``consilience.symmetry`` or its file, where files do not have them;
-        - ``module``: a module of the architecture, or a function that makes one, where the networks are files;
-        - ``target``: a module whose widths the fused network is to have, or ``target_widths``: units by group;
-        - ``inputs``: unlabeled inputs, for methods that ask the models;
-        - ``fishers``: what ``consilience.fisher`` gave for each, or its files, for methods that weigh by it;
-        - ``reference``: number of the model to start from, whose numbering of units the fused network keeps.
-
-        For shards also ``pilot_sites``, the sites in the sample that a fusion starts from, and ``shard_bytes``.
+        The method's own options.
 
     Returns
     -------
@@ -93,68 +133,101 @@ def fuse(
     >>> from sklearn.mixture import BayesianGaussianMixture
     >>> X = np.random.default_rng(0).normal(size=(200, 2)) + np.repeat([[0.0, 0.0], [8.0, 8.0]], 100, axis=0)
     >>> a, b = (BayesianGaussianMixture(n_components=2, random_state=0).fit(X[start::2]) for start in (0, 1))
-    >>> fusion = fuse([a, b], n_components=2)
+    >>> fusion = fuse({"lund": a, "oslo": b}, n_components=2)
     >>> fusion.model.predict([[0.0, 0.0], [8.0, 8.0]]).shape
     (2,)
+    >>> [one.name for one in fusion.inputs]
+    ['lund', 'oslo']
     """
     seed, generator = seeded(rng)
-    sharded = are_shards(models, engine)
-    with shown(progress, "fusing", "pass" if sharded else "start") as report:
-        if sharded:
-            if samples is not None:
-                raise OptionError("samples: for fitted models only; files say how many observations they had")
-            return fuse_shards(models, _for_posteriors(method), weights, engine, generator, seed, report, options)
-        if engine is not None:
-            raise OptionError(
-                f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"
-            )
-        models = cast("Sequence[Any]", models)
-        if are_bayesian(models):
-            return fuse_bayesian(models, method, weights, generator, seed, report, options)
-        if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
-            return fuse_networks(models, method, weights, generator, seed, report, options)
-        return fuse_posteriors(models, method, weights, generator, seed, report, samples, options)
+    unit = "pass" if are_shards(models, engine) else "start"
+    with shown(progress, "fusing", unit) as report:
+        prepared = _prepare(
+            models, method, options, report, generator, seed, weights=weights, engine=engine, samples=samples,
+            n_observations=n_observations, n_components=n_components, combine=combine, example=example, inputs=inputs,
+            symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
+            reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
+        )  # fmt: skip
+        return prepared.run()
 
 
 def check(
-    models: Sequence[Any] | Shards | str | Path,
+    models: Mapping[str, Any] | Sequence[Any] | Shards | str | Path,
     method: str | Method | NetworkMethod | None = None,
     *,
-    weights: ArrayLike | None = None,
-    engine: Any = None,
+    weights: Mapping[str, float] | ArrayLike | None = None,
+    n_observations: Mapping[str, float] | Sequence[float] | None = None,
+    n_components: int | None = None,
+    combine: str | None = None,
+    engine: Engine | str | Any = None,
+    example: Any = None,
+    symmetry: Symmetry | str | Path | None = None,
+    module: nn.Module | Callable[[], nn.Module] | None = None,
+    target: nn.Module | None = None,
+    target_widths: Mapping[str, int] | None = None,
+    inputs: Any = None,
+    fishers: Mapping[str, Any] | Sequence[Any] | None = None,
+    reference: int | str | None = None,
+    pilot_sites: int | None = None,
+    shard_bytes: int | None = None,
     samples: Sequence[float] | None = None,
-    **options: Any,
+    **options: Unpack[MethodOptions],
 ) -> list[str]:
     """Return everything that would go wrong in ``fuse`` with these arguments, a line each; empty when nothing would.
 
-    Files are read one after another and their parameters checked; posteriors are small beside the data they stand for.
+    Parameters are those of ``fuse``. Posterior files are read one after another and their parameters checked, since
+    posteriors are small beside the data they stand for; the arrays of networks stay in their files.
 
     Raises
     ------
     OptionError
         When the method or an option does not exist.
     """
-    if are_shards(models, engine):
-        return check_shards(models, _for_posteriors(method), weights, engine, options)
-    models = cast("Sequence[Any]", models)
-    if are_bayesian(models):
-        return check_bayesian(models, method, weights, options)
-    if isinstance(method, NetworkMethod) or _are_networks(models, method, options):
-        return check_networks(models, method, weights, options)
-    return check_posteriors(models, method, weights, samples, options)
+    prepared = _prepare(
+        models, method, options, silent, np.random.default_rng(0), 0, only_check=True, weights=weights, engine=engine,
+        samples=samples, n_observations=n_observations, n_components=n_components, combine=combine, example=example,
+        inputs=inputs, symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
+        reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
+    )  # fmt: skip
+    return prepared.all_problems()
 
 
-def _for_posteriors(method: str | Method | NetworkMethod | None) -> str | Method | None:
-    """Return a method for shards, which hold posteriors."""
-    if isinstance(method, NetworkMethod):
-        raise OptionError(f"{type(method).__name__} fuses networks, and shards hold posteriors")
-    return method
-
-
-def _are_networks(models: Any, method: str | Method | None, options: Mapping[str, Any]) -> bool:
-    """Return whether the models are networks.
-
-    Plain checkpoints are with an option that only networks take, or a method that needs to know nothing of their units.
-    """
-    told = any(key in options for key in ARGUMENTS)
-    return are_networks(models, told or needs_no_symmetry(method))
+def _prepare(
+    models: Any,
+    method: Any,
+    options: MethodOptions,
+    progress: Progress,
+    rng: np.random.Generator,
+    seed: int | None,
+    *,
+    weights: Any,
+    n_observations: Any,
+    samples: Any,
+    engine: Any,
+    only_check: bool = False,
+    **arguments: Any,
+) -> Prepared:
+    """Return the models read, checked and described by their kind."""
+    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
+    stated = {name: value for name, value in arguments.items() if value is not None}
+    everything = {**cast("dict[str, Any]", options), **stated}
+    is_sharded = are_shards(models, engine)
+    request = Request(
+        inputs=() if is_sharded else name_inputs(models),
+        method=method,
+        options=everything,
+        weights=weights,
+        n_observations=n_observations,
+        rng=rng,
+        seed=seed,
+        progress=progress,
+        engine=engine,
+        only_check=only_check,
+    )
+    if is_sharded:
+        return prepare_shards(models, request)
+    if engine is not None:
+        raise OptionError(
+            f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"
+        )
+    return kind_of(request.inputs, method, everything).prepare(request)

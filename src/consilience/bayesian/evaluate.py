@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.bayesian.ensemble import BayesianEnsemble
+from consilience.bayesian.file_format import FORMAT
 from consilience.bayesian.files import read_bayesian_network
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import FLOOR, predictive_scores
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import Array
+from consilience.core.inputs import NamedInput
 from consilience.errors import InputError, OptionError
 from consilience.networks.evaluate import LabeledInputs, as_template, labeled_inputs, module_of
 from consilience.networks.evaluation import NetworkEvaluation, compared
-from consilience.networks.files import file_kind
 from consilience.posteriors.evaluation import Score
 
 if TYPE_CHECKING:
@@ -27,21 +28,7 @@ SAMPLES = 128
 """Samples of the weights that predictions are means over."""
 
 
-def are_bayesian(fused: object, own: object) -> bool:
-    """Return whether one of two models is a Bayesian network."""
-    return any(_is(model) for model in (fused, own))
-
-
-def _is(model: object) -> bool:
-    if isinstance(model, str | Path):
-        try:
-            return file_kind(Path(model)) == "bayesian"
-        except InputError:  # said better by whoever reads it
-            return False
-    return isinstance(model, BayesianFusion | BayesianEnsemble) or is_bayesian(model)
-
-
-def evaluate_bayesian(fused: Any, own: Any, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
     """Compare a fused Bayesian network with a site's own; see ``evaluate`` for what it takes.
 
     Raises
@@ -52,7 +39,7 @@ def evaluate_bayesian(fused: Any, own: Any, data: Any, labels: Any, module: Any)
         For networks without a module to load them into.
     """
     template = as_template(module)
-    both = [_given(model, role, template) for model, role in ((fused, "the fused model"), (own, "your own model"))]
+    both = [_predictor(one, template) for one in (fused, local)]
     name = str(data) if isinstance(data, str | Path) else "data"
     rows = labeled_inputs(data, labels, _module_of(both[0]))
     found = [_predictions(one, rows, name) for one in both]
@@ -72,17 +59,15 @@ def evaluate_bayesian(fused: Any, own: Any, data: Any, labels: Any, module: Any)
     )
 
 
-def _given(model: Any, role: str, template: nn.Module | None) -> BayesianNetwork | BayesianEnsemble:
+def _predictor(one: NamedInput, template: nn.Module | None) -> BayesianNetwork | BayesianEnsemble:
     """Return a Bayesian network that can be asked, whatever form it came in."""
-    name = str(model) if isinstance(model, str | Path) else role
-    if not _is(model):
-        raise InputError(f"{name}: is no Bayesian network, expected one as the other model")
-    if isinstance(model, BayesianFusion):
-        model = model.model
+    name = one.label
+    model = one.model.model if isinstance(one.model, BayesianFusion) else one.model
     if isinstance(model, BayesianEnsemble):
         return model
-    is_path = isinstance(model, str | Path)
-    found = read_bayesian_network(Path(model)) if is_path else as_bayesian_network(model, None, role)
+    if one.format != FORMAT and not is_bayesian(model):
+        raise InputError(f"{name}: is no Bayesian network, expected one as the other model")
+    found = as_bayesian_network(model, None, name) if one.file is None else read_bayesian_network(one.file)
     if found.module is None and template is not None:
         found = found.with_module(_with_widths(found, template))
     if found.module is None:

@@ -28,7 +28,7 @@ from consilience.files.schemas import Plain, Strict
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
-_FORMAT, _VERSION = "consilience-bayesian", 1
+FORMAT, _VERSION = "consilience-bayesian", 1
 _REMEDY = "write it with consilience.save"
 _MEAN, _VARIANCE = "mean/", "variance/"
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -158,7 +158,7 @@ def _header_text(where: str, network: BayesianFile) -> str:
         return json.dumps(
             {
                 "classes": None if classes is None else list(classes),
-                "format": _FORMAT,
+                "format": FORMAT,
                 "format_version": _VERSION,
                 "library_version": library_versions()["consilience"],
                 "parameters": list(network.means),
@@ -185,7 +185,7 @@ def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
     """
     file = as_file(where)
     header = file.header(_REMEDY)
-    if file.format != _FORMAT:
+    if file.format != FORMAT:
         raise FileFormatError(f"{file}: is no file of a Bayesian network; {_REMEDY}")
     check_version(file.label, file.document, _VERSION)
     return _summary(file.label, file.document, header.shapes, header.dtypes)

@@ -1,93 +1,77 @@
-"""Fusing Bayesian networks: what ``fuse`` and ``check`` do with them."""
+"""The pipeline for Bayesian networks: describe and check, then match, average and rebuild."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from consilience.bayesian.ensemble import BayesianEnsemble
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.methods import make_bayesian_method
 from consilience.bayesian.shared_symmetry import GatheredBayesian, gather_bayesian
 from consilience.checks import Array, as_weights
-from consilience.core.progress import Progress
+from consilience.core.inputs import in_order
+from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.networks.fuse_aligned import (
-    Arguments,
-    fuse_gathered,
+    NetworkArguments,
+    fuse_aligned,
     network_provenance,
     split_arguments,
     target_units,
 )
 from consilience.networks.fusion import NetworkInput
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
-from consilience.posteriors.method import Method
 
 
-def fuse_bayesian(
-    models: Sequence[Any],
-    method: str | NetworkMethod | Method | None,
-    weights: ArrayLike | None,
-    rng: np.random.Generator,
-    seed: int | None,
-    progress: Progress,
-    options: Mapping[str, Any],
-) -> BayesianFusion:
-    """Fuse Bayesian networks; see ``fuse`` for what it takes."""
-    told, options = split_arguments(options)
-    chosen = make_bayesian_method(method, options)
-    proving, fusing = rng.spawn(2)
-    gathered = _gathered(models, chosen, told, proving)
+def prepare_bayesian(request: Request) -> Prepared:
+    """Describe and check Bayesian networks; see ``Kind.prepare``."""
+    if request.n_observations is not None:
+        raise OptionError("n_observations: for statistical models; Bayesian networks are weighed by weights=")
+    arguments, options = split_arguments(request.options)
+    method = make_bayesian_method(request.method, options)
+    try:
+        return _prepared(request, arguments, method)
+    except (InputError, OptionError) as error:
+        return Prepared.failed(error)
+
+
+def _prepared(request: Request, arguments: NetworkArguments, method: NetworkMethod) -> Prepared:
+    for option in ("fishers", "inputs"):
+        if getattr(arguments, option) is not None:
+            raise OptionError(f"{option}: of no use for Bayesian networks, whose variances say what is known")
+    proving, fusing = request.rng.spawn(2)
+    without = method.optional_symmetry or method.keeps_models
+    gathered = gather_bayesian(
+        request.inputs, arguments.symmetry, arguments.example, arguments.module, proving, without=without
+    )
+    weights = in_order(request.weights, [one.name for one in request.inputs], "weights")
     shares = as_weights(weights, len(gathered.given))
     shares = shares / shares.sum()
-    if chosen.keeps_models:
-        fusion = _side_by_side(gathered, shares)
-    else:
-        priors = [one.prior for one in gathered.bayesian]
-        fusion, _ = fuse_gathered(gathered, chosen, shares, told, fusing, progress, BayesianFusion, priors=priors)
-        if gathered.template is None and told.target is None:  # a Bayesian network also without a module, if not asked
-            fusion = replace(fusion, _rebuild=gathered.module)
-    return replace(fusion, provenance=network_provenance(fusion, chosen, seed))
+    priors = tuple(one.prior for one in gathered.bayesian)
+    if request.only_check:
+        if method.keeps_models:
+            return Prepared.checked(())
+        units = target_units(gathered, method, arguments)
+        ensemble = NetworkEnsemble(gathered.networks, shares, units, arguments.reference or 0, priors=priors)
+        return Prepared.checked(method.reasons(ensemble))
 
+    def fuse() -> BayesianFusion:
+        if method.keeps_models:
+            fusion = _side_by_side(gathered, shares)
+        else:
+            fusion, _ = fuse_aligned(
+                gathered, method, shares, arguments, fusing, request.progress, BayesianFusion, priors=priors
+            )
+            # A fused Bayesian network is one also without a module, where none was asked for.
+            if gathered.template is None and arguments.target is None:
+                fusion = replace(fusion, _rebuild=gathered.module)
+        return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
-def check_bayesian(
-    models: Sequence[Any],
-    method: str | NetworkMethod | Method | None,
-    weights: ArrayLike | None,
-    options: Mapping[str, Any],
-) -> list[str]:
-    """Return everything that would go wrong in fusing Bayesian networks, a line each; see ``check``."""
-    told, options = split_arguments(options)
-    chosen = make_bayesian_method(method, options)
-    try:
-        gathered = _gathered(models, chosen, told, np.random.default_rng(0))
-        shares = as_weights(weights, len(gathered.given))
-        if chosen.keeps_models:
-            return []
-        units = target_units(gathered, chosen, told)
-        priors = tuple(one.prior for one in gathered.bayesian)
-        ensemble = NetworkEnsemble(gathered.networks, shares / shares.sum(), units, told.reference or 0, priors=priors)
-        return chosen.reasons(ensemble)
-    except InputError as error:
-        return list(error.problems)
-    except OptionError as error:
-        return [str(error)]
-
-
-def _gathered(
-    models: Sequence[Any], method: NetworkMethod, told: Arguments, rng: np.random.Generator
-) -> GatheredBayesian:
-    for option in ("fishers", "inputs"):
-        if getattr(told, option) is not None:
-            raise OptionError(f"{option}: of no use for Bayesian networks, whose variances say what is known")
-    without = method.optional_symmetry or method.keeps_models
-    return gather_bayesian(models, told.symmetry, told.example, told.module, rng, without=without)
+    return Prepared((), fuse)
 
 
 def _side_by_side(gathered: GatheredBayesian, shares: Array) -> BayesianFusion:

@@ -21,11 +21,11 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
-from consilience.core.provenance import file_digest
+from consilience.core.inputs import NamedInput, files_given_twice
 from consilience.errors import InputError, OptionError
-from consilience.networks.files import file_kind, read_symmetry
+from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
-from consilience.networks.inputs import GivenNetwork
+from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, same_values, total_size
 from consilience.networks.shared_symmetry import Gathered, made_template, with_symmetry
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
@@ -73,24 +73,8 @@ def _buffers(module: nn.Module, means: Mapping[str, Any]) -> dict[str, Any]:
     return {key: values for key, values in module.state_dict().items() if key not in means}
 
 
-def are_bayesian(models: Any) -> bool:
-    """Return whether models are Bayesian networks, or files of them."""
-    if isinstance(models, (str, Path)) or not isinstance(models, Sequence):
-        return False
-    return any(is_bayesian(model) or _is_file(model) for model in models)
-
-
-def _is_file(model: object) -> bool:
-    if not isinstance(model, (str, Path)):
-        return False
-    try:
-        return file_kind(Path(model)) == "bayesian"
-    except InputError:  # said better by whoever reads it
-        return False
-
-
 def gather_bayesian(
-    models: Sequence[Any],
+    inputs: Sequence[NamedInput],
     symmetry: Symmetry | str | Path | None,
     example: Any,
     module: nn.Module | Callable[[], nn.Module] | None,
@@ -102,8 +86,8 @@ def gather_bayesian(
 
     Parameters
     ----------
-    models
-        Bayesian networks of any kind that has an adapter, or paths of their files.
+    inputs
+        Bayesian networks of any kind that has an adapter, and their files.
     symmetry
         A symmetry or its file; None takes the files' own, or traces the first module.
     example
@@ -123,7 +107,7 @@ def gather_bayesian(
         If there is no symmetry, nor what it takes to trace one.
     """
     told = made_template(module)
-    given = _read(models, told)
+    given = _read(inputs, told)
     widest = max((one for one in given if one.module is not None), key=_rank, default=None)
     template = told if widest is None else widest.module
     found = _symmetry(given, symmetry, example, template, rng, without=without)
@@ -139,43 +123,39 @@ def gather_bayesian(
     if problems:
         raise InputError(problems)
     networks = [
-        GivenNetwork(one.name, gaussian_arrays(one.means, one.variances), None, one.module, one.sha256) for one in given
+        DescribedNetwork(
+            named.name, named.label, gaussian_arrays(one.means, one.variances), None, one.module, one.sha256
+        )
+        for named, one in zip(inputs, given, strict=True)
     ]
     gathered = with_symmetry(networks, gaussian_symmetry(plain, names), None, template, rng)
     return GatheredBayesian(gathered.given, gathered.networks, gathered.symmetry, template, tuple(given))
 
 
-def _read(models: Sequence[Any], module: nn.Module | None) -> list[BayesianNetwork]:
-    """Return what was handed in as Bayesian networks, or raise with everything that is wrong."""
-    given: list[BayesianNetwork] = []
+def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[BayesianNetwork]:
+    """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
+    networks: list[BayesianNetwork] = []
     problems: list[str] = []
-    for number, model in enumerate(models):
-        name = f"model {number}"
+    for one in inputs:
         try:
-            if isinstance(model, (str, Path)):
-                given.append(_beside(read_bayesian_network(Path(model)), module))
-            elif is_bayesian(model):
-                given.append(as_bayesian_network(model, module, name))
+            if one.file is not None:
+                networks.append(_beside(read_bayesian_network(one.file), module))
+            elif is_bayesian(one.model):
+                networks.append(as_bayesian_network(one.model, module, one.label))
             else:
                 problems.append(
-                    f"{name}: a {type(model).__name__} has no variances, so it is no Bayesian network; fuse it with "
-                    "networks, or give consilience.BayesianNetwork(module, means, variances)"
+                    f"{one.label}: a {type(one.model).__name__} has no variances, so it is no Bayesian network; fuse "
+                    "it with networks, or give consilience.BayesianNetwork(module, means, variances)"
                 )
         except InputError as error:
             problems += error.problems
-    digests: dict[str, str] = {}
-    for model, one in zip(models, given, strict=False):
-        if isinstance(model, (str, Path)):
-            digest = file_digest(Path(model))
-            if digest in digests:
-                problems.append(f"{one.name}: is the same file as {digests[digest]}; leave one out")
-            digests.setdefault(digest, one.name)
-    if len(models) < 2:
-        problems.append(f"fusing takes at least two models, found {len(models)}")
-    problems += _other_classes(given)
+    problems += files_given_twice(inputs)
+    if len(inputs) < 2:
+        problems.append(f"fusing takes at least two models, found {len(inputs)}")
+    problems += _other_classes(networks)
     if problems:
         raise InputError(problems)
-    return given
+    return networks
 
 
 def _beside(bnn: BayesianNetwork, module: nn.Module | None) -> BayesianNetwork:

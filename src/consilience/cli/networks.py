@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from consilience import api
-from consilience.bayesian.fusion import BayesianFusion
-from consilience.cli.inspect import proof_of
 from consilience.cli.options import example_option, module_option
 from consilience.drawing.words import counted, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.files import write_symmetry
-from consilience.networks.fusion import NetworkFusion
+from consilience.networks.inspect import proof_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -148,90 +146,3 @@ def _barrier_text(found: Barrier) -> str:
             f"{found.midpoint(name):.4f}, at B {curve[-1]:.4f}; highest at t = {found.peak(name):.3g}"
         )
     return "\n".join(lines)
-
-
-def network_summary(fusion: NetworkFusion) -> str:
-    """Return what came of fusing networks: widths, how well layers match, what is still to do."""
-    method = fusion.provenance["method"]
-    groups = fusion.groups
-    outer = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
-    before = [sum(one.network.units[name] for name in outer) for one in fusion.inputs]
-    units = str(before[0]) if len(set(before)) == 1 else f"{min(before)} to {max(before)}"
-    what = "Bayesian networks" if isinstance(fusion, BayesianFusion) else "networks"
-    lines = [f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})"]
-    if groups:
-        lines = [
-            f"{len(fusion.inputs)} {what} with {units} units each in {counted(len(groups), 'group')}"
-            f" -> {sum(groups[name] for name in outer)} units (method {method})"
-        ]
-        lines += _quality_table(fusion)
-    if fusion.history.size:
-        lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
-    if isinstance(fusion, BayesianFusion):
-        lines += _posteriors(fusion)
-    if fusion.details["proved"]:
-        lines.append("symmetry: proved")
-    if "aligned" in fusion.details:
-        lines.append(_merging(fusion.details))
-    lines += [f"note: {printable(note)}" for note in fusion.details["notes"][:_FEW]]
-    lines += _repairs(fusion)
-    return "\n".join(lines)
-
-
-def _posteriors(fusion: BayesianFusion) -> list[str]:
-    """Return how many sites have the fused units, and how far posteriors came together."""
-    found: Mapping[str, Any] = fusion.details
-    lines = []
-    for group, facts in list(found.get("groups", {}).items())[:_FEW]:
-        counts = [f"{count} of {counted(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
-        lines.append(f"group {printable(group)}: {', '.join(counts[:_FEW])}")
-    if "distance_after" in found:
-        before, after = found["distance_before"], found["distance_after"]
-        lines.append(f"distance of posteriors ({found['metric']}): {before:.6g} -> {after:.6g}")
-    return lines
-
-
-_TOLD = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
-
-
-def _merging(details: Mapping[str, Any]) -> str:
-    """Return how networks were merged by what is known of their parameters."""
-    said = [f"{word}{details[key]}" for key, word in _TOLD.items() if key in details]
-    return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *said])
-
-
-def _quality_table(fusion: NetworkFusion) -> list[str]:
-    """Return a line for each of the first groups: units before and after, how many are shared, distance."""
-    rows = [("group", "units", "fused", "shared", "distance")]
-    for name in list(fusion.groups)[:_FEW]:
-        quality = fusion.quality[name]
-        own = [one.network.units[name] for one in fusion.inputs]
-        spread = f"{own[0]}" if len(set(own)) == 1 else f"{min(own)}-{max(own)}"
-        before = "" if quality.before is None else f"{quality.before:.3f} -> "
-        distance = f"{before}{quality.distance:.3f}" if _comparable(fusion, name) else ""
-        rows.append((printable(name), spread, str(quality.units), str(quality.shared), distance))
-    shown = 5 if any(row[4] for row in rows[1:]) else 4
-    widths = [max(len(row[column]) for row in rows) for column in range(shown)]
-    lines = [
-        f"  {row[0]:{widths[0]}}  "
-        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:shown], widths[1:], strict=True))
-        for row in rows
-    ]
-    more = len(fusion.groups) - _FEW
-    return [*lines, f"  and {more} more groups"] if more > 0 else lines
-
-
-def _comparable(fusion: NetworkFusion, group: str) -> bool:
-    """Return whether distances mean something: not of posteriors that lack units, whose deviation there is not zero."""
-    return not isinstance(fusion, BayesianFusion) or all(moves[group].owned.all() for moves in fusion.transports)
-
-
-def _repairs(fusion: NetworkFusion) -> list[str]:
-    """Return whether layers were fitted, and what should still be done."""
-    details: Mapping[str, Any] = fusion.details
-    lines = [f"refit: {printable(str(details['refit']))}"] if "refit" in details else []
-    if fusion.repaired is not None and fusion.repaired != details.get("refit"):
-        lines.append(f"repaired: {printable(fusion.repaired)}")
-    if fusion.needs_repair:
-        lines.append(f"warning: {_STATISTICS}")
-    return lines

@@ -11,11 +11,16 @@ from typing import Any
 
 import click
 
-from consilience.cli.kinds import Kind, have_symmetry, kind_of_models
+from consilience import api
+from consilience.api.kinds import POSTERIORS, format_of
+from consilience.cli.kinds import have_symmetry, kind_of_models, options_of_networks
+from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import OptionError
+from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
+from consilience.posteriors.sharded.fuse import are_shards
 
 Command = Callable[..., None]
 _RESERVED = {"models", "weights", "rng", "engine", "progress", "samples", "method", "module", "example", "symmetry"}
@@ -44,7 +49,7 @@ def example_option(required: bool = False) -> Callable[[Command], Command]:
 
 
 def fusion_options(command: Command) -> Command:
-    """Add what ``fuse`` and ``check`` share; the command gets them as a `Plan`."""
+    """Add what ``fuse`` and ``check`` share; the command gets them as a `FusionPlan`."""
     decorators: list[Callable[[Command], Command]] = [
         click.argument("models", nargs=-1, type=click.Path(path_type=str)),
         click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]"),
@@ -68,18 +73,42 @@ def fusion_options(command: Command) -> Command:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """What is to be fused, of which kind it is, and how."""
+class FusionPlan:
+    """What is to be fused, of which kind it is, and how.
+
+    Parameters
+    ----------
+    recipe
+        Everything that was said.
+    kind
+        Of the models.
+    files
+        The models' files, each opened once; empty for shards.
+    engine
+        Where shards are worked on.
+    """
 
     recipe: Recipe
     kind: Kind
+    files: tuple[SafetensorsFile, ...]
     engine: str | None = None
 
+    @property
+    def models(self) -> Sequence[Any]:
+        """What ``fuse`` is called with."""
+        return self.files or self.recipe.models
+
+    def n_models(self) -> int:
+        """Return how many models there are to fuse, without what travels beside them."""
+        if not self.files:
+            return api.shards(self.recipe.models).n_sites
+        return sum(not format_of(file).is_companion for file in self.files)
+
     def arguments(self) -> dict[str, Any]:
-        """Return what the library is told of networks, modules imported and files read."""
-        if self.kind == "shards":
+        """Return what ``fuse`` is called with beside options of the method, modules imported and files read."""
+        if not self.files:
             return {"engine": self.engine}
-        return {} if self.kind == "posteriors" else _arguments(self.recipe)
+        return {} if self.kind is POSTERIORS else _arguments(self.recipe, self.files)
 
 
 def plan_of(
@@ -93,7 +122,7 @@ def plan_of(
     engine: str | None,
     scheduler: str | None,
     **others: Any,
-) -> Plan:
+) -> FusionPlan:
     """Return the recipe with what the command line adds to it or replaces in it.
 
     Raises
@@ -128,12 +157,17 @@ def plan_of(
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     where = _engine(engine, scheduler)
-    kind = kind_of_models(merged)
-    if where is not None and kind == "posteriors":
-        kind = "shards"
-    if where is not None and kind != "shards":
+    if are_shards(merged.models):
+        if stated := options_of_networks(merged):
+            raise OptionError(f"{', '.join(stated)}: for networks only, and {merged.models[0]} holds posteriors")
+        return FusionPlan(merged, POSTERIORS, (), where)
+    files = tuple(open_files(merged.models, merged.models))
+    kind = kind_of_models(merged, files)
+    if where is None:
+        return FusionPlan(merged, kind, files)
+    if kind is not POSTERIORS:
         raise OptionError("--engine, --scheduler: networks are fused here; these are for shards of posteriors")
-    return Plan(merged, kind, where)
+    return FusionPlan(merged, kind, (), where)
 
 
 def _engine(engine: str | None, scheduler: str | None) -> str | None:
@@ -170,7 +204,7 @@ def _widths(texts: Sequence[str]) -> dict[str, int]:
     return widths
 
 
-def _arguments(plan: Recipe) -> dict[str, Any]:
+def _arguments(plan: Recipe, files: Sequence[SafetensorsFile]) -> dict[str, Any]:
     """Return arguments of ``fuse`` for networks."""
     from consilience.cli.modules import import_module, make_example  # here, since networks only need them
     from consilience.networks.module_inputs import read_inputs
@@ -187,7 +221,7 @@ def _arguments(plan: Recipe) -> dict[str, Any]:
         found["module"] = module
         if plan.example is not None:
             found["example"] = make_example(plan.example, module)
-        elif plan.symmetry is None and not needs_no_symmetry(plan.method) and not have_symmetry(plan.models):
+        elif plan.symmetry is None and not needs_no_symmetry(plan.method) and not have_symmetry(files):
             raise OptionError(f"--module {plan.module}: needs --example SHAPE to find which axes move together")
         if plan.inputs is not None:
             found["inputs"] = read_inputs(Path(plan.inputs), module)

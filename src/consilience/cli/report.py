@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from consilience.errors import InputError, OptionError
+from consilience.api.kinds import kind_of_file
+from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
-from consilience.networks.files import file_kind
+from consilience.files.safetensors_file import SafetensorsFile
 
 
 @click.command()
@@ -57,59 +55,21 @@ def report(
     With --data it also shows what the fused model says of these; such a page stays where the data may be seen. A page
     about a network has the curves of --barrier and the maps of --plane.
     """
-    from consilience.posteriors.report.files import (
-        content_of_files,  # here, so that the other commands start without jinja2
-    )
-    from consilience.posteriors.report.page import write_page
-
     refuse_report(output, (fused, *sites))
     refuse_report(output, data, "data")
     refuse_report(output, (*barriers, *planes), "curves")
-    kind = _kind(fused)
-    if kind in ("network", "bayesian"):
-        if data or truth is not None:
-            raise OptionError("--data, --truth: for statistical models, and this is a network; see --barrier")
-        _write_network_page(output, fused, kind, sites, _by_name(barriers) or {}, _by_name(planes) or {})
-    elif barriers or planes:
-        raise OptionError(f"--barrier, --plane: for networks only, and {fused} is none")
-    else:
-        write_page(output, content_of_files(fused, sites, _by_name(data), truth))
+    file = SafetensorsFile(fused)
+    kind_of_file(file).write_report(
+        output,
+        file,
+        [SafetensorsFile(site) for site in sites],
+        data=_by_name(data),
+        truth=truth,
+        barriers=_by_name(barriers),
+        planes=_by_name(planes),
+    )
     if not quiet:
         click.echo(f"wrote {output}")
-
-
-def _kind(file: Path) -> str:
-    try:
-        return file_kind(file)
-    except InputError:  # said better by whoever reads it
-        return ""
-
-
-def _write_network_page(
-    output: Path,
-    fused: Path,
-    kind: str,
-    sites: tuple[Path, ...],
-    barriers: Mapping[str, Path],
-    planes: Mapping[str, Path],
-) -> None:
-    """Write the page about a fused network, a Bayesian one or another."""
-    from consilience.bayesian.report.files import bayesian_content_of_files  # here, as above
-    from consilience.bayesian.report.page import write_bayesian_content
-    from consilience.networks.report.files import network_content_of_files
-    from consilience.networks.report.page import write_network_content
-
-    shown: dict[str, Any] = {}
-    if barriers or planes:
-        from consilience.networks.landscape.barrier import Barrier
-        from consilience.networks.landscape.plane import Plane  # here, since they need torch
-
-        shown["barriers"] = {name: Barrier.load(path) for name, path in barriers.items()}
-        shown["planes"] = {name: Plane.load(path) for name, path in planes.items()}
-    if kind == "bayesian":
-        write_bayesian_content(output, replace(bayesian_content_of_files(fused, sites), **shown))
-    else:
-        write_network_content(output, replace(network_content_of_files(fused, sites), **shown))
 
 
 def _by_name(files: tuple[Path, ...]) -> dict[str, Path] | None:

@@ -6,37 +6,19 @@ Together: by what an expected file has, or by what more than half of the contrib
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from consilience.bayesian.files import read_bayesian_network
-from consilience.core.provenance import file_digest
+from consilience.api.kinds import format_of, kind_of_file
+from consilience.core.kind import WIDTHS, Facets
 from consilience.errors import ConsilienceError, InputError
 from consilience.federated.contribution import Contribution
 from consilience.files.limits import Limits, beyond
-from consilience.networks.files import NetworkFile, file_kind, read_network
-from consilience.networks.fisher.files import read_fisher
-from consilience.networks.fisher.inputs import gather_information
-from consilience.networks.inputs import GivenNetwork
-from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.files import read_posterior
-from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.vocabulary import of_words
+from consilience.files.safetensors_file import SafetensorsFile
 
 _TIMES, _FEW_COMPONENTS, _FEW_BYTES = 10, 50, 2**20
 """A contribution may have so many times the components and bytes of the median one, and these anyway."""
-
-WIDTHS = "widths"
-"""The facet that only some methods need to agree."""
-
-Facets = Mapping[str, str | None]
-"""What must agree between contributions, by what to call it; None where a file does not say."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +37,8 @@ class Checked:
         Components of a posterior, or units of a network.
     bytes
         Of its files.
+    file, fisher
+        The files themselves, whose headers and digests are known; None for what cannot be taken.
     """
 
     problems: tuple[str, ...] = ()
@@ -62,110 +46,39 @@ class Checked:
     smallest: float | None = None
     components: int = 0
     bytes: int = 0
+    file: SafetensorsFile | None = None
+    fisher: SafetensorsFile | None = None
 
 
-def check_alone(one: Contribution, limits: Limits) -> Checked:
+def check_alone(contribution: Contribution, limits: Limits) -> Checked:
     """Return what a contribution is, or everything that is wrong with it, whatever it may hold."""
-    if one.problem is not None or one.path is None:
-        return Checked((one.problem or "its file never came",))
-    files = [path for path in (one.path, one.fisher) if path is not None]
-    if one.announcement.fisher and one.fisher is None:
+    if contribution.problem is not None or contribution.path is None:
+        return Checked((contribution.problem or "its file never came",))
+    if contribution.announcement.fisher and contribution.fisher is None:
         return Checked(("the file of its Fisher information never came",))
-    for path, digest in zip(files, one.announcement.digests, strict=True):
-        if problems := [_without(problem, path) for problem in beyond(path, limits)]:
+    paths = [path for path in (contribution.path, contribution.fisher) if path is not None]
+    files = [SafetensorsFile(path) for path in paths]
+    for file, digest in zip(files, contribution.announcement.digests, strict=True):
+        if problems := [_without_paths(problem, [file]) for problem in beyond(file, limits)]:
             return Checked(tuple(problems))
-        if file_digest(path) != digest:
+        if file.digest != digest:
             return Checked(("its content is not what was announced; send it again",))
-    return check_files(one.path, one.fisher)
+    return check_files(*files)
 
 
-def check_files(path: Path, fisher: Path | None) -> Checked:
+def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) -> Checked:
     """Return what a model's file (with that of its Fisher information) is, or everything that is wrong with it."""
+    files = [file] if fisher is None else [file, fisher]
     try:
-        return replace(_read(path, fisher), bytes=sum(one.stat().st_size for one in (path, fisher) if one is not None))
+        format_of(file)
+        facts = kind_of_file(file).site_facts(file, fisher)
+        size = sum(one.path.stat().st_size for one in files)
     except ConsilienceError as error:
         problems = error.problems if isinstance(error, InputError) else (str(error),)
-        known = [known for known in (path, fisher) if known is not None]
-        return Checked(tuple(_without(problem, *known) for problem in problems))
+        return Checked(tuple(_without_paths(problem, files) for problem in problems))
     except MemoryError:
         return Checked(("takes more memory than there is",))
-
-
-def _read(path: Path, fisher: Path | None) -> Checked:
-    kind = file_kind(path)
-    if kind == "fisher":
-        raise InputError(f"{path}: is Fisher information, expected a model; send it beside its network's file")
-    if kind == "posterior":
-        if fisher is not None:
-            raise InputError(f"{path}: is a posterior, of which no Fisher information is taken; send it alone")
-        posterior = read_posterior(path)[0]
-        counts = posterior.counts
-        smallest = None if counts is None else float(counts.min())
-        return Checked((), _of_posterior(posterior), smallest, posterior.n_components)
-    if kind == "bayesian":
-        if fisher is not None:
-            raise InputError(f"{path}: is a Bayesian network, whose variances say what is known; send it alone")
-        bnn = read_bayesian_network(path)
-        _refuse_not_finite(path, {**bnn.means, **{f"variance of {key}": one for key, one in bnn.variances.items()}})
-        return Checked((), _of_network("bayesian", bnn.means, bnn.symmetry, None))
-    file = read_network(path)
-    _refuse_not_finite(path, file.arrays)
-    if fisher is not None:
-        _refuse_of_another(path, fisher, file)
-    return Checked((), _of_network("network", file.arrays, file.symmetry, fisher))
-
-
-def _refuse_of_another(path: Path, fisher: Path, file: NetworkFile) -> None:
-    """Raise for Fisher information that cannot be read or is of another network."""
-    information = read_fisher(fisher)
-    _refuse_not_finite(fisher, {**information.residual, **information.factors})
-    given = GivenNetwork(str(path), file.arrays, file.symmetry, None, None)
-    gather_information([given], None, [fisher])
-
-
-def _refuse_not_finite(path: Path, arrays: Mapping[str, Any]) -> None:
-    bad = [name for name, values in arrays.items() if not _finite(values)]
-    if bad:
-        raise InputError([f"{path}: array {name} has values that are not finite" for name in bad[:8]])
-
-
-def _finite(values: Any) -> bool:
-    if isinstance(values, np.ndarray):
-        return values.dtype.kind not in "fc" or bool(np.isfinite(values).all())
-    return not values.is_floating_point() or bool(values.float().isfinite().all())
-
-
-_STATED = ("counts", "weights", "prior")
-
-
-def _of_posterior(posterior: Posterior) -> Facets:
-    family = {"name": posterior.family.name}
-    words = of_words(posterior) and posterior.features.names is not None  # other words are aligned, not refused
-    features = posterior.features
-    return {
-        "kind": "posterior",
-        "source": _text(dict(posterior.source)),
-        "family": _text(family if words else {**family, **posterior.family.config()}),
-        "attached arrays": _text({name: [list(a.axes), a.rule] for name, a in posterior.attached.items()}),
-        "Fisher information": "none",
-        **{name: "stated" if getattr(posterior, name) is not None else "not stated" for name in _STATED},
-        "names of columns": None if words or features.names is None else _text(features.names),
-        **{name: _stated(getattr(features, name)) for name in ("units", "scaling", "classes")},
-    }
-
-
-def _of_network(kind: str, arrays: Mapping[str, Any], symmetry: Symmetry | None, fisher: Path | None) -> Facets:
-    """Return what must agree: not the widths, which the layouts leave open."""
-    layouts = None if symmetry is None else symmetry.digest
-    shapes = _text({name: list(values.shape) for name, values in sorted(arrays.items())})
-    return {
-        "kind": kind,
-        "arrays": _text({name: len(values.shape) for name, values in sorted(arrays.items())}),
-        "symmetry": layouts,
-        "shapes": shapes if layouts is None else None,
-        WIDTHS: shapes if layouts is not None else None,
-        "Fisher information": "none" if fisher is None else "sent",
-    }
+    return Checked((), facts.facets, facts.smallest, facts.components, size, file, fisher)
 
 
 def oversized(found: Mapping[str, Checked]) -> dict[str, str]:
@@ -188,18 +101,10 @@ def oversized(found: Mapping[str, Checked]) -> dict[str, str]:
     return out
 
 
-def _stated(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _without(text: str, *paths: Path) -> str:
+def _without_paths(text: str, files: Sequence[SafetensorsFile]) -> str:
     """Return a message without the server's own paths, of which the site is already named."""
-    for path in paths:
-        text = text.removeprefix(f"{path}: ").replace(str(path), path.name)
+    for file in files:
+        text = text.removeprefix(f"{file}: ").replace(str(file.path), file.path.name)
     return text
 
 

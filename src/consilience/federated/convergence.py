@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from consilience.api.kinds import BAYESIAN, POSTERIORS, kind_of_file
 from consilience.bayesian.file_format import read_bayesian
 from consilience.checks import Array
-from consilience.networks.files import file_kind, read_network
+from consilience.networks.files import read_network
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 
@@ -38,14 +39,14 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
         components of the divergence from the matched one before, in nats, and ``components``.
     """
     found: dict[str, Any] = {"objective": objective if math.isfinite(objective) else None, "change": None}
-    kind = file_kind(after)
-    if kind == "posterior":
+    kind = kind_of_file(after)
+    if kind is POSTERIORS:
         new = read_posterior(after)[0]
         found["components"] = new.n_components
         return found if before is None else {**found, **_between_posteriors(read_posterior(before)[0], new)}
     if before is None:
         return found
-    if kind == "bayesian":
+    if kind is BAYESIAN:
         old_b, new_b = read_bayesian(before), read_bayesian(after)
         pairs = [(old_b.means, new_b.means), (old_b.variances, new_b.variances)]
     else:

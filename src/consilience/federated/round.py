@@ -7,26 +7,21 @@ called as its site.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from consilience import api
-from consilience.bayesian.methods import make_bayesian_method
+from consilience.api.kinds import BAYESIAN, NETWORKS, POSTERIORS
 from consilience.core.fusion import Fusion
+from consilience.core.kind import Facets
 from consilience.errors import InputError, OptionError
-from consilience.federated.check import Checked, Facets, check_alone, check_files, misfits, oversized
+from consilience.federated.check import Checked, check_alone, check_files, misfits, oversized
 from consilience.federated.contribution import Announcement, Contribution, standing
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.fuse_aligned import ARGUMENTS
-from consilience.networks.method import NetworkMethod
-from consilience.networks.methods import make_network_method
-from consilience.posteriors.fuse import RECOMMENDED
-from consilience.posteriors.methods import make_method
 
 Checker = Callable[[Contribution], Checked]
 
@@ -97,19 +92,17 @@ def run_round(
     facets = {site: one for site, one in facets.items() if site not in reasons}
     reasons |= {site: [why] for site, why in misfits(facets, _expected(plan), _equal_widths(plan, facets)).items()}
     reasons |= {s: [why] for s, why in oversized({s: found[s] for s in facets if s not in reasons}).items()}
-    with tempfile.TemporaryDirectory(prefix="consilience-round-") as folder:
-        room = _Room(Path(folder), every, chosen.chosen)
-        good = [site for site in sorted(facets) if site not in reasons]
-        good, problems = _fitting(plan, room, good, reasons)
-        if len(good) < plan.needed:
-            few = f"{len(good)} good contributions, and the round needs {plan.needed}"
-            problems = [*problems, f"{few}; nothing was fused"]
-        fusion = None
-        if not problems:
-            try:
-                fusion = room.fuse(plan, good)
-            except InputError as error:
-                problems = [room.named(problem) for problem in error.problems]
+    good = [site for site in sorted(facets) if site not in reasons]
+    good, problems = _fitting(plan, found, good, reasons)
+    if len(good) < plan.needed:
+        few = f"{len(good)} good contributions, and the round needs {plan.needed}"
+        problems = [*problems, f"{few}; nothing was fused"]
+    fusion = None
+    if not problems:
+        try:
+            fusion = _fuse(plan, found, good)
+        except InputError as error:
+            problems = list(error.problems)
     took = _took_part(good, chosen.chosen, every, plan)
     if fusion is None:
         reasons |= {site: ["is good, but nothing was fused"] for site in good}
@@ -138,71 +131,29 @@ def run_round(
     return RoundResult(fusion, (report,))
 
 
-class _Room:
-    """A folder in which files are called as their sites, so that what is said of them names sites.
-
-    Parameters
-    ----------
-    folder
-        Empty; only the server's.
-    every
-        The contributions.
-    chosen
-        Which of them stands, by site.
-    """
-
-    def __init__(
-        self, folder: Path, every: Mapping[Announcement, Contribution], chosen: Mapping[str, Announcement]
-    ) -> None:
-        self.models, self.fishers = folder / "models", folder / "fishers"
-        self.models.mkdir()
-        self.fishers.mkdir()
-        for site, one in chosen.items():
-            for path, room in ((every[one].path, self.models), (every[one].fisher, self.fishers)):
-                if path is not None:
-                    _same_file(path, room / site)
-
-    def files(self, sites: Sequence[str]) -> list[str]:
-        """Return the models' files of sites, then those of their Fisher information."""
-        return [
-            *(str(self.models / site) for site in sites),
-            *(str(self.fishers / site) for site in sites if (self.fishers / site).exists()),
-        ]
-
-    def named(self, value: Any) -> Any:
-        """Return a text, or JSON values of any depth, with sites' names in place of paths."""
-        if isinstance(value, str):
-            return value.replace(f"{self.models}/", "").replace(f"{self.fishers}/", "Fisher information of ")
-        if isinstance(value, Mapping):
-            return {self.named(key): self.named(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self.named(one) for one in value)
-        return value
-
-    def refused(self, plan: RoundPlan, sites: Sequence[str]) -> list[str]:
-        """Return what there is against fusing these."""
-        if len(sites) < 2:
-            return []
-        weights = None if plan.weights is None else [plan.weights[site] for site in sites]
-        found = api.check(self.files(sites), plan.method, weights=weights, **plan.options)
-        return [self.named(problem) for problem in found]
-
-    def fuse(self, plan: RoundPlan, sites: Sequence[str]) -> Fusion:
-        """Return the fusion of these, which names sites."""
-        weights = None if plan.weights is None else [plan.weights[site] for site in sites]
-        fusion = api.fuse(self.files(sites), plan.method, weights=weights, rng=plan.seed, **plan.options)
-        fields: dict[str, Any] = {"provenance": self.named(fusion.provenance), "details": self.named(fusion.details)}
-        known: Any = fusion
-        inputs = tuple(replace(one, name=self.named(one.name)) for one in known.inputs)
-        return replace(known, inputs=inputs, **fields)
+def _files(found: Mapping[str, Checked], sites: Sequence[str]) -> dict[str, SafetensorsFile]:
+    """Return the files of sites by what results and messages call them: models first, then Fisher information."""
+    models = {site: found[site].file for site in sites}
+    fishers = {f"Fisher information of {site}": found[site].fisher for site in sites}
+    return {name: file.called(name) for name, file in {**models, **fishers}.items() if file is not None}
 
 
-def _same_file(path: Path, place: Path) -> None:
-    """Put a file in another place of the same disk without copying it, or copy it."""
-    try:
-        place.symlink_to(path.resolve())
-    except OSError:  # systems that let nobody make links
-        shutil.copyfile(path, place)
+def _weights(plan: RoundPlan, sites: Sequence[str]) -> list[float] | None:
+    return None if plan.weights is None else [plan.weights[site] for site in sites]
+
+
+def _fuse(plan: RoundPlan, found: Mapping[str, Checked], sites: Sequence[str]) -> Fusion:
+    """Return the fusion of sites, which names them."""
+    options: Any = plan.options
+    return api.fuse(_files(found, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options)
+
+
+def _refusals(plan: RoundPlan, found: Mapping[str, Checked], sites: Sequence[str]) -> list[str]:
+    """Return what there is against fusing sites, a line each that names them."""
+    if len(sites) < 2:
+        return []
+    options: Any = plan.options
+    return api.check(_files(found, sites), plan.method, weights=_weights(plan, sites), **options)
 
 
 def _alike(facets: Mapping[str, Facets], chosen: Mapping[str, Announcement]) -> dict[str, str]:
@@ -219,20 +170,20 @@ def _alike(facets: Mapping[str, Facets], chosen: Mapping[str, Announcement]) -> 
 def _expected(plan: RoundPlan) -> Facets | None:
     if plan.expect is None:
         return None
-    found = check_files(plan.expect, None)
+    found = check_files(SafetensorsFile(plan.expect))
     if found.facets is None:
         raise InputError([f"{plan.expect}: {problem}" for problem in found.problems])
     return {facet: value for facet, value in found.facets.items() if facet != "Fisher information"}
 
 
 def _fitting(
-    plan: RoundPlan, room: _Room, good: list[str], reasons: dict[str, list[str]]
+    plan: RoundPlan, found: Mapping[str, Checked], good: list[str], reasons: dict[str, list[str]]
 ) -> tuple[list[str], list[str]]:
     """Return the sites whose contributions can be fused, and why the rest cannot if that is not one site's matter.
 
     Those that ``consilience.check`` names are left out, as long as they are the fewer.
     """
-    while problems := room.refused(plan, good):
+    while problems := _refusals(plan, found, good):
         named = {site: [p.removeprefix(f"{site}: ") for p in problems if p.startswith(f"{site}: ")] for site in good}
         fault = {site: own for site, own in named.items() if own}
         if not fault or 2 * len(fault) >= len(good):
@@ -274,11 +225,8 @@ def _equal_widths(plan: RoundPlan, facets: Mapping[str, Facets]) -> bool:
     name: Any = plan.method
     if name is None:
         return any(one.get("Fisher information") == "sent" for one in facets.values())
-    try:
-        options = {key: value for key, value in plan.options.items() if key not in ARGUMENTS}
-        return not make_network_method(name, options).widths
-    except OptionError:  # a method for other models
-        return False
+    name = name if isinstance(name, str) else name.name
+    return any(method.name == name and not method.widths for method in NETWORKS.methods)
 
 
 def refuse_options(plan: RoundPlan) -> None:
@@ -292,19 +240,20 @@ def refuse_options(plan: RoundPlan) -> None:
     _expected(plan)
     name: Any = plan.method
     options = {key: value for key, value in plan.options.items() if key not in ARGUMENTS}
+    called = name if name is None or isinstance(name, str) else name.name
+    candidates = [kind for kind in (POSTERIORS, NETWORKS, BAYESIAN) if name is None or kind.has_method(called)]
     refusals = []
-    for make in (make_method, make_network_method, make_bayesian_method):
+    for kind in candidates or [POSTERIORS]:
         try:
-            method = make(RECOMMENDED if name is None and make is make_method else name, options)
+            method = kind.make_method(name, options)
         except OptionError as error:
             refusals.append(error)
             continue
         if method.keeps_models:
             raise OptionError(f"method {method.name!r} keeps all models, which no file holds; choose another")
-        averages = method.averages if isinstance(method, NetworkMethod) else method.matches
-        if method.robust is not None and not averages:
+        if method.robust is not None and not kind.averages(method):
             raise OptionError(
                 f"method {method.name!r} cannot be robust={method.robust!r}; see the page on robust fusion"
             )
         return
-    raise next((one for one in refusals if "does not exist" not in str(one)), refusals[0])
+    raise refusals[0]

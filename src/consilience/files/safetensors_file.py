@@ -76,6 +76,14 @@ class SafetensorsFile:
     def __str__(self) -> str:
         return self.label
 
+    def called(self, label: str) -> SafetensorsFile:
+        """Return the same file under another label; what was parsed and hashed is not parsed and hashed again."""
+        if label == self.label:
+            return self
+        renamed = SafetensorsFile(self.path, label)
+        renamed._header, renamed._document, renamed._digest = self._header, self._document, self._digest
+        return renamed
+
     def header(self, remedy: str = REMEDY) -> TensorHeader:
         """Return what the header says.
 

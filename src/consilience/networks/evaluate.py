@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.inputs import NamedInput
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_tensors
 from consilience.files.npy import read_array
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.evaluation import NetworkEvaluation, compared
-from consilience.networks.files import file_kind, read_network
+from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.inputs import is_network
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, fixed_axes
@@ -39,23 +40,7 @@ class LabeledInputs:
     labels: Labels
 
 
-def are_networks(fused: object, own: object, told: bool) -> bool:
-    """Return whether two models are networks: one of them is; plain checkpoints are if both are, or if `told` so."""
-    kinds = [_kind(model) for model in (fused, own)]
-    return "network" in kinds or kinds.count("checkpoint") > (0 if told else 1)
-
-
-def _kind(model: object) -> str:
-    """Return "network", "checkpoint" for a file that may be one, or something else."""
-    if isinstance(model, str | Path):
-        try:
-            return file_kind(Path(model))
-        except InputError:  # said better by whoever reads it
-            return ""
-    return "network" if isinstance(model, NetworkFusion) or is_network(model) else ""
-
-
-def evaluate_networks(fused: Any, own: Any, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
     """Compare a fused network with a site's own; see ``evaluate`` for what it takes.
 
     Raises
@@ -66,7 +51,7 @@ def evaluate_networks(fused: Any, own: Any, data: Any, labels: Any, module: Any)
         For networks of files without a module to load them into.
     """
     template = as_template(module)
-    both = [_module(model, role, template) for model, role in ((fused, "the fused model"), (own, "your own model"))]
+    both = [_module(one, template) for one in (fused, local)]
     name = str(data) if isinstance(data, str | Path) else "data"
     rows = labeled_inputs(data, labels, both[0])
     theirs, mine = (_log_probabilities(one, rows, name) for one in both)
@@ -87,25 +72,25 @@ def as_template(module: Any) -> nn.Module | None:
     return template
 
 
-def _module(model: Any, role: str, template: nn.Module | None) -> nn.Module:
+def _module(one: NamedInput, template: nn.Module | None) -> nn.Module:
     """Return a network, whatever form it came in, as a module."""
-    found: Any = model.model if isinstance(model, NetworkFusion) else model
-    if is_module(found):
-        module: nn.Module = found
+    model: Any = one.model.model if isinstance(one.model, NetworkFusion) else one.model
+    if is_module(model):
+        module: nn.Module = model
         return module
-    name = str(model) if isinstance(model, str | Path) else role
+    name = one.label
     if template is None:
         raise OptionError(f"{name}: is a network without code; give a module of its architecture (module=, --module)")
-    if isinstance(found, str | Path):
-        return module_of_file(Path(found), template)
-    if isinstance(found, Network):
-        return module_of(found.arrays, template, role, found.symmetry.aliases)
-    if isinstance(found, Mapping):  # the arrays of a fusion of files
-        return module_of(found, template, role)
+    if one.file is not None:
+        return module_of_file(one.file, template)
+    if isinstance(model, Network):
+        return module_of(model.arrays, template, name, model.symmetry.aliases)
+    if isinstance(model, Mapping):  # the arrays of a fusion of files
+        return module_of(model, template, name)
     raise InputError(f"{name}: is a {type(model).__name__}, expected a network as the other model")
 
 
-def module_of_file(path: Path, template: nn.Module) -> nn.Module:
+def module_of_file(where: Path | SafetensorsFile, template: nn.Module) -> nn.Module:
     """Return a copy of a module, in evaluation mode, with the arrays of a network file or checkpoint.
 
     Raises
@@ -113,8 +98,10 @@ def module_of_file(path: Path, template: nn.Module) -> nn.Module:
     InputError
         Naming the arrays that are missing, unknown or not finite, and layers that cannot have the file's width.
     """
-    file = read_network(path)
-    return module_of(file.arrays, template, str(path), {} if file.symmetry is None else file.symmetry.aliases)
+    file = as_file(where)
+    network = read_network(file)
+    aliases = {} if network.symmetry is None else network.symmetry.aliases
+    return module_of(network.arrays, template, file.label, aliases)
 
 
 def module_of(

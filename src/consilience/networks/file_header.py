@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
@@ -25,8 +25,6 @@ FORMAT_VERSION = 1
 REMEDY = "write it with consilience.save or safetensors.torch.save_file"
 _NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
 _BAYESIAN = "consilience-bayesian"
-
-Kind = Literal["posterior", "network", "fisher", "bayesian", "checkpoint"]
 
 
 class NetworkHeader(Strict):
@@ -44,13 +42,6 @@ class NetworkHeader(Strict):
         """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
         json.dumps(provenance, allow_nan=False)
         return provenance
-
-
-class _AnyHeader(BaseModel):
-    """As much of a header as tells which file it is."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-    format: Literal["consilience-posterior", "consilience-network", "consilience-fisher", "consilience-bayesian"]
 
 
 @dataclass(frozen=True)
@@ -90,33 +81,6 @@ def read_network_summary(where: Path | SafetensorsFile) -> NetworkSummary:
         return NetworkSummary("checkpoint", shapes, dtypes)
     symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, file.label)
     return NetworkSummary("network", shapes, dtypes, symmetry, header.provenance, header.library_version)
-
-
-def file_kind(where: Path | SafetensorsFile) -> Kind:
-    """Return what a safetensors file holds, from its header alone.
-
-    Returns
-    -------
-    kind
-        "posterior", "network", "fisher" and "bayesian" (a network with a variance for each weight) for our own files,
-        "checkpoint" for those without our metadata.
-
-    Raises
-    ------
-    FileFormatError
-        For what is no safetensors file, and for metadata of ours that says nothing of these.
-    """
-    file = as_file(where)
-    document = file.document
-    if file.header().text is None:
-        return "checkpoint"
-    kinds: dict[str, Kind] = {
-        _POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher", _BAYESIAN: "bayesian",
-    }  # fmt: skip
-    if isinstance(document, dict) and document.get("format") == "consilience-shard":
-        raise FileFormatError(f"{file}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
-    found = validated(file.label, _AnyHeader, document)
-    return kinds[found.format]
 
 
 def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any] | None) -> str:

@@ -21,16 +21,14 @@ from consilience.files.atomic import write_bytes
 from consilience.files.document import KEY, MAX_HEADER, check_version, parse_document, validated
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Strict
-from consilience.networks.file_header import REMEDY, Kind, NetworkSummary, file_kind, header_text, read_network_summary
+from consilience.networks.file_header import REMEDY, NetworkSummary, header_text, read_network_summary
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
 __all__ = [
-    "Kind",
     "NetworkFile",
     "NetworkSummary",
-    "file_kind",
     "read_network",
     "read_network_summary",
     "read_symmetry",

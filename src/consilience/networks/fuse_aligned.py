@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Arguments:
+class NetworkArguments:
     """What ``fuse`` takes for networks beside a method's options; see there."""
 
     example: Any = None
@@ -42,24 +42,24 @@ class Arguments:
     fishers: Sequence[Any] | None = None
 
 
-ARGUMENTS = tuple(one.name for one in fields(Arguments))
+ARGUMENTS = tuple(one.name for one in fields(NetworkArguments))
 """Their names."""
 
 
-def split_arguments(options: Mapping[str, Any]) -> tuple[Arguments, dict[str, Any]]:
+def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[str, Any]]:
     """Return the arguments for networks, and the method's options."""
-    told = {key: value for key, value in options.items() if key in ARGUMENTS}
-    return Arguments(**told), {key: value for key, value in options.items() if key not in ARGUMENTS}
+    given = {key: value for key, value in options.items() if key in ARGUMENTS}
+    return NetworkArguments(**given), {key: value for key, value in options.items() if key not in ARGUMENTS}
 
 
 _Kind = TypeVar("_Kind", bound=NetworkFusion)
 
 
-def fuse_gathered(
+def fuse_aligned(
     gathered: Gathered,
     method: NetworkMethod,
     shares: Array,
-    told: Arguments,
+    arguments: NetworkArguments,
     rng: np.random.Generator,
     progress: Progress,
     kind: type[_Kind],
@@ -76,7 +76,7 @@ def fuse_gathered(
         How.
     shares
         What each counts (J,), summing to 1.
-    told
+    arguments
         What else was asked for.
     rng, progress
         As for any method.
@@ -87,13 +87,14 @@ def fuse_gathered(
     """
     given = gathered.given
     order = canonical_order(given)
-    base = order[0] if told.reference is None else told.reference
+    base = order[0] if arguments.reference is None else arguments.reference
+    asks_inputs = method.wants_activations and arguments.inputs is not None
     ensemble = NetworkEnsemble(
         tuple(gathered.networks[i] for i in order),
         shares[order],
-        target_units(gathered, method, told),
+        target_units(gathered, method, arguments),
         order.index(base),
-        _activations(gathered, order, told.inputs) if method.wants_activations and told.inputs is not None else None,
+        _activations(gathered, order, arguments.inputs) if asks_inputs else None,
         tuple(order),
         information=None if information is None else tuple(information[i] for i in order),
         priors=None if priors is None else tuple(priors[i] for i in order),
@@ -102,7 +103,7 @@ def fuse_gathered(
     found = outcome.alignment
     back = [order.index(i) for i in range(len(given))]
     transports = tuple(found.transports[i] for i in back)
-    gathered = replace(gathered, template=told.target if told.target is not None else gathered.template)
+    gathered = replace(gathered, template=arguments.target if arguments.target is not None else gathered.template)
     fusion = kind(
         network=outcome.network,
         matching={name: _matching(name, transports) for name in gathered.symmetry.by_name},
@@ -131,18 +132,19 @@ def fuse_gathered(
     return fusion, order
 
 
-def target_units(gathered: Gathered, method: NetworkMethod, told: Arguments) -> dict[str, int]:
-    """Return how wide the fused network is: as a module, as told, or as the method has it."""
+def target_units(gathered: Gathered, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:
+    """Return how wide the fused network is: as a module, as arguments, or as the method has it."""
     count = len(gathered.networks)
-    if told.reference is not None and not _is_index(told.reference, count):
-        raise OptionError(f"reference: expected the number of a model, 0 to {count - 1}, found {told.reference!r}")
-    if told.target is not None and told.target_widths is not None:
+    if arguments.reference is not None and not _is_index(arguments.reference, count):
+        raise OptionError(f"reference: expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}")
+    if arguments.target is not None and arguments.target_widths is not None:
         raise OptionError("target, target_widths: give one of them")
-    if told.target is not None:
-        if not is_module(told.target):
-            raise OptionError(f"target: expected a torch module, found {type(told.target).__name__}")
-        return gathered.symmetry.units(gathered.shapes(told.target), "target")
-    return check_widths(gathered.symmetry, method.default_units(gathered.networks, told.reference), told.target_widths)
+    if arguments.target is not None:
+        if not is_module(arguments.target):
+            raise OptionError(f"target: expected a torch module, found {type(arguments.target).__name__}")
+        return gathered.symmetry.units(gathered.shapes(arguments.target), "target")
+    default = method.default_units(gathered.networks, arguments.reference)
+    return check_widths(gathered.symmetry, default, arguments.target_widths)
 
 
 def _activations(gathered: Gathered, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:

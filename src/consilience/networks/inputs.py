@@ -1,20 +1,19 @@
-"""What was handed in to be fused, when it is networks: modules, networks and files, with the symmetry they share."""
+"""Inputs that are networks: modules, Networks and files, with the symmetry that they came with."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
 
 from consilience.checks import AnyArray
-from consilience.core.provenance import file_digest
+from consilience.core.inputs import NamedInput, files_given_twice
 from consilience.errors import InputError
-from consilience.networks.files import file_kind, read_network
+from consilience.networks.files import read_network
 from consilience.networks.network import Network, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -26,13 +25,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class GivenNetwork:
-    """One network handed in.
+class DescribedNetwork:
+    """An input that is a network.
 
     Parameters
     ----------
     name
-        What to call it in messages.
+        What results call it.
+    label
+        What messages call it.
     arrays
         Its arrays.
     symmetry
@@ -40,10 +41,11 @@ class GivenNetwork:
     module
         The module, if it is one.
     digest
-        Of its file, if it is one.
+        SHA-256 of its file; None for an object, and where nothing will be fused.
     """
 
     name: str
+    label: str
     arrays: Mapping[str, AnyArray]
     symmetry: Symmetry | None
     module: nn.Module | None
@@ -52,7 +54,7 @@ class GivenNetwork:
     def network(self) -> Network:
         """Return it without any symmetry: nothing moves."""
         layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in self.arrays.items()}
-        return Network(self.arrays, Symmetry(layouts, ()), self.name)
+        return Network(self.arrays, Symmetry(layouts, ()), self.label)
 
     def numbers(self) -> tuple[int, ...]:
         """Return what tells this network from others and no renumbering of units changes; for sorting.
@@ -66,12 +68,12 @@ class GivenNetwork:
         return tuple(crc32(to_bytes(self.arrays[key])) for key in sorted(self.arrays))
 
 
-def canonical_order(given: Sequence[GivenNetwork]) -> list[int]:
+def canonical_order(networks: Sequence[DescribedNetwork]) -> list[int]:
     """Return the numbers of networks in an order that depends on what they are, not on how they arrive."""
-    keys: list[tuple[tuple[int, ...], ...]] = [(one.numbers(),) for one in given]
+    keys: list[tuple[tuple[int, ...], ...]] = [(one.numbers(),) for one in networks]
     if len(set(keys)) < len(keys):
-        keys = [(*key, one.content()) for key, one in zip(keys, given, strict=True)]
-    return sorted(range(len(given)), key=lambda i: (keys[i], i))
+        keys = [(*key, one.content()) for key, one in zip(keys, networks, strict=True)]
+    return sorted(range(len(networks)), key=lambda i: (keys[i], i))
 
 
 def _bits(values: AnyArray) -> int:
@@ -82,62 +84,46 @@ def _bits(values: AnyArray) -> int:
 
 
 def is_network(model: object) -> bool:
-    """Return whether a model is a network: one of ours, or a module that is not of a kind that has posteriors."""
-    known = isinstance(model, Network)
-    return known or (is_module(model) and not any(adapter.accepts(model) for adapter in ADAPTERS))
+    """Return whether an object in memory is a network: one of ours, or a module that no adapter of posteriors takes."""
+    return isinstance(model, Network) or (is_module(model) and not any(one.accepts(model) for one in ADAPTERS))
 
 
-def are_networks(models: Any, told: bool) -> bool:
-    """Return whether models are networks: modules, networks, or files of them; plain checkpoints only if `told` so.
+def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> list[DescribedNetwork]:
+    """Return the networks of all inputs.
 
-    Files of Fisher information are only found beside networks.
-    """
-    if isinstance(models, str | Path) or not isinstance(models, Sequence):
-        return False
-    kinds = set()
-    for model in models:
-        if is_network(model):
-            return True
-        if isinstance(model, str | Path):
-            try:
-                kinds.add(file_kind(Path(model)))
-            except InputError:  # said better by whoever reads it
-                continue
-    return bool(kinds & {"network", "fisher"}) or (told and "checkpoint" in kinds)
-
-
-def gather_networks(models: Sequence[Any]) -> list[GivenNetwork]:
-    """Return what could be read of `models`.
+    Parameters
+    ----------
+    inputs
+        Modules, Networks and files.
+    mapped
+        Whether the arrays of files stay there until their values are looked at; digests are then not taken.
 
     Raises
     ------
     InputError
         Naming everything that is no network, and files given twice.
     """
-    given: list[GivenNetwork] = []
+    described: list[DescribedNetwork] = []
     problems: list[str] = []
-    for number, model in enumerate(models):
-        name = f"model {number}"
+    for one in inputs:
+        name, label = one.name, one.label
         try:
-            if isinstance(model, Network):
-                given.append(GivenNetwork(name, model.arrays, model.symmetry, None, None))
-            elif is_module(model):
-                given.append(GivenNetwork(name, arrays_of_module(model), None, model, None))
-            elif isinstance(model, str | Path):
-                file = read_network(Path(model))
-                given.append(GivenNetwork(str(model), file.arrays, file.symmetry, None, file_digest(Path(model))))
+            if one.file is not None:
+                network = read_network(one.file, mapped=mapped)
+                digest = None if mapped else one.file.digest
+                described.append(DescribedNetwork(name, label, network.arrays, network.symmetry, None, digest))
+            elif isinstance(one.model, Network):
+                described.append(DescribedNetwork(name, label, one.model.arrays, one.model.symmetry, None, None))
+            elif is_module(one.model):
+                described.append(DescribedNetwork(name, label, arrays_of_module(one.model), None, one.model, None))
             else:
-                problems.append(f"{name}: a {type(model).__name__} is no network; expected a module, Network or path")
+                kind = type(one.model).__name__
+                problems.append(f"{label}: a {kind} is no network; expected a module, Network or path")
         except InputError as error:
             problems += error.problems
-    digests: dict[str, str] = {}
-    for one in given:
-        if one.digest is not None and one.digest in digests:
-            problems.append(f"{one.name}: is the same file as {digests[one.digest]}; leave one out")
-        elif one.digest is not None:
-            digests[one.digest] = one.name
-    if len(models) < 2:
-        problems.append(f"fusing takes at least two models, found {len(models)}")
+    problems += files_given_twice(inputs)
+    if len(inputs) < 2:
+        problems.append(f"fusing takes at least two models, found {len(inputs)}")
     if problems:
         raise InputError(problems)
-    return given
+    return described

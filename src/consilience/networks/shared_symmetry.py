@@ -13,7 +13,7 @@ import numpy as np
 from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.files import read_symmetry
-from consilience.networks.inputs import GivenNetwork
+from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, is_floating, not_finite
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -38,7 +38,7 @@ class UnprovedSymmetryWarning(UserWarning):
 class Gathered:
     """Networks that can be fused: all of one symmetry."""
 
-    given: tuple[GivenNetwork, ...]
+    given: tuple[DescribedNetwork, ...]
     networks: tuple[Network, ...]
     symmetry: Symmetry
     template: nn.Module | None
@@ -55,7 +55,7 @@ class Gathered:
 
 
 def with_symmetry(
-    given: Sequence[GivenNetwork],
+    given: Sequence[DescribedNetwork],
     symmetry: Symmetry | str | Path | None,
     example: Any,
     module: nn.Module | Callable[[], nn.Module] | None,
@@ -88,7 +88,7 @@ def with_symmetry(
     if isinstance(symmetry, str | Path):
         symmetry = read_symmetry(Path(symmetry))
     if symmetry is None and len({one.digest for one in own}) > 1:
-        names = ", ".join(one.name for one in given if one.symmetry is not None)
+        names = ", ".join(one.label for one in given if one.symmetry is not None)
         raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
     found = symmetry if symmetry is not None else (own[0] if own else None)
     if found is None:
@@ -99,7 +99,7 @@ def with_symmetry(
 
 
 def without_symmetry(
-    given: Sequence[GivenNetwork],
+    given: Sequence[DescribedNetwork],
     module: nn.Module | Callable[[], nn.Module] | None,
     aliases: Sequence[Mapping[str, str]] = (),
 ) -> Gathered:
@@ -131,14 +131,14 @@ def without_symmetry(
     return Gathered(tuple(given), _networks(given, found), found, template)
 
 
-def _refuse_other_layers(given: Sequence[GivenNetwork]) -> None:
+def _refuse_other_layers(given: Sequence[DescribedNetwork]) -> None:
     problems = _other_layers(given)
-    problems += [problem for one in given if one.module is not None for problem in not_finite(one.arrays, one.name)]
+    problems += [problem for one in given if one.module is not None for problem in not_finite(one.arrays, one.label)]
     if problems:
         raise InputError(problems)
 
 
-def _networks(given: Sequence[GivenNetwork], symmetry: Symmetry) -> tuple[Network, ...]:
+def _networks(given: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[Network, ...]:
     """Return the networks with a symmetry, or raise with everything that does not fit."""
     networks: list[Network] = []
     problems: list[str] = []
@@ -146,7 +146,7 @@ def _networks(given: Sequence[GivenNetwork], symmetry: Symmetry) -> tuple[Networ
     for one in given:
         arrays = one.arrays if tensor is None else {key: beside(v, tensor) for key, v in one.arrays.items()}
         try:
-            networks.append(Network(arrays, symmetry, one.name))
+            networks.append(Network(arrays, symmetry, one.label))
         except InputError as error:
             problems += error.problems
     problems += [problem for one in networks[1:] for problem in _other_kinds(one, networks[0])]
@@ -155,13 +155,13 @@ def _networks(given: Sequence[GivenNetwork], symmetry: Symmetry) -> tuple[Networ
     return tuple(networks)
 
 
-def _other_layers(given: Sequence[GivenNetwork]) -> list[str]:
+def _other_layers(given: Sequence[DescribedNetwork]) -> list[str]:
     """Return which layers of the modules do something else, though their arrays may look alike."""
     modules = [one for one in given if one.module is not None]
     kinds = [layer_kinds(one.module) for one in modules if one.module is not None]
     return [
-        f"{one.name}: {path or 'it'} is of type {own[path]}, but {kinds[0][path]} in {modules[0].name}; fuse networks "
-        "of one architecture only"
+        f"{one.label}: {path or 'it'} is of type {own[path]}, but {kinds[0][path]} in {modules[0].label}; fuse "
+        "networks of one architecture only"
         for one, own in zip(modules[1:], kinds[1:], strict=True)
         for path in own
         if path in kinds[0] and own[path] != kinds[0][path]
@@ -177,7 +177,9 @@ def _other_kinds(one: Network, first: Network) -> list[str]:
     ]
 
 
-def _template(given: Sequence[GivenNetwork], module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
+def _template(
+    given: Sequence[DescribedNetwork], module: nn.Module | Callable[[], nn.Module] | None
+) -> nn.Module | None:
     """Return a module of the architecture, if there is one."""
     own = next((one.module for one in given if one.module is not None), None)
     return made_template(module) if own is None else own
@@ -209,10 +211,10 @@ def _made(function: Callable[[], Any]) -> Any:
         return function()
 
 
-def _traced(given: Sequence[GivenNetwork], template: nn.Module | None, example: Any) -> Symmetry:
+def _traced(given: Sequence[DescribedNetwork], template: nn.Module | None, example: Any) -> Symmetry:
     if template is None:
         raise OptionError(
-            f"{given[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
+            f"{given[0].label}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
             "found, or its file), or module= and example="
         )
     if example is None:
@@ -224,7 +226,7 @@ def _traced(given: Sequence[GivenNetwork], template: nn.Module | None, example: 
 
 def _proved(
     symmetry: Symmetry,
-    given: Sequence[GivenNetwork],
+    given: Sequence[DescribedNetwork],
     template: nn.Module | None,
     example: Any,
     rng: np.random.Generator,

@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.checks import Labels
 from consilience.core.fusion import Fusion
+from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.posteriors.adapters import ADAPTERS, adapter_of, describe, rebuild
@@ -44,7 +45,7 @@ class _Given:
         return int(getattr(self.posterior.family, "dim", 0))
 
 
-def evaluate_posteriors(fused: Any, own: Any, data: Any, labels: Any) -> Evaluation:
+def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels: Any) -> Evaluation:
     """Compare a fused model with a site's own, neither of them a network; see ``evaluate`` for what it takes.
 
     Raises
@@ -54,7 +55,7 @@ def evaluate_posteriors(fused: Any, own: Any, data: Any, labels: Any) -> Evaluat
     UnsupportedError
         For models that no adapter knows.
     """
-    theirs, mine = _given(fused, "the fused model"), _given(own, "your own model")
+    theirs, mine = _given(fused), _given(local)
     both = (_in_words_of(mine, theirs), mine)
     problems = _disagreements(*both)
     if problems:
@@ -83,21 +84,22 @@ def evaluate_posteriors(fused: Any, own: Any, data: Any, labels: Any) -> Evaluat
     )
 
 
-def _given(model: Any, role: str) -> _Given:
-    """Return a model handed in, whatever form it came in."""
-    is_path = isinstance(model, str | Path)
-    name = str(model) if is_path else role
+def _given(model: NamedInput) -> _Given:
+    """Return an input as what is scored, whatever form it came in."""
+    name, given = model.label, model.model
     try:
-        if isinstance(model, Fusion):
-            posterior, fitted = model.posterior, model.model
-        elif is_path or isinstance(model, Posterior):
-            posterior = read_posterior(Path(model))[0] if is_path else model
+        if isinstance(given, Fusion):
+            posterior, fitted = given.posterior, given.model
+        elif model.file is not None or isinstance(given, Posterior):
+            posterior = given if model.file is None else read_posterior(model.file)[0]
             fitted = rebuild(posterior)
         else:
-            posterior, fitted = describe(model), model
+            posterior, fitted = describe(given), given
     except ConsilienceError as error:
         problems = error.problems if isinstance(error, InputError) else (str(error),)
-        lines = [text if is_path and text.startswith(f"{name}: ") else f"{name}: {text}" for text in problems]
+        lines = [
+            text if model.file is not None and text.startswith(f"{name}: ") else f"{name}: {text}" for text in problems
+        ]
         raise type(error)(lines if isinstance(error, InputError) else lines[0]) from error
     of_members = adapter_of(posterior) if isinstance(fitted, ModelEnsemble) else None
     if of_members is not None:

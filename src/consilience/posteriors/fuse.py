@@ -1,25 +1,28 @@
-"""Fusing posteriors: what ``fuse`` and ``check`` do with everything that is not a network."""
+"""The pipeline for posteriors: describe and check, then match, average and rebuild."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array
+from consilience.core.inputs import in_order
+from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
-from consilience.errors import InputError, OptionError
+from consilience.errors import OptionError
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import FusionInput, PosteriorFusion
-from consilience.posteriors.inputs import Given, gather
+from consilience.posteriors.inputs import DescribedInput, describe_inputs
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
@@ -30,39 +33,46 @@ RECOMMENDED = "kl"
 """The method that ``method=None`` takes for posteriors."""
 
 
-def fuse_posteriors(
-    models: Sequence[Any],
-    method: str | Method | None,
-    weights: ArrayLike | None,
-    rng: np.random.Generator,
-    seed: int | None,
-    progress: Progress,
-    samples: Sequence[float] | None,
-    options: Mapping[str, Any],
-) -> PosteriorFusion:
-    """Fuse posteriors; see ``fuse`` for what it takes."""
-    given, alignment, problems = gather(models, samples)
-    chosen = _chosen(method, options, given)
-    if problems:
-        raise InputError(problems)
-    return fuse_given(given, chosen, alignment, weights, rng, seed, progress)
+def prepare_posteriors(request: Request) -> Prepared:
+    """Describe and check posteriors; see ``Kind.prepare``."""
+    described, alignment, problems = describe_inputs(request.inputs, request.n_observations)
+    method = recommended_method(request.method, request.options, described[0].posterior if described else None)
+    weights = in_order(request.weights, [one.name for one in request.inputs], "weights")
+    error: OptionError | None = None
+    try:
+        if len({one.posterior.family for one in described}) == 1:
+            all_described = len(described) == len(request.inputs)
+            ensemble = ensemble_of_inputs(described, weights if all_described else None)
+            adapter = None if problems else _rebuilding_adapter(method, ensemble)
+            problems = problems + method.refuse(ensemble) + _refusals(adapter, method, ensemble)
+    except OptionError as misuse:
+        error = misuse
+    fuse = partial(fuse_described, described, method, alignment, weights, request.rng, request.seed, request.progress)
+    return Prepared(problems, fuse, error)
 
 
-def fuse_given(
-    given: Sequence[Given],
-    chosen: Method,
+def ensemble_of_inputs(described: Sequence[DescribedInput], weights: ArrayLike | None) -> Ensemble:
+    """Return described inputs as one stack."""
+    return Ensemble.of([one.posterior for one in described], weights, [one.name for one in described])
+
+
+def _rebuilding_adapter(method: Method, ensemble: Ensemble) -> Adapter | None:
+    return None if method.keeps_models else adapter_of(ensemble.posteriors[0])
+
+
+def fuse_described(
+    described: Sequence[DescribedInput],
+    method: Method,
     alignment: Alignment | None,
     weights: ArrayLike | None,
     rng: np.random.Generator,
     seed: int | None,
     progress: Progress,
 ) -> PosteriorFusion:
-    """Fuse posteriors that were read and found to go together."""
-    ensemble = Ensemble.of([one.posterior for one in given], weights, [one.name for one in given])
-    adapter = None if chosen.keeps_models else adapter_of(ensemble.posteriors[0])
-    if reasons := _refused(adapter, chosen, ensemble):
-        raise InputError(reasons)
-    outcome = chosen.fuse(ensemble, rng, progress)
+    """Match, average and rebuild posteriors that were described and checked."""
+    ensemble = ensemble_of_inputs(described, weights)
+    adapter = _rebuilding_adapter(method, ensemble)
+    outcome = method.fuse(ensemble, rng, progress)
     if adapter is not None and adapter.recombines:  # then a component of few sites means nothing
         details = {name: value for name, value in outcome.details.items() if name != "minority"}
         outcome = replace(outcome, details=details)
@@ -72,7 +82,7 @@ def fuse_given(
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
     inputs = [
         _input_record(one, float(weight), outcome.matching, site)
-        for site, (one, weight) in enumerate(zip(given, ensemble.site_weights, strict=True))
+        for site, (one, weight) in enumerate(zip(described, ensemble.site_weights, strict=True))
     ]
     result = {
         "n_components": outcome.posterior.n_components,
@@ -88,40 +98,18 @@ def fuse_given(
         history=outcome.history,
         status=outcome.status,
         details=outcome.details,
-        provenance=make_provenance(chosen.name, asdict(chosen), seed, sorted(inputs, key=_input_key), result),
+        provenance=make_provenance(method.name, asdict(method), seed, sorted(inputs, key=_input_key), result),
         inputs=tuple(
             FusionInput(one.name, one.posterior, float(weight), one.digest)
-            for one, weight in zip(given, ensemble.site_weights, strict=True)
+            for one, weight in zip(described, ensemble.site_weights, strict=True)
         ),
-        _rebuild=_rebuilds(chosen, ensemble),
-        keeps_models=chosen.keeps_models,
+        _rebuild=_rebuilds(method, ensemble),
+        keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )
 
 
-def check_posteriors(
-    models: Sequence[Any],
-    method: str | Method | None,
-    weights: ArrayLike | None,
-    samples: Sequence[float] | None,
-    options: Mapping[str, Any],
-) -> list[str]:
-    """Return everything that would go wrong in fusing posteriors, a line each; see ``check``."""
-    given, _, problems = gather(models, samples)
-    chosen = _chosen(method, options, given)
-    try:
-        if len({one.posterior.family for one in given}) == 1:
-            of_given = None if weights is None or len(given) < len(models) else weights
-            ensemble = Ensemble.of([one.posterior for one in given], of_given, [one.name for one in given])
-            refused = chosen.refuse(ensemble)
-            adapter = None if problems or chosen.keeps_models else adapter_of(ensemble.posteriors[0])
-            problems += refused + _refused(adapter, chosen, ensemble)
-    except OptionError as error:
-        problems.append(str(error))
-    return problems
-
-
-def _refused(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[str]:
+def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[str]:
     """Return why models of this kind cannot be fused so, a line each, besides what the method itself says."""
     if adapter is None:
         return []
@@ -135,11 +123,11 @@ def _refused(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> lis
     return adapter.refuse(ensemble) + joint
 
 
-def _chosen(method: str | Method | None, options: Mapping[str, Any], given: Sequence[Given]) -> Method:
-    """Return the method that was asked for, or the recommended one for models of this kind."""
+def recommended_method(method: Any, options: Mapping[str, Any], first: Posterior | None) -> Method:
+    """Return the method that was asked for, or the recommended one for models like `first`."""
     if method is not None:
         return make_method(method, options)
-    adapter = adapter_of(given[0].posterior) if given else None
+    adapter = None if first is None else adapter_of(first)
     if adapter is None:
         return make_method(RECOMMENDED, options)
     return make_method(adapter.recommended, {**adapter.recommended_options, **options})
@@ -152,7 +140,7 @@ def _rebuilds(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]:
     return lambda _: ensemble_of([rebuild(posterior) for posterior in ensemble.posteriors], ensemble.site_weights)
 
 
-def _input_record(one: Given, weight: float, matching: Matching, site: int) -> dict[str, Any]:
+def _input_record(one: DescribedInput, weight: float, matching: Matching, site: int) -> dict[str, Any]:
     """Return what a fused file says about one of its inputs."""
     record: dict[str, Any] = {"name": one.name, "components": one.posterior.n_components, "weight": weight}
     if one.digest is not None:

@@ -1,14 +1,13 @@
-"""What was handed in to be fused: models, posteriors and files, read, and compared for what must agree."""
+"""Inputs described as posteriors, and compared for what must agree before they can be matched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from consilience.checks import as_weights
-from consilience.core.provenance import file_digest
+from consilience.core.inputs import NamedInput, files_given_twice, in_order
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters import describe
 from consilience.posteriors.files import read_posterior
@@ -17,93 +16,116 @@ from consilience.posteriors.vocabulary import Alignment, align
 
 
 @dataclass(frozen=True)
-class Given:
-    """One model handed in: what to call it in messages, its posterior, and its file's digest."""
+class DescribedInput:
+    """An input and the posterior that it was described as.
+
+    Parameters
+    ----------
+    name
+        What results call it.
+    label
+        What messages call it.
+    posterior
+        The posterior over its components.
+    digest
+        SHA-256 of its file; None for an object in memory.
+    """
 
     name: str
+    label: str
     posterior: Posterior
     digest: str | None
 
 
-def gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list[Given], Alignment | None, list[str]]:
-    """Return what could be read of `models`, how words were aligned, and every problem, each naming its model.
+def describe_inputs(
+    inputs: Sequence[NamedInput], n_observations: Any
+) -> tuple[list[DescribedInput], Alignment | None, list[str]]:
+    """Return the posteriors of all inputs that could be described, how words were aligned, and every problem.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
+
+    Parameters
+    ----------
+    inputs
+        The models.
+    n_observations : sequence of float, mapping of str to float, or None
+        Observations behind each model, for models that do not record it.
+
+    Raises
+    ------
+    OptionError
+        For `n_observations` that are not one positive number for each input.
     """
-    if isinstance(models, str | Path) or not isinstance(models, Sequence):
-        raise InputError(f"models: expected a list of models or paths, found {type(models).__name__}")
-    if samples is not None:
-        samples = as_weights(samples, len(models), "samples").tolist()
-    given: list[Given] = []
+    counts = in_order(n_observations, [one.name for one in inputs], "n_observations")
+    if counts is not None:
+        counts = as_weights(counts, len(inputs), "n_observations").tolist()
+    described: list[DescribedInput] = []
     problems: list[str] = []
-    for number, model in enumerate(models):
+    for place, one in enumerate(inputs):
         try:
-            if isinstance(model, str | Path):
-                path = Path(model)
-                given.append(Given(str(model), read_posterior(path)[0], file_digest(path)))
+            if one.file is not None:
+                posterior = read_posterior(one.file)[0]
+                described.append(DescribedInput(one.name, one.label, posterior, one.file.digest))
             else:
-                count = None if samples is None else float(samples[number])
-                given.append(Given(f"model {number}", describe(model, samples=count), None))
+                posterior = describe(one.model, n_observations=None if counts is None else float(counts[place]))
+                described.append(DescribedInput(one.name, one.label, posterior, None))
         except UnsupportedError as error:
-            problems.append(f"model {number}: {error}")
+            problems.append(f"{one.label}: {error}")
         except InputError as error:
-            prefix = "" if isinstance(model, str | Path) else f"model {number}: "
+            prefix = f"{one.label}: " if one.file is None else ""
             problems += [f"{prefix}{problem}" for problem in error.problems]
-    posteriors, alignment, unaligned = align([one.name for one in given], [one.posterior for one in given])
-    given = [replace(one, posterior=posterior) for one, posterior in zip(given, posteriors, strict=True)]
-    problems += _disagreements(given, unaligned)
-    if len(models) < 2:
-        problems.append(f"fusing takes at least two models, found {len(models)}")
-    return given, alignment, problems
+    posteriors, alignment, unaligned = align([one.label for one in described], [one.posterior for one in described])
+    described = [replace(one, posterior=posterior) for one, posterior in zip(described, posteriors, strict=True)]
+    problems += files_given_twice(inputs) + _disagreements(described, unaligned)
+    if len(inputs) < 2:
+        problems.append(f"fusing takes at least two models, found {len(inputs)}")
+    return described, alignment, problems
 
 
-def _disagreements(given: list[Given], unaligned: list[str]) -> list[str]:
-    """Return how the models differ in what must agree, and which files were given twice.
+def _disagreements(described: list[DescribedInput], unaligned: list[str]) -> list[str]:
+    """Return how the models differ in what must agree.
 
     `unaligned` is why words could not be aligned: then nothing else is said of columns.
     """
     problems: list[str] = []
-    digests: dict[str, str] = {}
-    for one in given:
-        if one.digest is not None and one.digest in digests:
-            problems.append(f"{one.name}: is the same file as {digests[one.digest]}; leave one out")
-        elif one.digest is not None:
-            digests[one.digest] = one.name
-    for one in given[1:]:
-        first, mine, theirs = given[0], given[0].posterior, one.posterior
+    for one in described[1:]:
+        first, expected, posterior = described[0], described[0].posterior, one.posterior
         sources = [
-            f"{one.name}: has {key} {theirs.source.get(key)!r}, expected {mine.source.get(key)!r} as in {first.name}"
-            for key in sorted(set(mine.source) | set(theirs.source))
-            if theirs.source.get(key) != mine.source.get(key)
+            f"{one.label}: has {key} {posterior.source.get(key)!r}, expected {expected.source.get(key)!r} "
+            f"as in {first.label}"
+            for key in sorted(set(expected.source) | set(posterior.source))
+            if posterior.source.get(key) != expected.source.get(key)
         ]
         problems += sources
-        if theirs.family != mine.family and not sources and not unaligned:
-            problems.append(f"{one.name}: is {theirs.family}, expected {mine.family} as in {first.name}")
-    alike = [one for one in given if unaligned or one.posterior.family == given[0].posterior.family]
+        if posterior.family != expected.family and not sources and not unaligned:
+            problems.append(f"{one.label}: is {posterior.family}, expected {expected.family} as in {first.label}")
+    alike = [one for one in described if unaligned or one.posterior.family == described[0].posterior.family]
     stated = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
     return problems + unaligned + _feature_disagreements(alike, stated) + _attached_disagreements(alike)
 
 
-def _feature_disagreements(given: list[Given], fields: Sequence[str]) -> list[str]:
+def _feature_disagreements(described: list[DescribedInput], fields: Sequence[str]) -> list[str]:
     """Return who states another value of any of these `fields` of its features than the first model that states one."""
     problems: list[str] = []
     for field in fields:
-        stated = [one for one in given if getattr(one.posterior.features, field) is not None]
+        stated = [one for one in described if getattr(one.posterior.features, field) is not None]
         for one in stated[1:]:
             first, other = (Features(**{field: getattr(m.posterior.features, field)}) for m in (stated[0], one))
-            problems += [f"{one.name}: {text}" for text in first.differences(other)]
+            problems += [f"{one.label}: {text}" for text in first.differences(other)]
     return problems
 
 
-def _attached_disagreements(given: list[Given]) -> list[str]:
+def _attached_disagreements(described: list[DescribedInput]) -> list[str]:
     """Return who lacks an attached array that another model has, or has it in another form."""
     problems: list[str] = []
-    for name in sorted({name for one in given for name in one.posterior.attached}):
-        holder = next(one for one in given if name in one.posterior.attached)
-        for one in given:
+    for name in sorted({name for one in described for name in one.posterior.attached}):
+        holder = next(one for one in described if name in one.posterior.attached)
+        for one in described:
             attached = one.posterior.attached.get(name)
             if attached is None:
-                problems.append(f"{one.name}: lacks the attached array {name!r} of {holder.name}")
+                problems.append(f"{one.label}: lacks the attached array {name!r} of {holder.label}")
             elif not attached.fits(holder.posterior.attached[name]):
-                problems.append(f"{one.name}: attached array {name!r} has another shape or rule than in {holder.name}")
+                problems.append(
+                    f"{one.label}: attached array {name!r} has another shape or rule than in {holder.label}"
+                )
     return problems

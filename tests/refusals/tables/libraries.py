@@ -50,8 +50,8 @@ LIBRARIES = {
         "negative startprob_": lambda: hidden(startprob_=np.array([1.5, -0.5])),
         "startprob_ of another sum": lambda: hidden(startprob_=np.array([0.5, 0.6])),
         "transmat_ of another sum": lambda: hidden(transmat_=np.ones((2, 2))),
-    }, lambda make: cs.describe(make(), samples=60)),
-    "describe, hidden Markov model, no samples": lambda at: cs.describe(hidden(), samples=-1),
+    }, lambda make: cs.describe(make(), n_observations=60)),
+    "describe, hidden Markov model, no samples": lambda at: cs.describe(hidden(), n_observations=-1),
     **each("as_bayesian_network, states: ", {
         "a mean alone": (states(**{"0__bias_log_var": None}), mlp()),
         "a log-variance alone": (states(**{"0__bias_mu": None}), mlp()),
@@ -87,7 +87,7 @@ LIBRARIES = {
 }  # fmt: skip
 
 FUSED = by_fuse_and_check({
-    "hidden Markov models and a posterior": lambda: ([hidden(), normal()], {"samples": [60, 60]}),
+    "hidden Markov models and a posterior": lambda: ([hidden(), normal()], {"n_observations": [60, 60]}),
     "Gaussian processes of other kernels": lambda: ([gaussian_process(0), gaussian_process(1, "matern32")], {}),
     "Gaussian processes, robust": lambda: ([gaussian_process(n) for n in range(3)], {"robust": "trim"}),
     "a Gaussian process and a posterior": lambda: ([gaussian_process(), normal()], {}),

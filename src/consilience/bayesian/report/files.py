@@ -9,11 +9,14 @@ from consilience.bayesian.file_format import read_bayesian_summary
 from consilience.bayesian.files import read_bayesian_network
 from consilience.bayesian.gaussian_arrays import gaussian_arrays, gaussian_symmetry
 from consilience.bayesian.report.content import BayesianContent, bayesian_content, told_sharing
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import NetworkFile
 from consilience.networks.report.files import network_content_of_files
 
 
-def bayesian_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> BayesianContent:
+def bayesian_content_of_files(
+    fused: Path | SafetensorsFile, sites: Sequence[Path | SafetensorsFile] = ()
+) -> BayesianContent:
     """Return what the report shows of a fused Bayesian network's file; see `network_content_of_files`.
 
     Raises
@@ -23,13 +26,14 @@ def bayesian_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> Bayesi
     InputError
         Listing the sites that the fused file was not made from.
     """
+    fused = as_file(fused)
     content = network_content_of_files(fused, sites, _gaussian)
     made = read_bayesian_summary(fused).header.provenance or {}
     units = {one.name: one.fused for one in content.groups}
     return bayesian_content(content, made["result"], sharing=told_sharing(made["result"], units, len(content.sites)))
 
 
-def _gaussian(path: Path) -> NetworkFile:
+def _gaussian(path: SafetensorsFile) -> NetworkFile:
     """Return a file's means and standard deviations as one network."""
     bnn = read_bayesian_network(path)
     symmetry = None if bnn.symmetry is None else gaussian_symmetry(bnn.symmetry, list(bnn.means))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience import api
+from consilience.api.kinds import load_file
 from consilience.checks import is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError
@@ -23,7 +24,7 @@ from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.document import parse_document
 from consilience.files.limits import Limits, beyond
-from consilience.networks.files import file_kind
+from consilience.files.safetensors_file import SafetensorsFile
 
 MIN_COUNT = 5.0
 """A component with fewer observations behind it is warned about: it may tell of single persons."""
@@ -208,11 +209,12 @@ def take_part(
 
 def load_fused(path: Path) -> Any:
     """Return what a fused file holds: of a checkpoint that says nothing of its units, its arrays by name."""
-    if file_kind(path) != "checkpoint":
-        return api.load(path)
+    file = SafetensorsFile(path)
+    if file.header().text is not None:
+        return load_file(file)
     from consilience.networks.files import read_network
 
-    return read_network(path).arrays
+    return read_network(file).arrays
 
 
 def checked_to_send(files: list[Path], limits: Limits, min_count: float) -> tuple[str, ...]:
@@ -225,7 +227,7 @@ def checked_to_send(files: list[Path], limits: Limits, min_count: float) -> tupl
     """
     if problems := [problem for path in files for problem in beyond(path, limits)]:
         raise InputError(problems)
-    found = check_files(files[0], files[1] if len(files) > 1 else None)
+    found = check_files(*map(SafetensorsFile, files))
     if found.problems:
         raise InputError([f"{files[0]}: {problem}" for problem in found.problems])
     if found.smallest is None or found.smallest >= min_count:

@@ -6,105 +6,114 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from consilience.core.inputs import NamedInput, in_order
 from consilience.errors import InputError, OptionError
-from consilience.networks.files import file_kind
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.fisher.files import read_fisher
 from consilience.networks.fisher.information import FisherInformation, as_information, parameter_digest
-from consilience.networks.inputs import GivenNetwork
+from consilience.networks.inputs import DescribedNetwork
+
+FORMAT = "consilience-fisher"
 
 
-def without_information(models: Sequence[Any]) -> tuple[list[Any], list[Path]]:
-    """Return models without the files of Fisher information among them, and these files."""
-    paths = [model for model in models if isinstance(model, str | Path) and _is_information(Path(model))]
-    return [model for model in models if not any(model is path for path in paths)], [Path(path) for path in paths]
-
-
-def _is_information(path: Path) -> bool:
-    try:
-        return file_kind(path) == "fisher"
-    except InputError:  # said better by whoever reads it
-        return False
+def without_information(inputs: Sequence[NamedInput]) -> tuple[list[NamedInput], list[NamedInput]]:
+    """Return the inputs that are no files of Fisher information, and those that are."""
+    is_information = [one.format == FORMAT for one in inputs]
+    return (
+        [one for one, known in zip(inputs, is_information, strict=True) if not known],
+        [one for one, known in zip(inputs, is_information, strict=True) if known],
+    )
 
 
 def gather_information(
-    given: Sequence[GivenNetwork], told: Sequence[Any] | None, files: Sequence[Path]
+    networks: Sequence[DescribedNetwork], fishers: Any, files: Sequence[NamedInput]
 ) -> tuple[FisherInformation, ...] | None:
     """Return what is known of every network; None where nothing was handed in.
 
     Parameters
     ----------
-    given
+    networks
         The networks.
-    told
-        Information of each, in their order: values, diagonals by parameter, or paths.
+    fishers
+        Information of each, in their order or by their names: values, diagonals by parameter, or paths.
     files
-        Files among the models, in any order; each belongs to the network whose parameters it was computed at.
+        Files among the inputs, in any order; each belongs to the network whose parameters it was computed at.
 
     Raises
     ------
     InputError
         Naming files that cannot be read or have no network, and networks without a file.
     OptionError
-        For `told` that is no list, or not of one entry for each network.
+        For `fishers` that is no list, or not of one entry for each network.
     """
-    if told is not None:
-        if isinstance(told, (str, bytes)) or not isinstance(told, Sequence):
-            raise OptionError(f"fishers: expected a list with one entry for each network, found {type(told).__name__}")
-        if len(told) != len(given):
-            raise OptionError(f"fishers: expected {len(given)}, one for each network in their order, found {len(told)}")
-        return _read(told)
+    fishers = in_order(fishers, [network.name for network in networks], "fishers")
+    if fishers is not None:
+        count = len(networks)
+        if isinstance(fishers, (str, bytes)) or not isinstance(fishers, Sequence):
+            raise OptionError(
+                f"fishers: expected a list with one entry for each network, found {type(fishers).__name__}"
+            )
+        if len(fishers) != count:
+            raise OptionError(f"fishers: expected {count}, one for each network in their order, found {len(fishers)}")
+        return _read(fishers)
     if not files:
         return None
-    found = _read(files)
-    own: dict[int, FisherInformation] = {}
+    by_network: dict[int, FisherInformation] = {}
     problems: list[str] = []
-    for one in found:
-        if not isinstance(one.digest, str):
-            problems.append(f"{one.name}: does not say which network it is of; give fishers= in the networks' order")
+    for information in _read([one.file for one in files]):
+        if not isinstance(information.digest, str):
+            problems.append(
+                f"{information.name}: does not say which network it is of; give fishers= in the networks' order"
+            )
             continue
-        places = [place for place, network in enumerate(given) if _is_of(one, network)]
+        places = [place for place, network in enumerate(networks) if _is_of(information, network)]
         if not places:
             problems.append(
-                f"{one.name}: was computed at other parameters than those of any network here; compute it for the "
-                "networks as they are sent"
+                f"{information.name}: was computed at other parameters than those of any network here; compute it for "
+                "the networks as they are sent"
             )
         for place in places:
-            if place in own:
-                problems.append(f"{one.name}: is of {given[place].name}, as {own[place].name} is; leave one out")
-            own.setdefault(place, one)
+            if place in by_network:
+                problems.append(
+                    f"{information.name}: is of {networks[place].label}, as {by_network[place].name} is; leave one out"
+                )
+            by_network.setdefault(place, information)
     if not problems:
         problems += [
-            f"{network.name}: no file of Fisher information among the models is of this network; compute it with "
+            f"{network.label}: no file of Fisher information among the models is of this network; compute it with "
             "consilience.fisher"
-            for place, network in enumerate(given)
-            if place not in own
+            for place, network in enumerate(networks)
+            if place not in by_network
         ]
     if problems:
         raise InputError(problems)
-    return tuple(own[place] for place in range(len(given)))
+    return tuple(by_network[place] for place in range(len(networks)))
 
 
-def _read(told: Sequence[Any]) -> tuple[FisherInformation, ...]:
-    found: list[FisherInformation] = []
+def _read(fishers: Sequence[Any]) -> tuple[FisherInformation, ...]:
+    values: list[FisherInformation] = []
     problems: list[str] = []
-    for number, one in enumerate(told):
+    for number, entry in enumerate(fishers):
         try:
-            read = read_fisher(Path(one)) if isinstance(one, str | Path) else one
-            found.append(as_information(read, f"fishers[{number}]"))
+            is_file = isinstance(entry, str | Path | SafetensorsFile)
+            values.append(as_information(read_fisher(as_file(entry)) if is_file else entry, f"fishers[{number}]"))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return tuple(found)
+    return tuple(values)
 
 
-def _is_of(one: FisherInformation, network: GivenNetwork) -> bool:
-    names = {key: key if key in network.arrays else _other_name(one, key, network) for key in one.residual}
+def _is_of(information: FisherInformation, network: DescribedNetwork) -> bool:
+    names = {
+        key: key if key in network.arrays else _other_name(information, key, network) for key in information.residual
+    }
     if any(name is None for name in names.values()):
         return False
-    return parameter_digest({key: network.arrays[str(name)] for key, name in names.items()}, names) == one.digest
+    parameters = {key: network.arrays[str(name)] for key, name in names.items()}
+    return parameter_digest(parameters, names) == information.digest
 
 
-def _other_name(one: FisherInformation, key: str, network: GivenNetwork) -> str | None:
+def _other_name(information: FisherInformation, key: str, network: DescribedNetwork) -> str | None:
     """Return the name under which a network has a tied parameter."""
-    return next((alias for alias, name in one.aliases.items() if name == key and alias in network.arrays), None)
+    return next((alias for alias, name in information.aliases.items() if name == key and alias in network.arrays), None)

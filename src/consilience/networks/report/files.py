@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from consilience.core.provenance import file_digest
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError, InputError
 from consilience.files.document import validated
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import NetworkFile, read_network
 from consilience.networks.match_quality import match_quality
 from consilience.networks.network import Network, identity, total_size
@@ -61,7 +61,9 @@ class _Provenance(BaseModel):
 
 
 def network_content_of_files(
-    fused: Path, sites: Sequence[Path] = (), read: Callable[[Path], NetworkFile] = read_network
+    fused: Path | SafetensorsFile,
+    sites: Sequence[Path | SafetensorsFile] = (),
+    read: Callable[[SafetensorsFile], NetworkFile] = read_network,
 ) -> NetworkContent:
     """Return what the report shows of a fused network file.
 
@@ -82,16 +84,17 @@ def network_content_of_files(
     InputError
         Listing the sites that the fused file was not made from.
     """
+    fused = as_file(fused)
     file = read(fused)
     if file.provenance is None:
         raise FileFormatError(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
         )
-    made = validated(fused, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to")
+    made = validated(fused.label, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to")
     names = short_names([one.name for one in made.inputs])
     order = sorted(range(len(names)), key=lambda i: (natural_key(made.inputs[i].name), str(made.inputs[i].sha256)))
     inputs, names = [made.inputs[i] for i in order], [names[i] for i in order]
-    known = _sites(fused, file, inputs, sites, read)
+    known = _sites(fused, file, inputs, [as_file(site) for site in sites], read)
     weights = [one.weight for one in inputs]
     needs_repair = made.result.get("repaired") is None and any(key.endswith("running_var") for key in file.arrays)
     findings, told = findings_and_told(made.result, file.symmetry, needs_repair, side_by_side=False)
@@ -124,20 +127,20 @@ def network_content_of_files(
 
 
 def _sites(
-    fused: Path,
+    fused: SafetensorsFile,
     file: NetworkFile,
     inputs: Sequence[_Input],
-    sites: Sequence[Path],
-    read: Callable[[Path], NetworkFile],
+    sites: Sequence[SafetensorsFile],
+    read: Callable[[SafetensorsFile], NetworkFile],
 ) -> list[NetworkFile | Network | None]:
     """Return the network of every input whose file was given: with the symmetry, where the fused file has one."""
     place = {one.sha256: i for i, one in enumerate(inputs) if one.sha256 is not None}
     found: list[NetworkFile | Network | None] = [None] * len(inputs)
-    given: dict[int, Path] = {}
+    given: dict[int, SafetensorsFile] = {}
     problems: list[str] = []
     for site in sites:
         try:
-            digest = file_digest(site)
+            digest = site.digest
             if not place:
                 problems.append(
                     f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
@@ -180,7 +183,9 @@ def _apart(
     )
 
 
-def _groups(fused: Path, file: NetworkFile, inputs: Sequence[_Input], distances: dict[str, float]) -> tuple[Group, ...]:
+def _groups(
+    fused: SafetensorsFile, file: NetworkFile, inputs: Sequence[_Input], distances: dict[str, float]
+) -> tuple[Group, ...]:
     if file.symmetry is None:
         return ()
     network = Network(_own(file), file.symmetry, str(fused))

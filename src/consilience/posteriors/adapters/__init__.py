@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from consilience.core.deprecated import renamed_keyword
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
@@ -39,17 +40,25 @@ ADAPTERS: tuple[Adapter, ...] = (
 """Every adapter; a new one is one file and one line here."""
 
 
-def describe(model: Any, *, samples: float | None = None, features: Features | None = None) -> Posterior:
+def describe(
+    model: Any,
+    *,
+    n_observations: float | None = None,
+    features: Features | None = None,
+    samples: float | None = None,
+) -> Posterior:
     """Return the posterior over the components of a fitted model: what a site sends.
 
     Parameters
     ----------
     model
         A fitted model of a library in the table, or a Posterior, which is returned as it is.
-    samples
+    n_observations
         Number of observations it was fitted to; needed for models that do not record it (GaussianMixture).
     features
         What the columns mean; taken from the model where it knows.
+    samples
+        Old name of `n_observations`, deprecated since 0.2.
 
     Raises
     ------
@@ -65,11 +74,12 @@ def describe(model: Any, *, samples: float | None = None, features: Features | N
     >>> describe(model).counts
     array([2., 2.])
     """
+    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     if isinstance(model, Posterior):
         return model if features is None else replace(model, features=features)
     for adapter in ADAPTERS:
         if adapter.accepts(model):
-            posterior = adapter.describe(model, samples)
+            posterior = adapter.describe(model, n_observations)
             if features is None:
                 return posterior
             if not isinstance(features, Features):

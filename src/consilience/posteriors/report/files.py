@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.content import Content, content_of
@@ -15,7 +14,9 @@ from consilience.posteriors.report.illustration import illustrate
 from consilience.posteriors.vocabulary import of_words, over
 
 
-def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth: Any = None) -> Content:
+def content_of_files(
+    fused: SafetensorsFile, sites: Sequence[SafetensorsFile], data: Any = None, truth: Any = None
+) -> Content:
     """Return what the report shows of a fused file.
 
     Parameters
@@ -46,11 +47,11 @@ def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth
     if not records:
         raise FileFormatError(f"{fused}: its provenance names no inputs")
     found: list[Posterior | None] = [None] * len(records)
-    given: dict[int, Path] = {}
+    given: dict[int, SafetensorsFile] = {}
     problems: list[str] = []
     for site in sites:
         try:
-            read, digest = read_posterior(site)[0], file_digest(site)
+            read, digest = read_posterior(site)[0], site.digest
         except InputError as error:
             problems += error.problems
             continue

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_weights, is_count
+from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import file_digest, make_provenance
 from consilience.engines import Engine, Placed, running
@@ -23,9 +24,9 @@ from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.columns import Block
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.fuse import RECOMMENDED, fuse_given, history_values
+from consilience.posteriors.fuse import RECOMMENDED, fuse_described, history_values
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inputs import Given
+from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.posterior import Posterior
@@ -74,19 +75,24 @@ class _Load:
         return load_shard(source).block
 
 
-def fuse_shards(
-    models: Any,
-    method: str | Method | None,
-    weights: ArrayLike | None,
-    engine: Any,
-    rng: np.random.Generator,
-    seed: int | None,
-    progress: Progress,
-    options: Mapping[str, Any],
-) -> PosteriorFusion:
-    """Fuse shards; see ``fuse`` for what it takes."""
-    shards, size, told = _told(models, options)
-    chosen, adapter = _chosen(method, told, shards)
+def prepare_shards(models: Any, request: Request) -> Prepared:
+    """Open shards and check them where they lie; see ``Kind.prepare``. Every shard is loaded, one at a time."""
+    if request.method is not None and not isinstance(request.method, str | Method):
+        raise OptionError(f"{type(request.method).__name__} fuses networks, and shards hold posteriors")
+    if request.n_observations is not None:
+        raise OptionError("n_observations: for fitted models only; files say how many observations they had")
+    if request.only_check:
+        return Prepared.checked(_check_shards(models, request))
+    return Prepared((), partial(fuse_shards, models, request))
+
+
+def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
+    """Fuse shards: a sample of sites settles the start, passes over all shards the rest."""
+    weights, engine, rng, seed, progress = (
+        request.weights, request.engine, request.rng, request.seed, request.progress,
+    )  # fmt: skip
+    shards, size, told = _told(models, request.options)
+    chosen, adapter = _chosen(request.method, told, shards)
     with running(engine) as at:
         sizes = [2 * source.size for source in shards.sources]
         blocks = at.place(_Load(), shards.sources, sizes)
@@ -146,10 +152,9 @@ def fuse_shards(
     )
 
 
-def check_shards(
-    models: Any, method: str | Method | None, weights: ArrayLike | None, engine: Any, options: Mapping[str, Any]
-) -> list[str]:
-    """Return everything that would go wrong in fusing shards, a line each; every shard is loaded, one at a time."""
+def _check_shards(models: Any, request: Request) -> list[str]:
+    """Return everything that would go wrong in fusing shards, a line each."""
+    weights, engine, method, options = request.weights, request.engine, request.method, request.options
     try:
         shards, size, told = _told(models, options)
     except InputError as error:
@@ -256,11 +261,12 @@ def _fuse_all(
     progress: Progress,
 ) -> PosteriorFusion:
     """Fuse few sites as if they had been handed in one by one."""
-    given = []
+    described = []
     for packed in map(load_shard, shards.sources):
         for site, (name, digest) in enumerate(zip(packed.names, packed.digests, strict=True)):
-            given.append(Given(name, packed.block.site(site), digest.tobytes().hex() if digest.any() else None))
-    return fuse_given(given, method, None, share, rng, seed, progress)
+            sha256 = digest.tobytes().hex() if digest.any() else None
+            described.append(DescribedInput(name, name, packed.block.site(site), sha256))
+    return fuse_described(described, method, None, share, rng, seed, progress)
 
 
 def _digests(shards: Shards, engine: Engine) -> dict[str, str | None]:

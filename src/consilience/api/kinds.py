@@ -1,0 +1,121 @@
+"""The table of kinds: what is this model, and who fuses it? Nothing outside this file asks.
+
+Objects are recognised by their classes, files by the format that their document states, each read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consilience.bayesian.kind import BayesianNetworks
+from consilience.core.inputs import NamedInput
+from consilience.core.kind import FileFormat, Inspection, Kind
+from consilience.errors import FileFormatError, InputError
+from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.files import read_symmetry
+from consilience.networks.fuse_aligned import ARGUMENTS
+from consilience.networks.inspect import inspect_symmetry
+from consilience.networks.kind import Networks
+from consilience.networks.method import NetworkMethod
+from consilience.networks.methods import needs_no_symmetry
+from consilience.posteriors.kind import Posteriors
+from consilience.posteriors.sharded.file import SUFFIXES, is_shard
+from consilience.posteriors.sharded.inspect import inspect_shard
+
+POSTERIORS, NETWORKS, BAYESIAN = Posteriors(), Networks(), BayesianNetworks()
+
+KINDS: tuple[Kind, ...] = (POSTERIORS, BAYESIAN, NETWORKS)
+"""Every kind, in the order in which an object is shown to them: cheap tests first."""
+
+BY_PRECEDENCE: tuple[Kind, ...] = (BAYESIAN, NETWORKS, POSTERIORS)
+"""Of inputs of several kinds, the first of these reads them and says which do not belong."""
+
+FORMATS: tuple[FileFormat, ...] = tuple(form for kind in KINDS for form in kind.formats)
+"""Every format of files."""
+
+_SHARD = "consilience-shard"
+
+
+def kind_of_input(model: NamedInput) -> Kind | None:
+    """Return the kind of an input; None for an object that nobody knows, a broken file, and a plain checkpoint."""
+    if model.file is None:
+        return next((kind for kind in KINDS if kind.recognises(model.model)), None)
+    tag = model.format
+    return None if tag is None else next((kind for kind in KINDS if tag in [form.tag for form in kind.formats]), None)
+
+
+def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
+    """Return the kind of models that inputs are together.
+
+    Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks.
+    """
+    kinds = [kind_of_input(one) for one in inputs]
+    if BAYESIAN in kinds:
+        return BAYESIAN
+    if NETWORKS in kinds or isinstance(method, NetworkMethod):
+        return NETWORKS
+    is_for_networks = any(name in ARGUMENTS for name in options or ()) or needs_no_symmetry(method)
+    return NETWORKS if is_for_networks and any(one.is_plain_checkpoint for one in inputs) else POSTERIORS
+
+
+def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
+    """Return the format of a safetensors file, from its header alone.
+
+    Raises
+    ------
+    FileFormatError
+        For what is no safetensors file, and for documents of ours that say nothing of a known format.
+    """
+    file = as_file(where)
+    if file.header().text is None:
+        return next(form for form in FORMATS if form.tag is None)
+    tag = file.format
+    if tag == _SHARD:
+        raise FileFormatError(f"{file}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
+    for form in FORMATS:
+        if form.tag == tag:
+            return form
+    known = ", ".join(form.tag for form in FORMATS if form.tag is not None)
+    raise FileFormatError(
+        f"{file}: its metadata is not valid at format: found {tag!r}, expected one of {known}; write it with "
+        "consilience.save"
+    )
+
+
+def kind_of_file(where: str | Path | SafetensorsFile) -> Kind:
+    """Return the kind of model in a file; a broken one is left to the reader of posteriors, which says why."""
+    try:
+        form = format_of(where)
+    except InputError:
+        return POSTERIORS
+    return next(kind for kind in KINDS if form in kind.formats)
+
+
+def load_file(where: str | Path | SafetensorsFile) -> Any:
+    """Return what is in a file of any format."""
+    file = as_file(where)
+    return format_of(file).load(file)
+
+
+def inspect_file(path: Path) -> Inspection:
+    """Return what is inside a file of any format, a symmetry and a shard too, from its header alone."""
+    if _starts_like_json(path):
+        return inspect_symmetry(read_symmetry(path), str(path))
+    if path.suffix == SUFFIXES["parquet"] or (path.is_file() and is_shard(path)):
+        return inspect_shard(path)
+    file = as_file(path)
+    try:
+        form = format_of(file)
+    except InputError:  # the reader of posteriors says it better
+        form = POSTERIORS.formats[0]
+    return form.inspect(file)
+
+
+def _starts_like_json(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(1) == b"{"
+    except (OSError, ValueError):  # said by whoever reads it
+        return False

@@ -1,0 +1,85 @@
+"""Options of all methods as keyword arguments of ``fuse`` and ``check``, so that type checkers see a misspelt one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+
+class MethodOptions(TypedDict, total=False):
+    """Every option that some method has; `consilience methods` says which has which, and what it means.
+
+    A test holds these names against the fields of the methods. Options of methods of one's own go inside a method
+    object.
+    """
+
+    aligned: bool | None
+    alpha: float | None
+    assignment: Literal["integral", "relaxed", "variational", "means"]
+    balance: bool
+    between_variance: float | tuple[float, ...] | None
+    class_counts: Sequence[Sequence[float]] | None
+    clip: int | None
+    compat: bool
+    concentration: float | None
+    cost: str
+    covariance_type: str
+    direction: Literal["forward", "reverse"]
+    divergence: str
+    epsilon: float
+    factorial: bool
+    favor_target: int | None
+    floor: float
+    gamma: float
+    gap: float
+    growth: bool
+    lacking: str
+    learning_rate: float | None
+    likelihood: Literal["gaussian", "conjugate"]
+    marginal: bool
+    mask_rate: float
+    masks: int
+    mass: float
+    max_components: int | None
+    max_iterations: int
+    max_passes: int
+    max_units: int | Mapping[str, int] | None
+    mean: Literal["probabilities", "logits"]
+    metric: str
+    min_count: float
+    minority: Literal["keep", "drop"]
+    mode: str
+    momentum: float
+    normalize: bool
+    optimize: bool
+    order: float
+    outgoing: str
+    paper_scaling: bool
+    penalty: float | None
+    prior: str | None
+    prior_precision: float | None
+    prior_variance: float | None
+    refit: bool
+    regularization: float | Literal["auto"]
+    restarts: int
+    revisit: bool
+    rho: float
+    robust: Literal["trim", "median"] | None
+    sent: bool
+    shrink: bool
+    shrinkage: float | None
+    sigma: float
+    sigma0: float
+    signs: bool | None
+    solver: Literal["exact", "sgd"]
+    start: Any
+    starts: tuple[str, ...]
+    steps: int
+    structure: str | None
+    sweeps: int
+    tolerance: float
+    trim: float
+    variances: Literal["dimension", "scalar"]
+    window: int | None
+    within_variance: float | tuple[float, ...] | None
+    writers: str

@@ -1,0 +1,68 @@
+"""Inspection of files of Bayesian networks, from headers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consilience.bayesian.file_format import BayesianSummary, read_bayesian_summary
+from consilience.core.inspection import Row, listed, provenance_rows
+from consilience.core.kind import Inspection
+from consilience.drawing.words import counted
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.inspect import symmetry_document, symmetry_rows
+
+
+def inspect_bayesian(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a Bayesian network's file says."""
+    summary = read_bayesian_summary(file)
+    return Inspection(_document(summary), _rows(file, summary))
+
+
+def _document(summary: BayesianSummary) -> dict[str, Any]:
+    header = summary.header
+    document = {"symmetry": None, "proved": False} if summary.symmetry is None else symmetry_document(summary.symmetry)
+    return {
+        "kind": "bayesian",
+        "arrays": {
+            name: {"shape": list(s), "mean": summary.mean_dtypes[name], "variance": summary.variance_dtypes[name]}
+            for name, s in summary.shapes.items()
+        },
+        "parameters": summary.weights,
+        "units": None if summary.symmetry is None else summary.units,
+        "classes": header.classes,
+        "prior_variances": header.prior_variances,
+        "provenance": header.provenance,
+        "library_version": header.library_version,
+        **document,
+    }
+
+
+def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
+    """Return what is document of a Bayesian network's file, line by line."""
+    header = summary.header
+    kinds = sorted({*summary.mean_dtypes.values(), *summary.variance_dtypes.values()})
+    size = f"{summary.weights:,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"
+    classes = header.classes
+    rows = [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("parameters", f"{size}, each with a mean and a variance"),
+        ("arrays", listed([f"{name} {list(shape)}" for name, shape in summary.shapes.items()])),
+        ("prior", _prior(header.prior_variances)),
+        ("classes", "not told" if classes is None else f"{len(classes)}: {listed(classes)}" if classes else "none"),
+    ]
+    if summary.symmetry is None:
+        rows.append(("groups", "not told; give a symmetry or a module to fuse it"))
+    else:
+        rows += symmetry_rows(summary.symmetry, summary.units)
+    if header.provenance is not None:
+        rows += provenance_rows(header.provenance)
+    return rows
+
+
+def _prior(variances: dict[str, float] | None) -> str:
+    if variances is None:
+        return "not told"
+    if len(set(variances.values())) == 1:
+        return f"variance {next(iter(variances.values())):g}"
+    return "variance " + listed([f"{value:g} of {name}" for name, value in variances.items()])

@@ -1,0 +1,86 @@
+"""Bayesian networks as a kind of model, for the table of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from consilience.bayesian.ensemble import BayesianEnsemble
+from consilience.bayesian.evaluate import evaluate_bayesian
+from consilience.bayesian.file_format import FORMAT
+from consilience.bayesian.files import read_bayesian_network, write_bayesian_network
+from consilience.bayesian.fuse import prepare_bayesian
+from consilience.bayesian.fusion import BayesianFusion
+from consilience.bayesian.inspect import inspect_bayesian
+from consilience.bayesian.methods import BAYESIAN_METHODS, make_bayesian_method
+from consilience.bayesian.network import BayesianNetwork
+from consilience.bayesian.readers.table import is_bayesian
+from consilience.bayesian.summary import bayesian_summary
+from consilience.core.inputs import NamedInput
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts
+from consilience.errors import InputError
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.evaluation import NetworkEvaluation
+from consilience.networks.fuse_aligned import split_arguments
+from consilience.networks.kind import load_curves, network_facets, refuse_not_finite
+from consilience.networks.method import NetworkMethod
+
+
+class BayesianNetworks(Kind):
+    """Networks with a Gaussian for every weight."""
+
+    name = "bayesian"
+    formats = (FileFormat("bayesian", FORMAT, "a Bayesian network", read_bayesian_network, inspect_bayesian),)
+    methods = BAYESIAN_METHODS
+    no_file = "an ensemble is its members: keep the sites' files, or use method 'kl'"
+
+    def recognises(self, model: object) -> bool:
+        """Return whether a model is a Bayesian network of a kind with a reader, or a fusion of such."""
+        return isinstance(model, BayesianFusion | BayesianEnsemble) or is_bayesian(model)
+
+    def make_method(self, method: Any, options: Mapping[str, Any]) -> NetworkMethod:
+        """Return a method for Bayesian networks; see `Kind.make_method`."""
+        return make_bayesian_method(method, split_arguments(options)[1])
+
+    def averages(self, method: Any) -> bool:
+        """Return whether a method averages copies, so that it can be robust."""
+        return bool(method.averages)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Read, check and describe Bayesian networks."""
+        return prepare_bayesian(request)
+
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+        """Compare two Bayesian networks on labelled data."""
+        return evaluate_bayesian(fused, local, data, labels, module)
+
+    def summary(self, fusion: Any) -> str:
+        """Return what the command says of a fusion."""
+        return bayesian_summary(fusion)
+
+    def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
+        """Return what a round needs to know of a Bayesian network's file."""
+        if companion is not None:
+            raise InputError(f"{file}: is a Bayesian network, whose variances say what is known; send it alone")
+        bnn = read_bayesian_network(file)
+        variances = {f"variance of {key}": values for key, values in bnn.variances.items()}
+        refuse_not_finite(file, {**bnn.means, **variances})
+        return SiteFacts(network_facets("bayesian", bnn.means, bnn.symmetry, False))
+
+    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+        """Write means and variances of all parameters with their symmetry."""
+        del n_observations, features  # of statistical models
+        write_bayesian_network(path, model, symmetry)
+
+    def writes(self, model: object) -> bool:
+        """Return whether a model is a BayesianNetwork; those of other libraries become one first."""
+        return isinstance(model, BayesianNetwork)
+
+    def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
+        """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
+        from consilience.bayesian.report.files import bayesian_content_of_files  # here, so that fusing needs no jinja2
+        from consilience.bayesian.report.page import write_bayesian_content
+
+        write_bayesian_content(page, replace(bayesian_content_of_files(fused, sites), **load_curves(**shown)))

@@ -1,0 +1,37 @@
+"""Inspection of files: lines of a name and a text, and what all formats say alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from consilience.drawing.words import printable
+
+MAX_LISTED = 8
+"""Groups, arrays and columns that a line names; more are counted."""
+
+Row = tuple[str, str]
+
+
+def listed(texts: Sequence[str], count: int | None = None) -> str:
+    """Return the first of some texts, and how many there are where there are more."""
+    total = len(texts) if count is None else count
+    return ", ".join(texts[:MAX_LISTED]) + (f", ... ({total})" if total > MAX_LISTED else "")
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return rows as lines, with whatever files say made printable."""
+    return "\n".join(f"{name + ':':12} {printable(value)}" for name, value in rows)
+
+
+def provenance_rows(made: dict[str, Any]) -> list[Row]:
+    """Return how a file came to be; provenance is any JSON object, so nothing of it is taken for granted."""
+    rows = [("fused by", f"{made.get('method')} {made.get('options')} seed {made.get('seed')}")]
+    result = made.get("result")
+    if isinstance(result, dict) and result.get("repaired"):
+        rows.append(("repaired", str(result["repaired"])))
+    inputs = made.get("inputs")
+    records = [one for one in inputs if isinstance(one, dict)] if isinstance(inputs, list) else []
+    return rows + [
+        ("from", f"{one.get('name')}: weight {one.get('weight')}, sha256 {one.get('sha256')}") for one in records
+    ]

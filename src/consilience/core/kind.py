@@ -1,0 +1,250 @@
+"""What a kind of model supplies to the pipeline: read, check, describe; then match, average, rebuild.
+
+``consilience.api.kinds`` is the table of all kinds, and the only place that asks of which kind a model is.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.core.fusion import Fusion
+from consilience.core.inputs import NamedInput
+from consilience.core.progress import Progress
+from consilience.errors import InputError, OptionError
+from consilience.files.safetensors_file import SafetensorsFile
+
+Facets = Mapping[str, str | None]
+"""What must agree between the contributions of a round, by what to call it; None where a file does not say."""
+
+WIDTHS = "widths"
+"""The facet that only some methods need to agree."""
+
+
+def facet(value: Any) -> str | None:
+    """Return a JSON value as a facet: a text that is equal for equal values; None for None."""
+    return None if value is None else json.dumps(value, sort_keys=True, default=str)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Everything that ``fuse`` or ``check`` was called with, inputs opened and named.
+
+    Parameters
+    ----------
+    inputs
+        The models.
+    method
+        A name, a method object, or None for the recommended one.
+    options
+        Options of the method, and arguments for some kinds only (an example, a symmetry, ...), by name.
+    weights, n_observations
+        As in ``fuse``.
+    rng, seed
+        The generator, and the seed that it was made of where there was one.
+    progress
+        What is told of the steps.
+    engine
+        Where shards are worked on.
+    only_check
+        Whether nothing will be fused, so that arrays may stay in their files.
+    """
+
+    inputs: tuple[NamedInput, ...]
+    method: Any
+    options: Mapping[str, Any]
+    weights: Any
+    n_observations: Any
+    rng: np.random.Generator
+    seed: int | None
+    progress: Progress
+    engine: Any = None
+    only_check: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Inputs that were read, checked and described, and what fuses them.
+
+    Parameters
+    ----------
+    problems
+        Everything that is wrong with the inputs, a line each.
+    fuse
+        Matches, averages and rebuilds; called only where nothing is wrong.
+    error
+        What reading the inputs or their options ended with, where it did.
+    """
+
+    problems: Sequence[str]
+    fuse: Callable[[], Fusion]
+    error: InputError | OptionError | None = None
+
+    @classmethod
+    def failed(cls, error: InputError | OptionError) -> Prepared:
+        """Return that nothing can be fused, and why."""
+        return cls((), nothing_to_fuse, error)
+
+    @classmethod
+    def checked(cls, problems: Sequence[str]) -> Prepared:
+        """Return what was found wrong with inputs that were only to be checked."""
+        return cls(problems, nothing_to_fuse)
+
+    def run(self) -> Fusion:
+        """Return the fusion.
+
+        Raises
+        ------
+        InputError, OptionError
+            For what is wrong with the inputs, or else with the options.
+        """
+        if self.problems:
+            raise InputError(list(self.problems))
+        if self.error is not None:
+            raise self.error
+        return self.fuse()
+
+    def all_problems(self) -> list[str]:
+        """Return everything that `run` would raise, a line each."""
+        if self.error is None:
+            return list(self.problems)
+        return [*self.problems, *(self.error.problems if isinstance(self.error, InputError) else [str(self.error)])]
+
+
+def nothing_to_fuse() -> Fusion:
+    """Raise: inputs with problems, or that were only checked, are never fused."""
+    raise AssertionError("inputs with problems, or that were only checked, are not fused")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What the header of a file says: as JSON values, and as lines of a name and a text."""
+
+    document: Mapping[str, Any]
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format of files.
+
+    Parameters
+    ----------
+    name
+        What the library calls it, such as "posterior".
+    tag
+        What the files' documents state as their format; None for files without a document.
+    called
+        What messages call such a file.
+    load
+        Reads what is in it.
+    inspect
+        Says what is inside, from the header alone.
+    is_companion
+        Whether it travels beside the file of a model and is none itself.
+    """
+
+    name: str
+    tag: str | None
+    called: str
+    load: Callable[[SafetensorsFile], Any]
+    inspect: Callable[[SafetensorsFile], Inspection]
+    is_companion: bool = False
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What a round needs to know of one site's contribution.
+
+    Parameters
+    ----------
+    facets
+        What must agree with the others.
+    smallest
+        Fewest observations behind a component, where the file says.
+    components
+        Components of a posterior; 0 for networks.
+    """
+
+    facets: Facets
+    smallest: float | None = None
+    components: int = 0
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    """A kind of model: how it is recognised, and what each stage of the pipeline is for it."""
+
+    name: ClassVar[str]
+    formats: ClassVar[tuple[FileFormat, ...]]
+    methods: ClassVar[tuple[type[Any], ...]]
+    no_file: ClassVar[str]
+    """Why a method that keeps all models writes no file of this kind."""
+
+    @abstractmethod
+    def recognises(self, model: object) -> bool:
+        """Return whether an object in memory is a model of this kind, or a fusion of such."""
+
+    @abstractmethod
+    def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
+        """Return the method of a name with these options, a method object as it is, or the recommended one for None.
+
+        Raises
+        ------
+        OptionError
+            For a name, an option or a value that does not exist, saying which do.
+        """
+
+    @abstractmethod
+    def prepare(self, request: Request) -> Prepared:
+        """Read, check and describe the inputs.
+
+        Raises
+        ------
+        OptionError
+            For a method or an option that does not exist.
+        """
+
+    @abstractmethod
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Any:
+        """Return the comparison of a fused model with a local one on labelled or unlabelled data."""
+
+    @abstractmethod
+    def summary(self, fusion: Any) -> str:
+        """Return what the command says of a fusion."""
+
+    @abstractmethod
+    def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
+        """Return what a round needs to know of a site's file, every value checked.
+
+        Raises
+        ------
+        InputError
+            For files that cannot be fused.
+        """
+
+    @abstractmethod
+    def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
+        """Write a page about a fused file and those of its sites."""
+
+    @abstractmethod
+    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+        """Write a model to a file that can be fused; see ``consilience.save``."""
+
+    def writes(self, model: object) -> bool:
+        """Return whether `save` takes an object: a model of this kind, or what travels beside one."""
+        return self.recognises(model)
+
+    @abstractmethod
+    def averages(self, method: Any) -> bool:
+        """Return whether a method averages copies of components or units, so that it can be robust."""
+
+    def has_method(self, name: object) -> bool:
+        """Return whether a method of this name fuses models of this kind."""
+        return any(method.name == name for method in self.methods)

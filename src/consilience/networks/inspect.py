@@ -1,0 +1,129 @@
+"""Inspection of network files, checkpoints, symmetries and Fisher information, from headers alone."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from consilience.core.inspection import MAX_LISTED, Row, listed, provenance_rows
+from consilience.core.kind import Inspection
+from consilience.drawing.words import counted
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.files import NetworkSummary, read_network_summary
+from consilience.networks.fisher.files import FisherSummary, read_fisher_summary
+from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
+
+
+def inspect_network(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a network file or a plain checkpoint says."""
+    summary = read_network_summary(file)
+    return Inspection(_network_document(summary), _network_rows(file, summary))
+
+
+def inspect_fisher(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a file of Fisher information says."""
+    summary = read_fisher_summary(file)
+    shapes = {name: list(shape) for name, shape in summary.shapes.items()}
+    document = {"kind": "fisher", "header": summary.header.model_dump(), "rank": summary.rank, "shapes": shapes}
+    return Inspection(document, _fisher_rows(file, summary))
+
+
+def inspect_symmetry(symmetry: Symmetry, name: str) -> Inspection:
+    """Return what a symmetry's own file says."""
+    rows = [("file", name), ("format", "consilience-symmetry"), *symmetry_rows(symmetry)]
+    return Inspection({"kind": "symmetry", **symmetry_document(symmetry)}, rows)
+
+
+def symmetry_document(symmetry: Symmetry) -> dict[str, Any]:
+    """Return a symmetry as JSON values."""
+    return {"proved": symmetry.proved, "symmetry": symmetry_to_json(symmetry)}
+
+
+def _network_document(summary: NetworkSummary) -> dict[str, Any]:
+    document = {"symmetry": None, "proved": False} if summary.symmetry is None else symmetry_document(summary.symmetry)
+    units = None if summary.symmetry is None else summary.symmetry.units(summary.shapes)
+    return {
+        "kind": summary.kind,
+        "arrays": {n: {"shape": list(s), "dtype": summary.dtypes[n]} for n, s in summary.shapes.items()},
+        "parameters": _parameters(summary),
+        "units": units,
+        "provenance": summary.provenance,
+        "library_version": summary.library_version,
+        **document,
+    }
+
+
+def _parameters(summary: NetworkSummary) -> int:
+    """Return the number of parameters: real numbers but for statistics, tied ones once."""
+    aliases = {} if summary.symmetry is None else summary.symmetry.aliases
+    return sum(
+        prod(shape)
+        for name, shape in summary.shapes.items()
+        if name not in aliases and "float" in summary.dtypes[name] and not name.endswith(STATISTICS)
+    )
+
+
+def _network_rows(file: SafetensorsFile, summary: NetworkSummary) -> list[Row]:
+    """Return what is document of a network file or checkpoint, line by line."""
+    version = "" if summary.library_version is None else f" (consilience {summary.library_version})"
+    what = "consilience-network" if summary.kind == "network" else "a plain checkpoint: says nothing of its units"
+    kinds = sorted(set(summary.dtypes.values()))
+    shown = [f"{name} {list(shape)}" for name, shape in list(summary.shapes.items())[:MAX_LISTED]]
+    rows = [
+        ("file", str(file)),
+        ("format", what + version),
+        ("parameters", f"{_parameters(summary):,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"),
+        ("arrays", listed(shown, len(summary.shapes))),
+    ]
+    if summary.symmetry is not None:
+        rows += symmetry_rows(summary.symmetry, summary.symmetry.units(summary.shapes, str(file)))
+    if summary.provenance is not None:
+        rows += provenance_rows(summary.provenance)
+    return rows
+
+
+def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
+    """Return what is document of a file of Fisher information, line by line."""
+    header = summary.header
+    shown = [f"{name} {list(summary.shapes[f'residual/{name}'])}" for name in header.parameters]
+    kind = f"diagonal and {counted(summary.rank, 'factor')}" if summary.rank else "diagonal"
+    of = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
+    drawn = "exact" if header.samples is None else f"{counted(header.samples, 'outcome')} drawn for each"
+    return [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("information", f"{kind}; {of}, {drawn}"),
+        ("observations", f"{_plain(header.observations)}, {header.seen} of them looked at"),
+        ("prior", f"precision {_plain(header.prior_precision)}"),
+        ("parameters", listed(shown)),
+        ("network", f"sha256 {header.digest} of its parameters"),
+    ]
+
+
+def _plain(value: float | None) -> str:
+    return "not told" if value is None else f"{value:g}"
+
+
+def symmetry_rows(symmetry: Symmetry, units: dict[str, int] | None = None) -> list[Row]:
+    """Return what is shown of a symmetry."""
+    sizes = symmetry.groups if units is None else units
+    rows = [
+        ("groups", f"{len(sizes)}: " + listed([f"{name} {size}" for name, size in sizes.items()]) if sizes else "none")
+    ]
+    if sizes:
+        rows.append(("proved", proof_of(symmetry)))
+    if symmetry.aliases:
+        rows.append(("tied", listed([f"{alias} is {name}" for alias, name in symmetry.aliases.items()])))
+    return rows + [("note", note) for note in symmetry.notes]
+
+
+def proof_of(symmetry: Symmetry) -> str:
+    """Return whether a symmetry is proved, in words."""
+    if symmetry.proved and symmetry.proof is not None:
+        return (
+            f"yes: outputs differed by {symmetry.proof.deviation:.1e} at most, {symmetry.proof.trials} trials a group"
+        )
+    return (
+        "no; `consilience symmetry` proves it" if symmetry.proof is None else "no: it was changed since it was proved"
+    )

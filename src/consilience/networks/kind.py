@@ -1,0 +1,180 @@
+"""Networks as a kind of model, for the table of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.core.inputs import NamedInput
+from consilience.core.kind import WIDTHS, Facets, FileFormat, Kind, Prepared, Request, SiteFacts, facet
+from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.evaluate import evaluate_networks
+from consilience.networks.evaluation import NetworkEvaluation
+from consilience.networks.files import read_network, write_network
+from consilience.networks.fisher.files import read_fisher, write_fisher
+from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.fisher.inputs import gather_information
+from consilience.networks.fuse import prepare_networks
+from consilience.networks.fuse_aligned import split_arguments
+from consilience.networks.fusion import NetworkFusion
+from consilience.networks.inputs import DescribedNetwork, is_network
+from consilience.networks.inspect import inspect_fisher, inspect_network
+from consilience.networks.method import NetworkMethod
+from consilience.networks.methods import NETWORK_METHODS, make_network_method
+from consilience.networks.network import Network
+from consilience.networks.summary import network_summary
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import arrays_of_module
+
+MAX_ARRAYS_NAMED = 8
+"""Arrays that are not finite and are named; more are not."""
+
+
+def load_network(file: SafetensorsFile) -> Network:
+    """Return the network in a file that states its symmetry."""
+    network = read_network(file)
+    if network.symmetry is None:
+        raise FileFormatError(
+            f"{file}: has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
+            "known symmetry; read it with safetensors, or write it with consilience.save and its symmetry="
+        )
+    return Network(network.arrays, network.symmetry, file.label)
+
+
+class Networks(Kind):
+    """Neural networks: torch modules, Networks, and checkpoints of them."""
+
+    name = "networks"
+    formats = (
+        FileFormat("network", "consilience-network", "a network", load_network, inspect_network),
+        FileFormat("fisher", "consilience-fisher", "Fisher information", read_fisher, inspect_fisher, True),
+        FileFormat("checkpoint", None, "a plain checkpoint without variances", load_network, inspect_network),
+    )
+    methods = NETWORK_METHODS
+    no_file = "an ensemble is its members: keep the sites' files, or use method 'consensus'"
+
+    def recognises(self, model: object) -> bool:
+        """Return whether a model is a torch module, a Network, or a fusion of such."""
+        return isinstance(model, NetworkFusion) or is_network(model)
+
+    def make_method(self, method: Any, options: Mapping[str, Any]) -> NetworkMethod:
+        """Return a method for networks; see `Kind.make_method`."""
+        return make_network_method(method, split_arguments(options)[1])
+
+    def averages(self, method: Any) -> bool:
+        """Return whether a method averages copies, so that it can be robust."""
+        return bool(method.averages)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Read, check and describe networks."""
+        return prepare_networks(request)
+
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+        """Compare two networks on labelled data."""
+        return evaluate_networks(fused, local, data, labels, module)
+
+    def summary(self, fusion: Any) -> str:
+        """Return what the command says of a fusion."""
+        return network_summary(fusion)
+
+    def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
+        """Return what a round needs to know of a network's file and of its Fisher information."""
+        if file.format == "consilience-fisher":
+            raise InputError(f"{file}: is Fisher information, expected a model; send it beside its network's file")
+        network = read_network(file)
+        refuse_not_finite(file, network.arrays)
+        if companion is not None:
+            information = read_fisher(companion)
+            refuse_not_finite(companion, {**information.residual, **information.factors})
+            described = DescribedNetwork(file.label, file.label, network.arrays, network.symmetry, None, None)
+            gather_information([described], None, [NamedInput(companion.label, companion.label, file=companion)])
+        return SiteFacts(network_facets("network", network.arrays, network.symmetry, companion is not None))
+
+    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+        """Write a network's arrays with its symmetry, or Fisher information."""
+        del n_observations, features  # of statistical models
+        if isinstance(model, FisherInformation):
+            write_fisher(path, model)
+        elif isinstance(model, Network):
+            write_network(path, model.arrays, model.symmetry)
+        else:
+            arrays = arrays_of_module(model)
+            if symmetry is not None:  # which refuses arrays that it does not fit
+                arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
+            write_network(path, arrays, symmetry)
+
+    def writes(self, model: object) -> bool:
+        """Return whether an object is a network, or Fisher information that travels beside one."""
+        return isinstance(model, FisherInformation) or self.recognises(model)
+
+    def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
+        """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""
+        from consilience.networks.report.files import network_content_of_files  # here, so that fusing needs no jinja2
+        from consilience.networks.report.page import write_network_content
+
+        curves = load_curves(**shown)
+        write_network_content(page, replace(network_content_of_files(fused, sites), **curves))
+
+
+def load_curves(
+    barriers: Mapping[str, Path] | None = None,
+    planes: Mapping[str, Path] | None = None,
+    data: Any = None,
+    truth: Any = None,
+) -> dict[str, Any]:
+    """Return what a page about a network shows beside it: barriers and planes by name.
+
+    Raises
+    ------
+    OptionError
+        For data, which are shown of statistical models only.
+    """
+    if data or truth is not None:
+        raise OptionError("--data, --truth: for statistical models, and this is a network; see --barrier")
+    if not barriers and not planes:
+        return {}
+    from consilience.networks.landscape.barrier import Barrier  # here, since they need torch
+    from consilience.networks.landscape.plane import Plane
+
+    return {
+        "barriers": {name: Barrier.load(path) for name, path in (barriers or {}).items()},
+        "planes": {name: Plane.load(path) for name, path in (planes or {}).items()},
+    }
+
+
+def network_facets(kind: str, arrays: Mapping[str, Any], symmetry: Symmetry | None, has_information: bool) -> Facets:
+    """Return what must agree between the networks of a round: not the widths, which the layouts leave open."""
+    layouts = None if symmetry is None else symmetry.digest
+    shapes = facet({name: list(values.shape) for name, values in sorted(arrays.items())})
+    return {
+        "kind": kind,
+        "arrays": facet({name: len(values.shape) for name, values in sorted(arrays.items())}),
+        "symmetry": layouts,
+        "shapes": shapes if layouts is None else None,
+        WIDTHS: shapes if layouts is not None else None,
+        "Fisher information": "sent" if has_information else "none",
+    }
+
+
+def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any]) -> None:
+    """Raise for arrays with values that are not finite.
+
+    Raises
+    ------
+    InputError
+        Naming the first of them.
+    """
+    bad = [name for name, values in arrays.items() if not _is_finite(values)]
+    if bad:
+        raise InputError([f"{file}: array {name} has values that are not finite" for name in bad[:MAX_ARRAYS_NAMED]])
+
+
+def _is_finite(values: Any) -> bool:
+    if isinstance(values, np.ndarray):
+        return values.dtype.kind not in "fc" or bool(np.isfinite(values).all())
+    return not values.is_floating_point() or bool(values.float().isfinite().all())

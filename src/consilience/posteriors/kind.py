@@ -1,0 +1,106 @@
+"""Posteriors as a kind of model, for the table of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consilience.core.inputs import NamedInput
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet
+from consilience.errors import InputError, OptionError
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.posteriors.adapters import ADAPTERS, describe
+from consilience.posteriors.evaluate import evaluate_posteriors
+from consilience.posteriors.evaluation import Evaluation
+from consilience.posteriors.files import read_posterior, write_posterior
+from consilience.posteriors.fuse import prepare_posteriors, recommended_method
+from consilience.posteriors.fusion import PosteriorFusion
+from consilience.posteriors.inspect import inspect_posterior
+from consilience.posteriors.method import Method
+from consilience.posteriors.methods import METHODS
+from consilience.posteriors.methods.ensemble import NO_FILE
+from consilience.posteriors.model_ensemble import ModelEnsemble
+from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.summary import summary
+from consilience.posteriors.vocabulary import of_words
+
+
+def load_posterior(file: SafetensorsFile) -> Posterior:
+    """Return the posterior in a file."""
+    return read_posterior(file)[0]
+
+
+class Posteriors(Kind):
+    """Statistical models: mixtures, topic models, hidden Markov models, Gaussian processes."""
+
+    name = "posteriors"
+    formats = (FileFormat("posterior", "consilience-posterior", "a posterior file", load_posterior, inspect_posterior),)
+    methods = METHODS
+    no_file = NO_FILE
+
+    def recognises(self, model: object) -> bool:
+        """Return whether a model is a posterior, of a library in the table of adapters, or a fusion of such."""
+        if isinstance(model, Posterior | PosteriorFusion | ModelEnsemble):
+            return True
+        return any(adapter.accepts(model) for adapter in ADAPTERS)
+
+    def make_method(self, method: Any, options: Mapping[str, Any]) -> Method:
+        """Return a method for posteriors; see `Kind.make_method`."""
+        return recommended_method(method, options, None)
+
+    def averages(self, method: Any) -> bool:
+        """Return whether a method averages copies, so that it can be robust."""
+        return bool(method.matches)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Read, check and describe posteriors."""
+        return prepare_posteriors(request)
+
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
+        """Compare two models on rows, counts or sequences."""
+        if module is not None:
+            raise OptionError("module: is for networks, and these models are none")
+        return evaluate_posteriors(fused, local, data, labels)
+
+    def summary(self, fusion: Any) -> str:
+        """Return what the command says of a fusion."""
+        return summary(fusion)
+
+    def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
+        """Return what a round needs to know of a posterior file."""
+        if companion is not None:
+            raise InputError(f"{file}: is a posterior, of which no Fisher information is taken; send it alone")
+        posterior = load_posterior(file)
+        family, features = {"name": posterior.family.name}, posterior.features
+        # Topics over other words are aligned by the fusion, not refused, so their number of words may differ.
+        has_words = of_words(posterior) and features.names is not None
+        facets = {
+            "kind": "posterior",
+            "source": facet(dict(posterior.source)),
+            "family": facet(family if has_words else {**family, **posterior.family.config()}),
+            "attached arrays": facet({name: [list(a.axes), a.rule] for name, a in posterior.attached.items()}),
+            "Fisher information": "none",
+            **{
+                name: "stated" if getattr(posterior, name) is not None else "not stated"
+                for name in ("counts", "weights", "prior")
+            },
+            "names of columns": None if has_words else facet(features.names),
+            **{name: facet(getattr(features, name)) for name in ("units", "scaling", "classes")},
+        }
+        counts = posterior.counts
+        return SiteFacts(facets, None if counts is None else float(counts.min()), posterior.n_components)
+
+    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+        """Describe a model and write its posterior."""
+        del symmetry  # of a network, of which a posterior has none
+        write_posterior(path, describe(model, n_observations=n_observations, features=features))
+
+    def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
+        """Write a page about a fused posterior file; `shown` has data and their truth."""
+        from consilience.posteriors.report.files import content_of_files  # here, so that fusing starts without jinja2
+        from consilience.posteriors.report.page import write_page
+
+        if shown.get("barriers") or shown.get("planes"):
+            raise OptionError(f"--barrier, --plane: for networks only, and {fused} is none")
+        write_page(page, content_of_files(fused, sites, shown.get("data"), shown.get("truth")))

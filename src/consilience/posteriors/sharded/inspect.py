@@ -1,0 +1,43 @@
+"""Inspection of packed shards, from headers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from consilience.core.inspection import Row
+from consilience.core.kind import Inspection
+from consilience.posteriors.sharded.file import read_shard_summary
+from consilience.posteriors.sharded.packed_sites import ShardSummary
+
+
+def inspect_shard(path: Path) -> Inspection:
+    """Return what the header of a packed file says."""
+    summary = read_shard_summary(path, str(path))
+    return Inspection(_document(summary), _rows(path, summary))
+
+
+def _document(summary: ShardSummary) -> dict[str, Any]:
+    kind = summary.kind
+    return {
+        "kind": "shard",
+        "family": {"name": kind.family.name, **kind.family.config()},
+        "sites": summary.n_sites,
+        "components": summary.n_components,
+        "source": dict(kind.source),
+        "features": kind.features.to_json(),
+        "attached": sorted(kind.attached),
+    }
+
+
+def _rows(file: Path, summary: ShardSummary) -> list[Row]:
+    document = _document(summary)
+    rows = [("file", str(file)), ("format", "consilience-shard"), ("family", str(summary.kind.family))]
+    rows.append(("sites", str(summary.n_sites)))
+    if summary.n_components is not None:
+        rows.append(("components", str(summary.n_components)))
+    if document["source"]:
+        rows.append(("model", ", ".join(f"{key} {value}" for key, value in sorted(document["source"].items()))))
+    if document["attached"]:
+        rows.append(("attached", ", ".join(document["attached"])))
+    return rows

@@ -1,0 +1,65 @@
+"""What the command says of a fusion of posteriors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from consilience.core.fusion import Fusion
+from consilience.drawing.words import printable
+
+MAX_NAMED = 8
+"""Models that a line names; more are counted."""
+
+
+def summary(fusion: Fusion) -> str:
+    """Return how many components became how many, how it ended, and what should be known of the models."""
+    inputs = fusion.provenance["inputs"]
+    lines = [
+        f"{fusion.details.get('sites', len(inputs))} models"
+        f" with {sum(record['components'] for record in inputs)} components"
+        f" -> {fusion.n_components} components (method {fusion.provenance['method']})"
+    ]
+    if fusion.history.size:
+        lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
+    if "regularization" in fusion.details:
+        lines.append(f"regularization {fusion.details['regularization']:.4g}")
+    if fusion.details.get("left_out"):
+        lines.append(f"{fusion.details['left_out']} components with too few observations were left out")
+    lines += [f"{printable(record['name'])}: {record['why']}" for record in fusion.details.get("outliers", [])]
+    lines += _minority(fusion.details)
+    if "vocabulary" in fusion.details:
+        lines += _vocabulary(fusion.details["vocabulary"])
+    if fusion.details.get("violations"):
+        lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
+    return "\n".join(lines)
+
+
+def _minority(details: Mapping[str, Any]) -> list[str]:
+    """Return what is said of components that fewer than half of the models hold."""
+    held = details.get("minority", [])
+    lines = [
+        f"component {one['component']} is held by {one['sites']} only: "
+        + ", ".join(map(printable, one["names"][:MAX_NAMED]))
+        + (", ..." if one["sites"] > min(MAX_NAMED, len(one["names"])) else "")
+        for one in held[:MAX_NAMED]
+    ]
+    if len(held) > MAX_NAMED:
+        lines.append(f"{len(held) - MAX_NAMED} more components are held by fewer than half of the models")
+    if details.get("dropped"):
+        lines.append(f"{details['dropped']} components that fewer than half of the models hold were left out")
+    return lines
+
+
+def _vocabulary(found: Mapping[str, Any]) -> list[str]:
+    """Return what is said of models whose words were aligned."""
+    missing = found["missing"].items()
+    lacking = ", ".join(f"{printable(name)} lacks {count}" for name, count in sorted(missing)[:MAX_NAMED])
+    more = f" and {len(missing) - MAX_NAMED} more models lack some" if len(missing) > MAX_NAMED else ""
+    return [
+        f"vocabulary of {found['size']} words" + (f"; {lacking}{more}" if missing else ", put in alphabetical order"),
+        *(
+            f"{printable(name)}: shares only {100 * share:.1f} % of its words with any other model"
+            for name, share in sorted(found.get("apart", {}).items())
+        ),
+    ]
