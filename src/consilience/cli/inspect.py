@@ -14,7 +14,7 @@ from consilience.drawing.words import counted, printable
 from consilience.errors import InputError
 from consilience.networks.files import NetworkSummary, file_kind, read_network_summary, read_symmetry
 from consilience.networks.fisher.files import FisherSummary, read_fisher_summary
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 from consilience.posteriors.files import FileSummary, read_summary
 from consilience.posteriors.sharded.file import SUFFIXES, is_shard, read_shard_summary
@@ -121,7 +121,7 @@ def _parameters(summary: NetworkSummary) -> int:
     return sum(
         prod(shape)
         for name, shape in summary.shapes.items()
-        if name not in aliases and "float" in summary.dtypes[name] and not name.endswith(STATISTICS)
+        if name not in aliases and "float" in summary.dtypes[name] and not name.endswith(RUNNING_STATISTICS)
     )
 
 

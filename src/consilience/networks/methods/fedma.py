@@ -176,7 +176,7 @@ class FedMA(LayerwiseMethod):
         self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], arrays: Mapping[str, AnyArray]
     ) -> dict[str, AnyArray]:
         """Return the arrays of the output layer, every class averaged by who saw how much of it."""
-        counts = np.asarray(self.class_counts, dtype=np.float64)[list(ensemble.given) or slice(None)]
+        counts = np.asarray(self.class_counts, dtype=np.float64)[list(ensemble.input_numbers) or slice(None)]
         shares = counts / counts.sum(axis=0)
         moved = [
             {key: move(network.working[key], ensemble.symmetry.layouts[key], moves, network.units) for key in arrays}

@@ -21,7 +21,7 @@ from consilience.checks import AnyArray, Array
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, Place
 from consilience.networks.symmetry.transport import Injection, Spread, Transport, dense, move_axis
@@ -179,7 +179,7 @@ class LayerwiseMethod(NetworkMethod):
             for place in symmetry.places(group)
             if (self.counts_sent or place.side != "input")
             and place.array in ensemble.networks[0].working
-            and place.array.rpartition(".")[2] not in STATISTICS
+            and place.array.rpartition(".")[2] not in RUNNING_STATISTICS
             and symmetry.beside(place) <= known
         ]
         if self.writers == "first" and places:

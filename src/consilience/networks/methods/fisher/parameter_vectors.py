@@ -43,9 +43,9 @@ class Sites:
 
 def as_given(ensemble: NetworkEnsemble) -> NetworkEnsemble:
     """Return the networks in the order in which they were handed in, for messages."""
-    if len(ensemble.given) != len(ensemble.networks):
+    if len(ensemble.input_numbers) != len(ensemble.networks):
         return ensemble
-    order = sorted(range(len(ensemble.given)), key=ensemble.given.__getitem__)
+    order = sorted(range(len(ensemble.input_numbers)), key=ensemble.input_numbers.__getitem__)
     known = ensemble.information
     return replace(
         ensemble,
@@ -68,7 +68,7 @@ def gathered_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, 
         residual = {key: alike(values, like) for key, values in one.residual.items()}
         factors = {key: alike(values, like) for key, values in one.factors.items()}
         moved.append(replace(one, residual=residual, factors=factors))
-    given = ensemble.given or tuple(range(len(means)))
+    given = ensemble.input_numbers or tuple(range(len(means)))
     return Sites(flat, tuple(means), tuple(moved), ensemble.weights, given)
 
 

@@ -121,7 +121,7 @@ class GromovFusion(WassersteinFusion):
             child = rng.spawn(1)[0]
             turning = self.mode == "exact" and self.signs is not False
             found = matched(ensemble, ["receiving"], _MATCHING_PASSES, child, lambda _done, _all: None, signs=turning)
-            ensemble = replace(ensemble, placed=found.transports)
+            ensemble = replace(ensemble, initial_transports=found.transports)
         found = super().align(ensemble, rng, progress)
         unseen = sorted(
             {array for name in ensemble.symmetry.by_name for array in unseen_loops(ensemble.symmetry, name)}
@@ -218,8 +218,8 @@ class GromovFusion(WassersteinFusion):
                 plans.append(problem.by_costs())
             elif start == "uniform":
                 plans.append(problem.uniform())
-            elif ensemble.placed is not None and problem.square:
-                base, own = (ensemble.placed[i][group] for i in (reference, model))
+            elif ensemble.initial_transports is not None and problem.square:
+                base, own = (ensemble.initial_transports[i][group] for i in (reference, model))
                 if isinstance(base, Injection) and isinstance(own, Injection):
                     plans.append(plan_of(own.then(base.inverse), problem.odd is not None))
         if problem.odd is not None and not problem.square:  # in other widths the unsigned plan may be the better start

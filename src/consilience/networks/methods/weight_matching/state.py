@@ -31,7 +31,7 @@ from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, dense, move_axis
 from consilience.networks.symmetry.unit_rows import unit_rows
 
-STATISTICS = ("running_mean", "running_var")
+RUNNING_STATISTICS = ("running_mean", "running_var")
 """Buffers of batch normalisation: what data did, not what units are; no matching by weights looks at them."""
 
 
@@ -121,7 +121,7 @@ class Slots:
         arrays = {}
         for key, values in network.working.items():
             layout = self.symmetry.layouts[key]
-            if key.rpartition(".")[2] in STATISTICS or not any(axis.moves for axis in layout.axes):
+            if key.rpartition(".")[2] in RUNNING_STATISTICS or not any(axis.moves for axis in layout.axes):
                 continue
             moved = dense(values, layout)
             for number, axis in enumerate(layout.axes):
