@@ -21,7 +21,7 @@ from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod, average
 from consilience.networks.methods.fisher.parameter_vectors import Sites, as_given, gathered_sites, mean_cosine
 from consilience.networks.methods.fisher.precision import Posteriors, Precision
-from consilience.networks.methods.weight_matching.match import matched
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.network import identity, to_numpy
 from consilience.networks.symmetry.scaling import balanced, shared_groups
 from consilience.networks.symmetry.transport import Transport
@@ -196,7 +196,7 @@ class InformedMethod(NetworkMethod, ABC):
             shared = shared_groups(ensemble.networks)
             compared = replace(ensemble, networks=tuple(balanced(one, shared) for one in ensemble.networks))
             starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
-            found = matched(compared, starts, 100, rng, progress, signs=True)
+            found = match_weights(compared, starts, 100, rng, progress, signs=True)
             return found.transports, {"aligned": True}
         details: dict[str, Any] = {"aligned": False}
         if (cosine := mean_cosine(ensemble)) < _APART:
