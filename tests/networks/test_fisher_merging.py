@@ -9,7 +9,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
-from consilience.networks.methods.fisher.masked_objective import MaskedObjective, Site, draw_masks
+from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, MaskedObjective, draw_masks
 from tests.networks.fusable_nets import deviation, outputs, proved, shuffled
 from tests.networks.informed_nets import dense, informed, observations, perceptron, vector
 from tests.tolerances import DIFFERENCES, ROUNDING, SINGLE_PRECISION
@@ -279,7 +279,7 @@ def test_a_zero_gradient_needs_no_step():
 
 def random_sites(rng, size=9, rank=4, number=2):
     return [
-        Site(rng.normal(size=size), rng.normal(size=(size, rank)), rng.uniform(0.5, 1.5, size), count)
+        LowRankGaussian(rng.normal(size=size), rng.normal(size=(size, rank)), rng.uniform(0.5, 1.5, size), count)
         for count in rng.uniform(0.5, 1.5, number).tolist()
     ]
 
@@ -314,7 +314,7 @@ def test_the_objective_is_that_of_conditional_gaussians(masked):
             m = mask.masked
             r = np.setdiff1d(np.arange(5), m)
             for site in sites:
-                p = site.rows @ site.rows.T + np.diag(site.own)
+                p = site.rows @ site.rows.T + np.diag(site.diagonal_part)
                 mean = site.mean[m] - np.linalg.solve(p[np.ix_(m, m)], p[np.ix_(m, r)] @ (theta[r] - site.mean[r]))
                 total += site.count * 0.5 * np.sum(np.diag(p)[m] * (theta[m] - mean) ** 2)
             total -= 0.5 * 0.3 * np.sum(theta[m] ** 2)
