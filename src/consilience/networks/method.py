@@ -403,7 +403,7 @@ def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mappin
     OptionError
         For groups that do not exist or cannot be resized, and numbers that are not positive.
     """
-    widths = dict(units)
+    widths = dict(units)  # of the fused network
     for name, width in (requested or {}).items():
         if name not in symmetry.by_name:
             raise OptionError(f"target_widths: group {name!r} does not exist; there are {', '.join(symmetry.by_name)}")

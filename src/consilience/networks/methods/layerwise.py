@@ -146,10 +146,11 @@ class LayerwiseMethod(NetworkMethod):
             Called with (groups done, groups in all).
         """
         symmetry = ensemble.symmetry
-        transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
+        transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]  # grows group by group
         histories: dict[str, list[float]] = {}
         details: dict[str, Any] = {}
         converged = True
+        # In the order of computation; heads are matched together with what lies inside them.
         top_groups = [name for name, group in symmetry.by_name.items() if group.parent is None]
         for number, top in enumerate(top_groups):
             names = [top, *(child.name for child in symmetry.children(top))]
@@ -206,6 +207,7 @@ class LayerwiseMethod(NetworkMethod):
             and place.array.rpartition(".")[2] not in RUNNING_STATISTICS
             and symmetry.beside(place) <= matched_groups
         ]
+        # As published: the first layer that writes to a residual stream decides, the others follow.
         if self.writers == "first" and places:
             layer = places[0].array.rpartition(".")[0]
             places = [place for place in places if place.array.rpartition(".")[0] == layer]
@@ -221,6 +223,7 @@ def _incoming_rows(
     """
     if not places:
         return np.zeros((network.units[group], 0)), np.zeros(network.units[group]), np.zeros(0, dtype=bool)
+    # Squares move by squared weights of the coupling; see ``Spread.squared``.
     squared_transports = {name: transport.squared for name, transport in transports.items()}
     has_spread = any(isinstance(transport, Spread) for transport in transports.values())
     parts, square_sums, odd = [], [], []  # by place: (k, F_p), (k,), (F_p,)
@@ -244,6 +247,7 @@ def _incoming_rows(
             square_sums.append(xp.sum(rows * rows, axis=-1))
     xp = array_namespace(parts[0])
     points = parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)  # (k, F)
+    # (k, F), (k,), (F,)
     return points, sum(square_sums[1:], start=square_sums[0]), np.concatenate(odd)
 
 
@@ -269,6 +273,7 @@ def _identity_matching(ensemble: NetworkEnsemble, names: Sequence[str]) -> Layer
 
 def sum_histories(histories: Sequence[Sequence[float]]) -> Array:
     """Return the sum of several histories (n_iterations,); those that end earlier keep their last value."""
+    # Layers converge after different numbers of iterations; the sum never rises if none of them does.
     n_steps = max((len(history) for history in histories), default=0)
     padded = [[*history, *[history[-1]] * (n_steps - len(history))] for history in histories]
     return np.sum(padded, axis=0) if n_steps else np.zeros(0)

@@ -80,7 +80,7 @@ class ReBasin(NetworkMethod):
 
 def _match_activations(ensemble: NetworkEnsemble, correlation: bool) -> Alignment:
     """Return, for every group, the permutations to the reference that maximise products of activations."""
-    activations = ensemble.activations or ()
+    activations = ensemble.activations or ()  # by model and group (k, n)
     target = activations[ensemble.reference]
     symmetry = ensemble.symmetry
     transports: list[dict[str, Injection]] = []
@@ -89,16 +89,18 @@ def _match_activations(ensemble: NetworkEnsemble, correlation: bool) -> Alignmen
         model_transports: dict[str, Injection] = {}
         for top in (name for name, group in symmetry.by_name.items() if group.parent is None):
             names = [top, *(child.name for child in symmetry.children(top))]
+            # Groups are independent, unlike in weight matching: activations do not depend on how others are numbered.
             gains = {
                 name: _products(model_activations.get(name), target.get(name), network.units[name], correlation)
                 for name in names
             }
+            # Heads, and what lies inside them, are assigned together.
             assignment = assign_nested(-gains[top], {name: -gains[name] for name in names[1:]})
             for name, slots in ((top, assignment.outer), *assignment.inner.items()):
                 model_transports[name] = Injection(slots, len(slots))
                 total += float(gains[name][np.arange(len(slots)), slots].sum())
         transports.append(model_transports)
-    return Alignment(tuple(transports), -total)
+    return Alignment(tuple(transports), -total)  # an objective to minimise, like that of weight matching
 
 
 def _products(first: Array | None, second: Array | None, n_units: int, correlation: bool) -> Array:

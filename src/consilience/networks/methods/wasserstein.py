@@ -73,6 +73,7 @@ class WassersteinFusion(TransportMethod):
         references = [(ensemble.reference + number) % n_models for number in range(self.restarts)]
         alignments = []
         for number, (reference, child) in enumerate(zip(references, rng.spawn(self.restarts), strict=True)):
+            # Every model is the start once; after that only random rows are new.
             method = self if number < n_models else replace(self, start="random")
             alignments.append(method.pass_through(ensemble, reference, child, silent))
             progress(number + 1, self.restarts)
@@ -166,6 +167,6 @@ def barycenter_rows(rows: UnitRows, weights: Array, transports: Sequence[Transpo
 
 def _transport_cost(costs: Array, transport: Transport) -> float:
     """Return < C, Pi > of costs (K, k)."""
-    if isinstance(transport, Injection):
+    if isinstance(transport, Injection):  # Pi has 1 / K at (slot of u, u)
         return float(costs[transport.slots, np.arange(len(transport.slots))].sum()) / transport.width
     return float((costs * transport.coupling).sum())

@@ -136,7 +136,7 @@ class FisherMethod(NetworkMethod, ABC):
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return the problems of merging these networks with their information, a line each."""
-        ensemble = in_input_order(ensemble)
+        ensemble = in_input_order(ensemble)  # networks are sorted by content; messages follow the user's order
         reasons = super().refuse(ensemble)
         if self.aligned and not ensemble.symmetry.all_groups:
             reasons.append(
@@ -162,6 +162,7 @@ class FisherMethod(NetworkMethod, ABC):
 
     def _mismatches(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return problems of sites whose information is of other parameters or on another scale than the first's."""
+        # Tied parameters may go by different names at different sites.
         sites = [information.renamed(ensemble.symmetry) for information in ensemble.information or ()]
         first, problems = sites[0], []
         for other in sites[1:]:
@@ -204,8 +205,9 @@ class FisherMethod(NetworkMethod, ABC):
     @final
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the alignment with the merged parameters; arrays without information (buffers) are averaged."""
-        matching_rng, merging_rng = rng.spawn(2)
+        matching_rng, merging_rng = rng.spawn(2)  # so that masks do not depend on how units were matched
         transports, details = self._align_units(ensemble, matching_rng, progress)
+        # The plain average of everything; parameters with information are replaced by merged ones below.
         arrays = average(ensemble, transports)
         if not self.wants_information:
             return Alignment(transports, details=details, arrays=arrays)
@@ -278,6 +280,7 @@ class FisherMethod(NetworkMethod, ABC):
             for information, alpha in zip(sites.information, alphas, strict=True)
         )
         counts = self._counts(sites)
+        # sum_k w_k alpha_k is in the product; one prior, the fused network's, is to be left.
         total_prior = sum(count * alpha for count, alpha in zip(counts, alphas, strict=True))
         fused_prior = alphas[0] if self.prior_precision is None else self.prior_precision
         excess = total_prior - fused_prior if prior == "removed" else 0.0
@@ -288,13 +291,14 @@ class FisherMethod(NetworkMethod, ABC):
 
     def _counts(self, sites: AlignedSites) -> list[float]:
         """Return how often each site counts, w_k: 1 for the site of largest weight, less for the others."""
-        counts = sites.weights
+        counts = sites.weights  # (J,)
         if self.normalize:  # by the norm of the diagonal, as Matena and Raffel do
             norms = [
                 float(np.linalg.norm(to_numpy(sites.layout.vector(information.diagonal))))
                 for information in sites.information
             ]
             counts = counts / np.array(norms)
+        # Relative to the largest, so that the merge of one site alone is that site, with its prior counted once.
         relative: list[float] = (counts / counts.max()).tolist()
         return relative
 

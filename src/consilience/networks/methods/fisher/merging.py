@@ -186,6 +186,7 @@ class FisherMerging(FisherMethod):
         least = max(self.floor, MIN_TARGET_PRECISION) if has_target else self.floor
         first = product.means[0]
         xp = array_namespace(first)
+        # The floor follows the weights alone, not the norms by which `normalize` divides.
         shares: list[float] = (sites.weights / sites.weights.max()).tolist()
         for number, share, mean, precision, count in zip(
             sites.input_numbers, shares, product.means, product.precisions, product.counts, strict=True

@@ -66,10 +66,12 @@ def gather_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Tr
     """
     like = next(iter(ensemble.networks[ensemble.reference].working.values()))
     information = ensemble.information or ()
+    # Sorted by name, so that vectors do not depend on the order in which a site wrote its parameters.
     first = information[0].renamed(ensemble.symmetry).residual
     layout = VectorLayout({key: tuple(values.shape) for key, values in sorted(first.items())})
     means, aligned = [], []
     for network, site_information, model_transports in zip(ensemble.networks, information, transports, strict=True):
+        # Mean and precision move together: the posterior is the same, in other coordinates.
         transported = site_information.moved(network, model_transports)
         arrays = network.move(model_transports)
         means.append(layout.vector({key: alike(arrays[key], like) for key in layout.shapes}))

@@ -99,7 +99,7 @@ class LowRankPrecision:
         prior : float
             Precision alpha of the prior.
         """
-        rank = information.rank if shrinkage < 1.0 else 0
+        rank = information.rank if shrinkage < 1.0 else 0  # at rho = 1 nothing of G is left
         xp = array_namespace(next(iter(information.residual.values())))
         factors = tuple(xp.reshape(information.factors[name], (rank, -1)) for name in layout.shapes) if rank else ()
         diagonal = layout.vector(information.residual)
@@ -125,6 +125,7 @@ class LowRankPrecision:
         if not self.factors:
             return product
         xp = array_namespace(vector)
+        # Factors may be in single precision, and large: the vector is rounded, not the factors widened.
         rounded = xp.astype(vector, self.factors[0].dtype)
         blocks = self.layout.blocks.values()
         coefficients = sum(
@@ -178,7 +179,9 @@ class PosteriorProduct:
         total = -0.5 * self.excess * float(theta @ theta)
         for mean, precision, count in self._sites():
             step = theta - mean
-            total += 0.5 * count * float(step @ precision.times(step))
+            total += (
+                0.5 * count * float(step @ precision.times(step))
+            )  # w_k / 2 (theta - theta_k)^T P_k (theta - theta_k)
         return total
 
     def times(self, vector: AnyArray) -> AnyArray:

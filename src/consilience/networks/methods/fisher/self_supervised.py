@@ -134,7 +134,7 @@ class SelfSupervisedFisher(FisherMethod):
         start, gaussians = diagonal_merge(product), _low_rank_gaussians(product, details)
         size = sites.layout.size
         window = None if self.window is None or self.window >= size else self.window
-        masked = max(1, round(self.mask_rate * (size if window is None else window)))
+        masked = max(1, round(self.mask_rate * (size if window is None else window)))  # m
         details |= {"masked": masked, "window": window}
 
         def draw(generator: np.random.Generator) -> list[Mask]:
@@ -170,7 +170,7 @@ class SelfSupervisedFisher(FisherMethod):
             raise InputError(_UNBOUNDED)
         details |= {"residual": solution.residual}
         status = Status.CONVERGED if solution.converged else Status.UNSOLVED
-        theta = start + solution.x
+        theta = start + solution.x  # conjugate gradients solve for the step from the diagonal merge
         return MergedParameters(theta, objective.value(theta), start_value + solution.history, status)
 
     def _descend(
@@ -223,6 +223,7 @@ def _refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> N
         return
     diagonal = objective.preconditioner
     if diagonal is not None:
+        # Random in the preconditioner's coordinates, where all directions are equally likely.
         b = diagonal**0.5 * rng.normal(size=len(diagonal))
         if conjugate_gradients(objective.times, b, diagonal, PROBE_TOLERANCE, PROBE_STEPS, silent).definite:
             return
@@ -250,6 +251,6 @@ def _largest_curvature(objective: MaskedObjective, rng: np.random.Generator) -> 
     vector = rng.normal(size=len(objective.sites[0].mean))
     eigenvalue = 1.0
     for _ in range(POWER_ITERATIONS):
-        vector = objective.times(vector / np.linalg.norm(vector))
+        vector = objective.times(vector / np.linalg.norm(vector))  # (P,)
         eigenvalue = float(np.linalg.norm(vector))
     return eigenvalue

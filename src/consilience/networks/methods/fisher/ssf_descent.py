@@ -82,6 +82,7 @@ def stochastic_descent(
         theta = theta - change
         if not np.isfinite(value) or abs(value) > DIVERGENCE_FACTOR * (1.0 + abs(history[0])):
             raise OptionError(f"learning_rate: steps of rate {rate:.3g} diverge after {step + 1}; give a lower one")
+        # Averages over steps cancel the noise of fresh masks; the first steps, far from the minimum, are left out.
         if step >= steps * (1.0 - averaged):
             iterate_sum, n_summed = iterate_sum + theta, n_summed + 1
         progress(step + 1, steps)
@@ -94,6 +95,7 @@ def _has_settled(history: list[float], steps: int) -> bool:
     """Return whether the objective fell little in the last tenth of its steps, compared with the tenth before."""
     if len(history) < steps:  # it ended early, where steps got short
         return True
+    # Means over tenths, since single values differ with their masks.
     tenth = max(1, steps // 10)
     before, last = np.mean(history[-2 * tenth : -tenth] or history[:1]), np.mean(history[-tenth:])
     return bool(before - last <= MAX_LATE_DECREASE * (max(history) - min(history)))

@@ -78,6 +78,7 @@ def descend(
         A pass over more than two models that lowers E by no more than this fraction is the last. Default: 0.
     """
     models = list(models)
+    # Of two models one may stay: E depends on their relative placement only.
     movable = [i for i in range(len(models)) if len(models) > 2 or i != fixed]
     history = [objective(state, models, weights)]
     converged = len(models) < 2
@@ -137,6 +138,7 @@ def _pass_over_models(
     total = {key: _weighted_sum(models, weights, key) for key in models[0].arrays}
     moved = []
     for i in order:
+        # sum_j a_j theta_j without model i: the target of its inner products.
         sum_of_others = {key: values - shares[i] * models[i].arrays[key] for key, values in total.items()}
         # One model stands for all others; its transports are not used, because every slot is full.
         others = [] if shares[i] == 1.0 else [(1.0, PlacedModel(sum_of_others, models[i].transports))]
@@ -225,6 +227,7 @@ def visit_group(
         moves = _best_assignment(state, model, remaining, group, counted)
     if not moves:
         return False
+    # Arrays are replaced, never written to, so that shallow copies are enough.
     trial = PlacedModel(dict(model.arrays), dict(model.transports))
     for name, move in moves.items():
         trial.move(symmetry, name, move, state.width)
@@ -248,6 +251,7 @@ def _best_assignment(
     gains = {name: state.assignment_gain(model, remaining, name, places) for name, places in counted.items()}
     moves = state.assign(gains[group], model, group, {name: gains[name] for name in counted if name != group})
     total_gain, scale = 0.0, 0.0
+    # Gains are summed over filled slots only: empty ones move without effect.
     for name, move in moves.items():
         filled = model.transports[name].slots  # (k,)
         after = gains[name].with_best_signs[filled, move.slots[filled]]  # (k,)

@@ -63,6 +63,7 @@ def match_weights(
     fixed_groups = frozenset(full_groups & shared_groups(ensemble.networks))
     state = MatchingState(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs, fixed_groups)
     descents: list[CoordinateDescent] = []
+    # A generator of its own for every start, so that adding starts does not change the first ones.
     for number, (start, child) in enumerate(zip(starts, rng.spawn(len(starts)), strict=True)):
         models = initial_placement(state, ensemble, start, child)
         descents.append(descend(state, models, ensemble.weights, ensemble.reference, child, max_passes, tolerance))
@@ -113,6 +114,7 @@ def initial_placement(
                 if name not in state.fixed_groups
             }
         placed[i] = state.place(network, transports)
+        # Matched to the models placed before it, since later ones have no place yet.
         if start == "receiving" and len(placed) > 1:
             others = [(float(ensemble.weights[j]), model) for j, model in placed.items() if j != i]
             others = [(weight, model) for weight, model in others if weight]
@@ -143,6 +145,7 @@ def _shuffle_slots(
         if group.parent is None:
             shuffled[name] = Injection(rng.permutation(injection.slots), injection.width)
         else:
+            # An own order inside every unit of the parent.
             inside = np.array([rng.permutation(group.size) for _ in range(injection.width // group.size)])
             parent_slots = shuffled[group.parent].slots
             slots = (parent_slots[:, None] * group.size + inside).ravel()

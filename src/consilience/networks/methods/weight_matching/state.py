@@ -208,6 +208,7 @@ class MatchingState:
     def _unmerged_entries(self, model: PlacedModel, other: PlacedModel, place: Place) -> Array:
         """Return the mask (F,) of entries of a unit's row that touch no merged unit of other groups."""
         mask = np.ones(1)
+        # In the order of ``unit_rows``: axes before, copies and inner entries of the unit, axes after.
         for number, axis in enumerate(self.symmetry.layouts[place.array].axes):
             if number == place.axis:
                 segment = axis.segments[place.segment]
@@ -307,6 +308,7 @@ class MatchingState:
         target[filled] = columns
         # Empty slots go where no unit went, in their order, so that the move is a permutation.
         target[target < 0] = np.setdiff1d(np.arange(self.width[group]), columns)
+        # with_best_signs took |odd|: units whose odd part is negative there change sign.
         signs = None
         if gain.odd is not None and np.any(gain.odd[filled, columns] < 0):
             signs = np.ones(self.width[group])
