@@ -799,7 +799,7 @@ def test_units_that_stand_elsewhere_take_their_information_with_them(name, merge
         return cs.fuse(nets, method=method, fishers=infos, reference=0, **options, **more).model
 
     plain = fused(second, aligned=False)
-    fusion = fused(stranger, example=x[2])
-    near(parameters(fusion), parameters(plain), SOLVED)
-    near(fusion(x[2]).detach(), plain(x[2]).detach(), SOLVED)
+    model = fused(stranger, example=x[2])
+    near(parameters(model), parameters(plain), SOLVED)
+    near(model(x[2]).detach(), plain(x[2]).detach(), SOLVED)
     assert np.abs(parameters(fused(stranger, aligned=False)) - parameters(plain)).max() > 0.1

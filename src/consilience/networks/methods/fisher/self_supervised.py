@@ -48,7 +48,7 @@ class SelfSupervisedFisher(FisherMethod):
     Parameters
     ----------
     prior, prior_precision, shrinkage, normalize, aligned, restarts
-        As in FisherMerging; the prior is removed where nobody says, or kept where the sites' differ.
+        As in FisherMerging. Default prior: removed, or kept where the sites' priors differ.
     tolerance : float
         Bound on the residual of the equations, relative to the right-hand side ("exact" only; "sgd" ends where steps
         get shorter than 1e-6). Default: 1e-8.
