@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from consilience.core.progress import silent
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.weight_matching.match import matched
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.network import Network
 from consilience.networks.symmetry.transport import move
 from consilience.networks.tracing.proof import symmetry
@@ -138,7 +138,7 @@ def digits(kind):
     found = symmetry(nets[0], inputs[:2])
     networks = tuple(Network(dict(net.state_dict()), found, str(n)) for n, net in enumerate(nets))
     ensemble = NetworkEnsemble(networks, np.array([0.5, 0.5]), dict(networks[0].units))
-    transports = matched(ensemble, ["receiving"], 50, np.random.default_rng(0), silent).transports
+    transports = match_weights(ensemble, ["receiving"], 50, np.random.default_rng(0), silent).transports
     aligned = [permuted_copy(net, found, moves) for net, moves in zip(nets, transports, strict=True)]
     return Trained(aligned, inputs[train], inputs[held_out], answers[held_out])
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.matching.nested_assignment import assign_nested
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, dense, move_axis
@@ -122,7 +122,7 @@ def _places(symmetry: Symmetry, group: str, floating: set[str], known: set[str],
         place
         for place in symmetry.places(group)
         if place.array in floating
-        and place.array.rpartition(".")[2] not in STATISTICS
+        and place.array.rpartition(".")[2] not in RUNNING_STATISTICS
         and symmetry.beside(place) <= known
         and not (receiving and place.side == "input")
     ]

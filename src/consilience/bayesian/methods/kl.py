@@ -24,7 +24,7 @@ from consilience.families import DiagonalGaussian
 from consilience.matching.bregman_groups import BregmanGroups, descend_groups
 from consilience.matching.site_step import Openings
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.methods.layerwise import total_history
+from consilience.networks.methods.layerwise import sum_histories
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -182,7 +182,7 @@ class KLNetworkFusion(NetworkMethod):
                 moves[group] = Injection(own, width)
             progress(done + 1, len(names))
         arrays = natural_average(ensemble, transports, priors, self.outgoing, self.lacking)
-        total = total_history(history)
+        total = sum_histories(history)
         objective = float(total[-1]) if total.size else float("nan")
         return Alignment(tuple(transports), objective, total, status, {"groups": facts}, arrays)
 

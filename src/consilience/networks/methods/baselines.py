@@ -1,4 +1,4 @@
-"""Two baselines for networks: the average weight by weight, and all networks side by side."""
+"""Baselines for networks: federated averaging in one round, and the prediction ensemble."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from consilience.networks.network import identity
 class NetworkAverage(NetworkMethod):
     """Average the networks weight by weight, units as they are numbered: right for networks of one common start.
 
+    theta = sum_i a_i theta_i, with a_i the weight of model i.
+
     References
     ----------
     McMahan et al. (2017), federated averaging, one round.
@@ -29,18 +31,18 @@ class NetworkAverage(NetworkMethod):
     optional_symmetry: ClassVar[bool] = True
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Move nothing."""
+        """Return identity transports: units stay as they are numbered."""
         return Alignment(tuple(identity(network.units) for network in ensemble.networks))
 
 
 @dataclass(frozen=True)
 class NetworkEnsembleMethod(NetworkMethod):
-    """Keep all networks and average what they answer: a reference, at the cost of all of them.
+    """Keep all networks and average their predictions: the reference for accuracy, at the cost of all networks.
 
     Parameters
     ----------
-    mean
-        Of class probabilities, or of logits.
+    mean : {"probabilities", "logits"}
+        What is averaged: class probabilities, or logits. Default: "probabilities".
     """
 
     name: ClassVar[str] = "ensemble"
@@ -58,5 +60,5 @@ class NetworkEnsembleMethod(NetworkMethod):
         self.require("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'")
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Move nothing."""
+        """Return identity transports; nothing is averaged."""
         return Alignment(tuple(identity(network.units) for network in ensemble.networks))

@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network
 from consilience.networks.symmetry.transport import Transport, move
 
@@ -54,7 +54,7 @@ def layers_of(
     same = all(dict(one.units) == dict(networks[0].units) for one in networks)
     found: dict[str, Array] = {}
     for key in networks[0].working:
-        if key.endswith(STATISTICS):
+        if key.endswith(RUNNING_STATISTICS):
             continue
         layout = networks[0].symmetry.layouts[key]
         moved = [
