@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.networks.fisher.sample_gradients import SampleGradients
+from consilience.networks.fisher.sample_gradients import PerSampleBackward
 from consilience.networks.network import Network, complete_orders
 from consilience.networks.symmetry.transport import permutation
 from tests.networks.fusable_nets import proved, random_orders, raw
@@ -43,7 +43,7 @@ def test_the_diagonal_is_that_of_gradients_taken_one_by_one(name):
 def test_the_usual_layers_are_differentiated_for_all_observations_at_once(name):
     module = ZOO[name].module()
     own = {key: values for key, values in module.named_parameters() if values.requires_grad}
-    assert SampleGradients(module, own).fits(ZOO[name].inputs()) == (name in AT_ONCE)
+    assert PerSampleBackward(module, own).is_batchable(ZOO[name].inputs()) == (name in AT_ONCE)
 
 
 class Unusual(nn.Module):
@@ -69,7 +69,7 @@ def test_shared_frozen_and_bare_parameters_are_counted_once_and_right(left_out):
         getattr(module, key).requires_grad_(False)
     own = {key: values for key, values in module.named_parameters() if values.requires_grad}
     x = observations(0, 12)
-    assert SampleGradients(module, own).fits(x) == bool(left_out)
+    assert PerSampleBackward(module, own).is_batchable(x) == bool(left_out)
     information = cs.fisher(module, x, "factors", rank=None, minimum=1)
     expected = one_by_one(module, x)
     assert list(information.residual) == list(own)
@@ -103,8 +103,8 @@ def test_no_factor_is_the_gradient_of_an_observation():
     assert (products - torch.diag(products.diagonal())).abs().max() < 1e-9 * products.max()
 
 
-@pytest.mark.parametrize(("samples", "classes"), [(1, 10), (None, 2)])
-def test_inputs_cannot_be_taken_out_of_factors(samples, classes):
+@pytest.mark.parametrize(("n_draws", "classes"), [(1, 10), (None, 2)])
+def test_inputs_cannot_be_taken_out_of_factors(n_draws, classes):
     """Rows of the first layer are products of a gradient and an input: enough directions are taken apart into them.
 
     (Two random projections of the directions to matrices have the rows' parts as common eigenvectors.)
@@ -113,7 +113,7 @@ def test_inputs_cannot_be_taken_out_of_factors(samples, classes):
     module = perceptron(inputs=16, hidden=128, classes=classes)
 
     def recovered(rank):
-        known = cs.fisher(module, x, "factors", samples=samples, rank=rank)
+        known = cs.fisher(module, x, "factors", n_draws=n_draws, rank=rank)
         arrays = torch.cat([known.factors["0.weight"], known.factors["0.bias"][:, :, None]], dim=2).numpy()
         rng = np.random.default_rng(0)
         one, two = (arrays @ rng.normal(size=17) for _ in range(2))
@@ -171,7 +171,7 @@ def test_information_is_additive_and_batches_change_nothing():
 
 def test_some_observations_stand_for_all():
     module, x = perceptron(), observations(4)
-    some, all_of_them = (cs.fisher(module, x, "factors", observations=n, minimum=1) for n in (None, 4000))
+    some, all_of_them = (cs.fisher(module, x, "factors", n_observations=n, minimum=1) for n in (None, 4000))
     assert torch.allclose(dense(all_of_them), 100 * dense(some), rtol=1e-9)
     assert (all_of_them.observations, all_of_them.seen) == (4000.0, 40)
 
@@ -180,12 +180,29 @@ def test_some_observations_stand_for_all():
 def test_outcomes_drawn_from_the_model_give_the_same_on_average(likelihood):
     module, x = perceptron(), observations(5, 30)
     exact = flat(cs.fisher(module, x, likelihood=likelihood, minimum=1).residual)
-    runs = [cs.fisher(module, x, likelihood=likelihood, samples=4, rng=seed, minimum=1) for seed in range(40)]
+    runs = [cs.fisher(module, x, likelihood=likelihood, n_draws=4, rng=seed, minimum=1) for seed in range(40)]
     drawn = torch.stack([flat(run.residual) for run in runs])
     error = drawn.std(dim=0) / math.sqrt(len(runs))
     assert ((drawn.mean(dim=0) - exact).abs() <= STANDARD_ERRORS * error).all()
-    again = cs.fisher(module, x, likelihood=likelihood, samples=4, rng=0, minimum=1)
+    again = cs.fisher(module, x, likelihood=likelihood, n_draws=4, rng=0, minimum=1)
     assert raw(again.residual) == raw(runs[0].residual)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [({"samples": 3}, {"n_draws": 3}), ({"observations": 400.0}, {"n_observations": 400.0})]
+)
+def test_former_names_of_options_give_the_same_with_a_warning(old, new):
+    module, x = perceptron(), observations(0)
+    (old_name,), (new_name,) = old, new
+    warning = f"{old_name} is deprecated since 0.2 and goes in 0.3; use {new_name}"
+    with pytest.warns(DeprecationWarning, match=warning) as warned:
+        former = cs.fisher(module, x, **old, minimum=1)
+    assert warned[0].filename == __file__
+    present = cs.fisher(module, x, **new, minimum=1)
+    assert raw(former.residual) == raw(present.residual)
+    assert (former.samples, former.observations) == (present.samples, present.observations)
+    with pytest.raises(cs.OptionError, match=f"give {new_name} alone"):
+        cs.fisher(module, x, **old, **new, minimum=1)
 
 
 def test_positions_of_a_sequence_add_up():
@@ -237,7 +254,7 @@ def test_information_moves_with_the_units(name, kind):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
     module, x = perceptron().to(dtype), observations(0).to(dtype)
-    information = cs.fisher(module, x, kind, prior_precision=2.5, samples=2, minimum=1)
+    information = cs.fisher(module, x, kind, prior_precision=2.5, n_draws=2, minimum=1)
     for name in ("one", "two"):
         cs.save(information, tmp_path / name)
     read = cs.load(tmp_path / "one")

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from consilience.errors import FileFormatError, InputError
-from consilience.networks.repair.layer_moments import Moments, layer_moments, mixture
+from consilience.networks.repair.layer_moments import Moments, layer_moments, mixture_moments
 from consilience.networks.repair.predicted_statistics import predicted_statistics, statistics_error
 from consilience.networks.repair.repair import repair_from_moments
 from consilience.networks.symmetry.transport import Injection, Spread, move, permutation
@@ -67,9 +67,8 @@ def test_statistics_of_a_fused_network_are_exact_in_the_first_layer_and_close_in
     fused = average(data.aligned, HALVES)
     moments = [layer_moments(net, data.inputs) for net in data.aligned]
     repaired = repair_from_moments(fused, data.aligned, None, moments).module
-    errors = list(
-        statistics_error(predicted_statistics(repaired, mixture(moments, HALVES)), repaired, data.inputs).values()
-    )
+    predicted = predicted_statistics(repaired, mixture_moments(moments, HALVES))
+    errors = list(statistics_error(predicted, repaired, data.inputs).values())
     assert max(errors[0].mean, errors[0].std) < SENT
     # By half a deviation in channels of the deepest layer; without repair the deviations there collapse further.
     assert max(max(error.mean, error.std) for error in errors[1:]) < 0.8

@@ -6,7 +6,7 @@ import torch
 from numpy.testing import assert_allclose
 from torch import nn
 
-from consilience.networks.repair.recurrent_layers import Sequences, cell_of, put_cell
+from consilience.networks.repair.recurrent_layers import RecurrentInputs, read_cell, write_cell
 from tests.networks.recurrent_nets import Reader, every_form, inputs_for, outputs, randomised
 from tests.tolerances import ROUNDING
 
@@ -15,9 +15,9 @@ def stepped(module, values, first=None):
     """What a recurrent module answers, by its cells; the steps come first."""
     size = values.shape[0 if module.batch_first else 1]
     with torch.no_grad():
-        found = Sequences.given_to(module, values, first, torch.arange(size))
+        found = RecurrentInputs.of_call(module, values, first, torch.arange(size))
         for layer in range(module.num_layers):
-            found = found.after(found.run(module, layer))
+            found = found.next_layer(found.run(module, layer))
     return found.values
 
 
@@ -55,5 +55,5 @@ def test_a_cell_that_is_read_and_written_is_the_same_function(form):
         nn.init.zeros_(values)
     for layer in range(module.num_layers):
         for way in range(2 if module.bidirectional else 1):
-            put_cell(copy.recurrent, layer, way, cell_of(module, layer, way))
+            write_cell(copy.recurrent, layer, way, read_cell(module, layer, way))
     assert_allclose(outputs(copy, inputs_for(net)), outputs(net, inputs_for(net)), atol=ROUNDING)

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 from consilience.errors import InputError
-from consilience.networks.repair.channel_statistics import channel_statistics, goals, reestimate_batch_norm
+from consilience.networks.repair.channel_statistics import channel_statistics, reestimate_batch_norm, target_statistics
 from consilience.networks.repair.layer_moments import layer_moments
 from consilience.networks.repair.repair import repair, repair_from_moments
 from tests.networks.repair_nets import (
@@ -163,7 +163,7 @@ def test_units_that_only_one_model_has_meet_the_goals_of_that_model():
             one[layer].weight[:4] = 0.0
             one[layer].bias[:4] = 0.0
     statistics = [channel_statistics(net, inputs, ["0"])["0"] for net in (one, two)]
-    found = goals(statistics, UNEVEN)
+    found = target_statistics(statistics, UNEVEN)
     assert_allclose(found.std[:4], statistics[1].std[:4], rtol=ROUNDING)
     assert_allclose(found.std[4:], 0.3 * statistics[0].std[4:] + 0.7 * statistics[1].std[4:], rtol=ROUNDING)
 
@@ -174,7 +174,7 @@ def test_a_layer_without_bias_is_only_scaled_and_said_to_be():
     )
     inputs = inputs_for("perceptron") + 1.0
     found = repair(fused, [one, two], UNEVEN, inputs)
-    goal = goals([channel_statistics(net, inputs, ["0"])["0"] for net in (one, two)], UNEVEN)
+    goal = target_statistics([channel_statistics(net, inputs, ["0"])["0"] for net in (one, two)], UNEVEN)
     assert_allclose(channel_statistics(found.module, inputs, ["0"])["0"].std, goal.std, rtol=FLOAT64)
     ratio = found.module[0].weight / fused[0].weight
     assert_allclose(ratio.detach(), ratio[:, :1].detach().expand(7, 5), rtol=FLOAT64)
@@ -186,7 +186,7 @@ def test_the_output_layer_is_repaired_only_when_told():
     kept = repair(fused, [one, two], UNEVEN, inputs).module
     assert_array_equal(kept[4].weight.detach(), fused[4].weight.detach())
     found = repair(fused, [one, two], UNEVEN, inputs, output=True).module
-    goal = goals([channel_statistics(net, inputs, ["4"])["4"] for net in (one, two)], UNEVEN)
+    goal = target_statistics([channel_statistics(net, inputs, ["4"])["4"] for net in (one, two)], UNEVEN)
     assert_allclose(channel_statistics(found, inputs, ["4"])["4"].std, goal.std, rtol=FLOAT64)
 
 

@@ -30,7 +30,7 @@ from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
-from consilience.networks.repair_fusion import refitted
+from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import Gathered, with_symmetry, without_symmetry
 from consilience.posteriors.method import Method
 
@@ -61,7 +61,7 @@ def fuse_networks(
         gathered, chosen, shares, told, fusing, progress, NetworkFusion, information=information
     )
     if chosen.refits and gathered.template is not None:
-        fusion = refitted(fusion, order, told.example, told.inputs, fitting)
+        fusion = refit_fusion(fusion, order, told.example, told.inputs, fitting)
     return replace(fusion, provenance=network_provenance(fusion, chosen, seed))
 
 

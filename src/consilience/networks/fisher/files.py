@@ -1,7 +1,8 @@
-"""Files of Fisher information: what travels beside a network's file, so that the network's own stays as it is.
+"""Files of Fisher information, written beside the file of a network.
 
-An ordinary safetensors file: arrays ``residual/NAME`` and ``factors/NAME`` by parameter, and one JSON document in the
-header's metadata, format "consilience-fisher". It is bound to its network by a digest of the parameters.
+An ordinary safetensors file: arrays ``residual/NAME`` (*shape) and ``factors/NAME`` (rank, *shape) by parameter, and
+one JSON document in the header's metadata, format "consilience-fisher". A digest of the parameters binds it to its
+network, whose own file stays as it is.
 """
 
 from __future__ import annotations
@@ -46,14 +47,16 @@ class FisherHeader(Strict):
 
 @dataclass(frozen=True)
 class FisherSummary:
-    """What the header of a Fisher file says, without reading its tensors.
+    """The header of a Fisher file, read without its tensors.
 
     Parameters
     ----------
-    header
-        The document.
-    shapes, dtypes
-        By name of the tensor.
+    header : FisherHeader
+        The JSON document.
+    shapes : dict of str to tuple of int
+        Shape of every tensor, by its name.
+    dtypes : dict of str to str
+        Type of every tensor, by its name.
     """
 
     header: FisherHeader
@@ -90,13 +93,13 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
 
 
 def read_fisher_summary(path: Path) -> FisherSummary:
-    """Return what the header of a Fisher file says.
+    """Return the header of a Fisher file, checked against the tensors in it.
 
     Raises
     ------
     FileFormatError
         For a file that is no Fisher file of a version that this library reads, or whose tensors are not those that its
-        header tells of.
+        header lists.
     """
     with opened(path, _REMEDY) as file:
         metadata = file.metadata()
@@ -106,11 +109,13 @@ def read_fisher_summary(path: Path) -> FisherSummary:
         raise FileFormatError(f"{path}: is no file of Fisher information; {_REMEDY}")
     check_version(path, document, _VERSION)
     header = validated(path, FisherHeader, document)
-    expected = {f"residual/{name}" for name in header.parameters}
+    residuals = {f"residual/{name}" for name in header.parameters}
     factors = {f"factors/{name}" for name in header.parameters}
-    if set(shapes) not in (expected, expected | factors):
-        odd = sorted(set(shapes) ^ expected)[:3]
-        raise FileFormatError(f"{path}: its tensors are not those of its parameters ({', '.join(odd)}); {_REMEDY}")
+    if set(shapes) not in (residuals, residuals | factors):
+        unexpected = sorted(set(shapes) ^ residuals)[:3]
+        raise FileFormatError(
+            f"{path}: its tensors are not those of its parameters ({', '.join(unexpected)}); {_REMEDY}"
+        )
     return FisherSummary(header, shapes, dtypes)
 
 
