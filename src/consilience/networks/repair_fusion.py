@@ -27,12 +27,13 @@ rows instead of 5,000 gained nothing (docs/adr/0011); the other two were chosen 
 values."""
 
 _EQUAL_UNITS = 1e-9
-"""Models whose units differ by no more than this share of their squares are the same but for rounding. Chosen by hand,
-between the rounding of double precision and any difference that training makes."""
+"""Models whose units differ by no more than this share of their squares are the same but for rounding. Chosen by hand;
+nobody has measured other values."""
 
 _MAX_NOTES_SHOWN = 3
 """Layers left alone by a refit that are named; further ones are counted. Chosen by hand, for the length of a line."""
 
+# Torch is optional, so that what needs it is imported within functions.
 _REPAIRS = ("repair", "statistics", "regmean", "refit")
 
 
@@ -148,6 +149,7 @@ def _repair_from_moments(
     """Return the network repaired from moments that sites sent, and a description of what was done."""
     from consilience.networks import repair as repairs
 
+    # Moments were taken before the units moved, and move with them.
     aligned_moments = [
         of_model.moved(model.network.symmetry, transports, model.network.units)
         for of_model, model, transports in zip(moments, fusion.inputs, fusion.transports, strict=True)
@@ -181,12 +183,14 @@ def refit_fusion(
     rng : numpy.random.Generator
         For synthetic inputs and for the draws of the refit.
     """
+    # Nothing was averaged where no fused unit has two members: the network is the models side by side.
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
         return replace(fusion, details={**fusion.details, "refit": "not needed: no two units were merged"})
     if all(group.distance <= _EQUAL_UNITS for group in fusion.quality.values()):
         return replace(fusion, details={**fusion.details, "refit": "not needed: the models are the same"})
     from consilience.networks import repair as repairs
 
+    # Sums of floating-point numbers depend on their order: models are taken in the canonical one.
     fused, models = fusion.model, fusion.aligned_models
     aligned = [models[i] for i in order]
     weights = np.array([fusion.inputs[i].weight for i in order])

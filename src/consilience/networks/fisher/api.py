@@ -71,14 +71,14 @@ def fisher(
     noise : float, optional
         Standard deviation sigma of a gaussian likelihood, in units of the outputs. Default: 1.
     rank : int or None, optional
-        Directions that are kept at most (default: 256), and no more than one for every four observations: as many
+        Directions that are kept at most (default: 256, chosen by hand), and no more than one for every four observations: as many
         directions as there were gradients can be taken apart into gradients, and these into inputs. None keeps all, at
         most one for each parameter: only for many more observations than parameters, or where inputs are no secret.
     n_observations : float, optional
         Number of observations that the site has, where `batches` are only some of them: F is scaled up to that number.
         Default: None, those in `batches`.
     minimum : int, optional
-        Fewer observations are refused, since sums over few may betray single ones. Default: 100.
+        Fewer observations are refused, since sums over few may betray single ones. Default: 100, chosen by hand.
     rng : int or numpy.random.Generator, optional
         Random generator, or its seed, for the outcomes. Default: 0.
     progress : bool or callable, optional
@@ -138,6 +138,7 @@ def fisher(
         if not is_valid:
             raise OptionError(f"{option}: expected {expected}, found {locals()[option]!r}")
     _, generator = seeded(rng)
+    # Iterating over an array would take each row for a batch.
     if isinstance(batches, np.ndarray):
         raise InputError("batches: expected tensors, found a NumPy array; give torch.from_numpy(array)")
     from consilience.networks.fisher.compute import fisher_information  # here, since it needs torch

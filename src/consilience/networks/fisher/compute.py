@@ -82,6 +82,7 @@ def fisher_information(
         raise InputError("module: has no parameter with requires_grad, so there is nothing to inform; set it")
     inputs = as_batches(batches)
     total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
+    # One accumulator for what leaves: a diagonal, a low-rank sketch, or the published sums.
     accumulator = _accumulator(parameters, factors, rank, compat)
     n_seen, is_linear = 0, False
     n_parameters = sum(values.numel() for values in parameters.values())
@@ -97,6 +98,7 @@ def fisher_information(
             # One observation alone cannot show whether several interact.
             if batched is None and batch_length(batch) > 1:
                 batched = _in_single_precision(backward).is_batchable(batch)
+                # Memory of one observation: inputs and outputs of layers, or gradients of all parameters.
                 per_observation = max(
                     backward.entries_per_observation(batch) if batched else n_parameters,
                     n_parameters if factors else 1,
@@ -168,6 +170,7 @@ class _FisherAccumulator(ABC):
 
     def split(self, rows: Tensor) -> NamedTensors:
         """Return rows (..., P) by parameter, (..., *shape) each."""
+        # The order of `parameters` is that of `flat`.
         parts = torch.split(rows, [values.numel() for values in self.parameters.values()], dim=-1)
         return {
             name: part.reshape((*rows.shape[:-1], *values.shape)).contiguous()

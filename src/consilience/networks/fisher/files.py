@@ -21,6 +21,7 @@ from consilience.networks.fisher.information import FisherInformation, Likelihoo
 
 _FORMAT, _VERSION = "consilience-fisher", 1
 _REMEDY = "write it with consilience.save"
+# Fields of the header that are attributes of `FisherInformation` under the same name.
 _FIELDS = (
     "observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest",
 )  # fmt: skip

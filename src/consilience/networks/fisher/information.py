@@ -124,6 +124,7 @@ class FisherInformation:
             problems.append(
                 f"{self.name}: likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}"
             )
+        # Information of zero everywhere would give the network no weight in any parameter.
         if not problems and not self._is_informative():
             problems.append(
                 f"{self.name}: is zero for every parameter, so the network says nothing of its data; look at its "
@@ -173,6 +174,7 @@ class FisherInformation:
     @property
     def diagonal(self) -> dict[str, AnyArray]:
         """The diagonal of F by parameter, each of its parameter's shape."""
+        # diag(G^T G + diag(r)) = r + sum over factors of their squares
         return {key: values + _squares(self.factors.get(key)) for key, values in self.residual.items()}
 
     def renamed(self, symmetry: Symmetry) -> FisherInformation:
@@ -227,6 +229,7 @@ class FisherInformation:
         information = self.renamed(network.symmetry)
         residual, factors = {}, {}
         for key, values in information.residual.items():
+            # The factors have a leading axis (rank,) before those of the parameter.
             entries, signs = moved_entries(layouts[key], transports, units)
             residual[key] = _take_entries(values, entries, None, 0)
             if information.factors:

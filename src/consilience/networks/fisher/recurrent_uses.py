@@ -77,6 +77,7 @@ def _forward(
     for layer in range(module.num_layers):
         hidden_by_direction = []
         for direction in range(n_directions):
+            # torch orders states by layer, then by direction; the reverse direction reads the last step first.
             index, suffix = layer * n_directions + direction, f"_l{layer}{'_reverse' if direction else ''}"
             names = {array: trained_name(module, array + suffix) for array in _CELL_ARRAYS}
             recorded = _RecordedCell(read_cell(module, layer, direction), names)
@@ -119,6 +120,7 @@ class _RecordedCell:
         hidden_weight = cell.weight[:, cell.n_inputs :].T
         previous_hidden, hidden_states, cell_outputs = [], [], []
         for step in range(n_steps):
+            # Detached: a gradient with respect to W_hh holds its input fixed; g_t already has the later steps.
             previous_hidden.append(hidden.detach())
             cell_output, cell_state = cell.kind.step(z[step] + hidden @ hidden_weight, hidden, cell_state)
             projected = cell_output if cell.projection is None else cell_output @ cell.projection.T

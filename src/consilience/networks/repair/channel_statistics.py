@@ -56,6 +56,7 @@ class ChannelStatistics:
     def merge(self, other: ChannelStatistics) -> ChannelStatistics:
         """Return the statistics of both samples together, without the cancellation that sums of squares suffer."""
         count = self.count + other.count
+        # Chan, Golub, LeVeque: the variance of two samples is the mean of both, plus that between their means.
         w = other.count / count  # share of the other sample
         gap = other.mean - self.mean
         variance = (1 - w) * self.std.square() + w * other.std.square() + w * (1 - w) * gap.square()
@@ -227,7 +228,7 @@ def rescale_channels(part: Layer | _BatchNorm, current: ChannelStatistics, targe
     """
     is_active = current.std > 0
     factor = torch.where(is_active, target.std / torch.where(is_active, current.std, 1.0), 1.0)
-    weight = part.weight.detach().to(torch.float64)
+    weight = part.weight.detach().to(torch.float64)  # (channels, ...)
     write_parameter(part.weight, weight * factor.reshape(-1, *[1] * (weight.ndim - 1)))
     if part.bias is not None:
         bias = part.bias.detach().to(torch.float64)
@@ -276,6 +277,7 @@ def reestimate_batch_norm(module: _Module, batches: Any) -> _Module:
         return copy
     momenta, training_flags = [norm.momentum for norm in norms], [part.training for part in copy.modules()]
     copy.eval()
+    # Training mode updates running statistics; without a momentum torch takes their cumulative average.
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None

@@ -36,6 +36,7 @@ def output_positions(layer: Layer, inputs: Tensor) -> tuple[int, ...]:
     """Return the shape of a layer's output without its channels: (samples, *positions)."""
     if isinstance(layer, nn.Linear):
         return tuple(inputs.shape[:-1])
+    # Output size of a convolution: (padded size - span of the dilated kernel) // stride + 1, for every axis.
     padded = [inputs.shape[2 + axis] + before + after for axis, (before, after) in enumerate(_padding(layer))]
     spans = [dilation * (size - 1) + 1 for dilation, size in zip(layer.dilation, layer.kernel_size, strict=True)]
     counts = [(size - span) // stride + 1 for size, span, stride in zip(padded, spans, layer.stride, strict=True)]
@@ -68,6 +69,7 @@ def patch_rows(layer: Layer, inputs: Tensor, rows: Tensor) -> Tensor:
 
 def kernel_windows(layer: Any, inputs: Tensor) -> Tensor:
     """Return the windows under the kernel of a convolution (samples, *positions, channels, *kernel), as a view."""
+    # torch's modes of padding are those of functional.pad, but for the name of padding by zeros.
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     view = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
     for axis, (size, dilation, stride) in enumerate(

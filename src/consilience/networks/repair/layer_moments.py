@@ -104,7 +104,7 @@ class Moments:
         """
         layers = {}
         for name, moments in self.layers.items():
-            key = f"{name}.weight"
+            key = f"{name}.weight"  # its axes are (outputs, inputs, *kernel): the second one is that of the inputs
             axis = _patch_axis(symmetry.layouts[symmetry.aliases.get(key, key)].axes[1], units, len(moments.mean))
             mean = move_axis(moments.mean, 0, axis, transports, units)
             covariance = move_axis(moments.covariance, 0, axis, transports, units)
@@ -116,6 +116,7 @@ class Moments:
         arrays: Arrays = {}
         for name, moments in self.layers.items():
             arrays |= {f"mean.{name}": moments.mean, f"covariance.{name}": moments.covariance}
+        # The file format holds lists of strings beside the arrays; mappings are two lists of equal length.
         names = {
             "layers": list(self.layers),
             "samples": [str(self.samples)],
@@ -208,6 +209,7 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
 
     def record(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def hook(part: nn.Module, arguments: Any, _output: Tensor) -> None:
+            # In chunks: the patches of a convolution are kernel-size times as large as its input.
             for rows in patch_chunks(cast(Layer, part), arguments[0]):
                 sums[name] = sums[name].with_rows(rows) if name in sums else RunningMoments.of(rows)
             n_samples[name] += len(arguments[0])
@@ -259,19 +261,19 @@ class RunningMoments:
     def of(cls, rows: Tensor) -> RunningMoments:
         """Return the sums over rows (samples, d)."""
         d = rows.shape[1]
-        zeros = torch.zeros(d, d + 1, dtype=torch.float64, device=rows.device)
+        zeros = torch.zeros(d, d + 1, dtype=torch.float64, device=rows.device)  # both sums in one allocation
         return cls(rows.mean(dim=0), 0, zeros[:, 0], zeros[:, 1:]).with_rows(rows)
 
     def with_rows(self, rows: Tensor) -> RunningMoments:
         """Return the sums with further rows; products are taken in the rows' own precision."""
-        deviations = rows - self.origin
+        deviations = rows - self.origin  # (m, d): small, so that single precision suffices for products
         sums = self.sums + deviations.sum(dim=0, dtype=torch.float64)
         products = self.products + (deviations.T @ deviations).to(torch.float64)
         return RunningMoments(self.origin, self.n_rows + len(rows), sums, products)
 
     def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
         """Return the mean (d,) and covariance (d, d) of all rows."""
-        shift = self.sums / self.n_rows
+        shift = self.sums / self.n_rows  # of the mean, from the origin
         return self.origin + shift, self.products / self.n_rows - torch.outer(shift, shift)
 
 
@@ -296,7 +298,7 @@ def mixture_moments(moments: Sequence[Moments], weights: Array) -> Moments:
     if len(moments) != len(weights):
         raise InputError(f"moments: expected one for each of {len(weights)} models, found {len(moments)}")
     first = moments[0]
-    for number, other in enumerate(moments[1:], 1):
+    for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
         for name in dict.fromkeys((*first.layers, *other.layers)):
             sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, other)]
             if sizes[0] != sizes[1]:
@@ -309,9 +311,10 @@ def _mixture_of_layer(moments: Sequence[InputMoments], a: Array) -> InputMoments
     """Return the mean and covariance of a mixture: E[x x^T] - E[x] E[x]^T, each entry over the models that have it."""
     active = np.stack([model.active for model in moments])  # (models, d)
     active_weight = a @ active  # (d,)
-    means = np.stack([model.mean for model in moments])
+    means = np.stack([model.mean for model in moments])  # (models, d); zero where an input is missing
     mean = np.einsum("i,id->d", a, means) / np.where(active_weight > 0, active_weight, 1.0)
     pair_weight = np.einsum("i,id,ie->de", a, active, active)  # (d, d): weight of the models that have both inputs
+    # E[x x^T] of each model is C + m m^T, zero where it lacks one of the two inputs.
     second = sum(w * (m.covariance + np.outer(m.mean, m.mean)) for w, m in zip(a, moments, strict=True))
     covariance = second / np.where(pair_weight > 0, pair_weight, 1.0) - np.outer(mean, mean)
     return InputMoments(mean, np.where(pair_weight > 0, covariance, 0.0))

@@ -74,6 +74,7 @@ def call_module(module: nn.Module, batch: Any) -> Any:
 
 def _to_device_of(values: Any, module: nn.Module) -> Any:
     """Return a tensor on the device of a module and in its precision; anything else as it is."""
+    # Integer inputs (words) keep their type; parameters of integers say nothing of a precision.
     like = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
     if like is None or not isinstance(values, Tensor):
         return values
@@ -158,6 +159,7 @@ def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
         for name, part in candidates.items():
             stack.callback(part.register_forward_hook(record(name), with_kwargs=True).remove)
         network_output = call_module(module, batch)
+    # A layer that is called twice, or shares its weights, has no single output to repair.
     skipped |= {name: "is not called as a module" for name in candidates if name not in calls}
     skipped |= {name: f"is called {calls.count(name)} times" for name in calls if calls.count(name) > 1}
     names_of_parameter: dict[int, set[str]] = {}
@@ -226,6 +228,7 @@ class PartialForward:
         index = self._part_index(name)
         if index == self.start:
             return self
+        # The parts that are passed here were changed before, and are not changed again: their outputs stay valid.
         activations: list[Any] = []
         # data that is read anew in each pass has no length
         n_batches = len(self.batches) if isinstance(self.batches, (list, tuple)) else float("inf")
@@ -297,6 +300,7 @@ class PartialForward:
 
 def _sequential_parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the parts of nested sequences in the order in which they are called; other modules whole."""
+    # A hook may change outputs, which running the children one by one would leave out.
     if type(module) is not nn.Sequential or module._forward_hooks or module._forward_pre_hooks:
         yield name, module
         return

@@ -49,7 +49,7 @@ def pre_activations(module: nn.Module, name: str, moments: Moments) -> ChannelSt
             f"moments: layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of "
             "another width (moments move as their model does)"
         )
-    rows = weight.detach().to(torch.float64).flatten(1)  # (channels, d)
+    rows = weight.detach().to(torch.float64).flatten(1)  # (channels, d); a patch is flattened alike
     mean, covariance = (
         torch.as_tensor(array).to(rows) for array in (moments.layers[name].mean, moments.layers[name].covariance)
     )
@@ -90,6 +90,7 @@ def statistics_error(
     """
     errors = {}
     for name, measured in channel_statistics(module, batches, list(predicted)).items():
+        # One unit for the layer: channels that hardly vary would make relative errors meaningless.
         unit = measured.std.square().mean().sqrt()
         distances = [
             (getattr(predicted[name], field) - getattr(measured, field)).square().mean().sqrt()

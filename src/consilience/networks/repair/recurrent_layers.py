@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 Recurrent = nn.RNN | nn.LSTM | nn.GRU
+# A subclass with a forward of its own may do anything, so that only torch's are known.
 _FORWARDS = (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward)
 
 
@@ -239,6 +240,7 @@ def run_cell(cell: RecurrentCell, inputs: Tensor, hidden: Tensor, cell_state: Te
     hidden_states[0] = hidden
     hidden_weight = cell.weight[:, cell.n_inputs :].T.contiguous()  # (p, rows)
     for step in range(len(inputs)):
+        # In place: z becomes the whole pre-activation, which a refit needs as its target.
         z[step].addmm_(hidden_states[step], hidden_weight)
         outputs[step], cell_state = cell.kind.step(z[step], hidden_states[step], cell_state)
         hidden_states[step + 1] = outputs[step] if cell.projection is None else outputs[step] @ cell.projection.T
@@ -285,7 +287,7 @@ class RecurrentInputs:
             values.new_zeros(n_cells, len(samples), size)
             for size in (module.proj_size or module.hidden_size, module.hidden_size)
         )
-        if isinstance(initial_state, (tuple, list)):
+        if isinstance(initial_state, (tuple, list)):  # of an LSTM: hidden and cell states
             hidden, cell_state = (at_least_float32(state)[:, samples] for state in initial_state)
         elif initial_state is not None:
             hidden = at_least_float32(initial_state)[:, samples]

@@ -70,6 +70,7 @@ def fit_recurrent(
     batches = _sampled_inputs(passes, name, max_steps, rng)  # by batch: of the fused network, then of the models
     for layer in range(fused.num_layers):
         cells = [read_cell(fused, layer, direction) for direction in range(2 if fused.bidirectional else 1)]
+        # A model counts only for units that it has.
         unit_weights = [
             _UnitWeights.of([read_cell(model, layer, direction) for model in models], weights)
             for direction in range(len(cells))
@@ -84,10 +85,12 @@ def fit_recurrent(
                 rows, residuals = _gate_regression(cell, batch[0], mean, index, direction)
                 gate_sums[direction] = _with_rows(gate_sums[direction], rows, residuals)
                 if cell.projection is not None:
+                    # V y_t = h_t: the mean states, less what the present projection makes of the mean outputs.
                     residuals = mean.hidden_states[1:] - mean.outputs @ cell.projection.T
                     projection_sums[direction] = _with_rows(
                         projection_sums[direction], mean.outputs.flatten(0, 1), residuals.flatten(0, 1)
                     )
+            # Every model's next layer gets that model's own outputs.
             batch[1:] = [
                 inputs.next_layer(trajectory) for inputs, trajectory in zip(batch[1:], trajectories, strict=True)
             ]
@@ -110,6 +113,7 @@ def _sampled_inputs(
     for batch_max_steps, *calls in zip(max_steps, *all_calls, strict=True):
         shape = calls[0][0].shape
         n_steps, n_samples = (shape[1], shape[0]) if layers[0].batch_first else (shape[0], shape[1])
+        # A step of a sample depends on all steps before, so that whole samples are drawn.
         n_drawn = ceil(batch_max_steps / max(n_steps, 1))
         drawn = np.arange(n_samples) if n_samples <= n_drawn else np.sort(rng.choice(n_samples, n_drawn, replace=False))
         samples = torch.as_tensor(drawn, device=calls[0][0].device)
@@ -153,6 +157,7 @@ def _fitted_cell(
         raise InputError(not_finite_message(name))
     weight = cell.weight.to(torch.float64)
     bias = None if cell.bias is None else cell.bias.to(torch.float64)
+    # Blocks are separate regressions: the split gates of a GRU are fitted to input and state apart.
     for rows, columns in cell.weight_blocks():
         block = RegressionMoments(
             moments.input_mean[columns],

@@ -124,6 +124,7 @@ def refit(
     order = layer_order(network, batches[0])
     notes, factors = dict(order.skipped), {}
     rescaled_names = repaired_layers(order, output=False)
+    # Every batch gives a share of the patches by its number of samples.
     patches_per_sample = patches_per_layer / sum(_n_samples(batch) for batch in batches)
     with evaluation_without_gradients(network, *aligned):
         # The fused network first, then the models, all run to the same layer.
@@ -140,6 +141,7 @@ def refit(
             elif is_grouped(part):
                 notes[name] = "is a grouped convolution: it keeps the average"
             elif norm is not None and _has_gain(network.get_submodule(norm)):
+                # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
                 _remeasure_batch_norm(passes[0], norm)
                 moments = _regression_moments(passes, name, norm, a, patches_per_sample, rng)
                 _fit_with_batch_norm(part, network.get_submodule(norm), moments, ridge)
@@ -150,6 +152,7 @@ def refit(
                 write_parameter(part.weight, weight.reshape(part.weight.shape))
                 if part.bias is not None:
                     write_parameter(part.bias, bias)
+            # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
                 current, *of_models = (measure_channels(forward, name) for forward in passes)
                 factors[name] = rescale_channels(part, current, target_statistics(of_models, a))
@@ -239,16 +242,18 @@ def _regression_moments(
     model_calls = [forward.inputs_and_outputs(target_name) for forward in passes[1:]]
     for (inputs, _), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
         n_patches, n_drawn = prod(output_positions(layer, inputs)), ceil(patches_per_sample * len(inputs))
+        # The same patches of all networks, by their numbers in the order of the layer's outputs.
         rows = np.arange(n_patches) if n_patches <= n_drawn else np.sort(rng.choice(n_patches, n_drawn, replace=False))
         drawn = torch.as_tensor(rows, device=inputs.device)
         outputs = torch.stack([channel_rows(layer, output)[drawn].to(inputs) for _, output in calls])  # (models, m, k)
+        # The mean over models has the same minimiser as the sum of their squared distances.
         targets = torch.einsum("ik,ink->nk", channel_weights.to(inputs), outputs)
         design = torch.cat([patch_rows(layer, inputs, drawn), targets], dim=1)  # (m, d + k)
         total = RunningMoments.of(design) if total is None else total.with_rows(design)
     if total is None:
         raise InputError("inputs: expected a tensor of at least one input, found none")
     mean, covariance = total.mean_and_covariance()
-    d = layer.weight[0].numel()
+    d = layer.weight[0].numel()  # inputs come first in the rows, then the k targets
     return RegressionMoments(mean[:d], mean[d:], covariance[:d, :d], covariance[d:, :d])
 
 

@@ -76,6 +76,7 @@ class RegressionMoments:
             b = E[y] - W E[h].
         """
         covariance, cross = self.input_covariance, self.cross_covariance
+        # E[h^2] of every input: the penalty is relative to their mean, with and without a bias.
         mean_squares = covariance.diagonal() + self.input_mean.square()
         if not has_bias:
             covariance = covariance + torch.outer(self.input_mean, self.input_mean)
@@ -84,6 +85,7 @@ class RegressionMoments:
         if penalty == 0:  # all inputs are zero
             return initial, self.target_mean
         system = covariance + penalty * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        # Normal equations for the change D = W - W_0:  D (C + penalty I) = C_yh - W_0 C.
         # The change from the initial weights is fitted, so that what they fit already stays exactly.
         change = torch.cholesky_solve((cross - initial @ covariance).T, torch.linalg.cholesky(system)).T
         weight = initial + change
@@ -150,11 +152,13 @@ def regmean(
             _model_layer(model, name, of_model, off_diagonal) for model, of_model in zip(aligned, moments, strict=True)
         ]
         layer: Any = network.get_submodule(name)
+        # Columns of zeros belong to units that a model lacks; their covariances with other units are unknown.
         reads = torch.stack([model.weight.ne(0).any(dim=0) for model in model_layers])  # (models, d)
         if (reads != reads[0]).any():
             notes[name] = "reads units that not all models have: it keeps the average"
             continue
         initial = layer.weight.detach().to("cpu", torch.float64).flatten(1)  # (k, d)
+        # Channels that no model has keep their weights, and get a bias of zero.
         weight, bias = initial.clone(), torch.zeros(len(initial), dtype=torch.float64)
         has_unit = torch.stack([model.has_unit for model in model_layers])  # (models, k)
         # Channels that the same models have share one linear system.
@@ -197,6 +201,7 @@ def _model_layer(model: nn.Module, name: str, moments: Moments, off_diagonal: fl
             "as their model does"
         )
     covariance = torch.as_tensor(inputs.covariance)
+    # RegMean's regularisation: off-diagonal entries times 0.9 by default, the diagonal as it is.
     covariance = off_diagonal * covariance + (1 - off_diagonal) * torch.diag(covariance.diagonal())
     return _ModelLayer(weight, bias, torch.as_tensor(inputs.mean), covariance)
 
@@ -206,6 +211,7 @@ def _pooled_moments(models: Sequence[_ModelLayer], weights: Tensor, rows: Tensor
 
     A mixture's covariance is the weighted mean of the models' covariances plus that of their means.
     """
+    # (k_rows,) each
     output_means = [model.weight[rows] @ model.mean + model.bias[rows] for model in models]
     input_mean = sum(
         (a * model.mean for a, model in zip(weights, models, strict=True)), torch.zeros_like(models[0].mean)

@@ -118,6 +118,7 @@ def repair(
     batches, a = as_batches(batches), normalised_weights(weights, len(aligned))
     order = layer_order(fused, next(iter(batches)))
     names = repaired_layers(order, output)
+    # The models do not change, so one pass over each measures all of its layers.
     model_statistics = [channel_statistics(model, batches, names) for model in aligned]
     network = deepcopy(fused)
     factors, notes = {}, dict(order.skipped)
@@ -127,11 +128,13 @@ def repair(
             forward = forward.advance_to(name)
             part: Any = network.get_submodule(name)
             if is_norm(part) and part.running_mean is not None:
+                # Running statistics become those measured, gamma and beta follow: the function is the same as before.
                 inputs = measure_channels(forward, name, of_inputs=True)
                 set_running_statistics(part, inputs.mean, inputs.std.square(), keep_function=True)
             if part.weight is None:
                 notes[name] = "has no gain: only its running statistics were set"
                 continue
+            # Then outputs are rescaled, y -> (y - mu) s* / s + mu*, to the mean statistics mu*, s* of the models.
             target = target_statistics([statistics[name] for statistics in model_statistics], a)
             factors[name] = rescale_channels(part, measure_channels(forward, name), target)
             if part.bias is None:
@@ -141,6 +144,7 @@ def repair(
 
 def repaired_layers(order: LayerOrder, output: bool) -> list[str]:
     """Return the parts whose channels are repaired: batch normalisations, and layers without one."""
+    # Of a layer with batch normalisation after it the normalised output is repaired, not the pre-activation.
     excluded = set(order.normalised) | (set() if output else order.outputs)
     return [name for name in order.not_recurrent if name not in excluded]
 
@@ -192,6 +196,7 @@ def repair_from_moments(
     notes = dict(pooled.skipped)
     for name in pooled.layers:
         norm_name = pooled.normalised.get(name)
+        # Pre-activations of the fused layer, and of each model's, for the inputs that the moments describe.
         current = pre_activations(network, name, pooled)
         model_statistics = [
             pre_activations(model, name, of_model) for model, of_model in zip(aligned, moments, strict=True)
@@ -199,6 +204,7 @@ def repair_from_moments(
         part_name = name if norm_name is None else norm_name
         part: Any = network.get_submodule(part_name)
         if norm_name is not None:
+            # Unlike in `repair`, gamma and beta do not follow: the network is to use the right statistics.
             set_running_statistics(part, current.mean, current.std.square(), keep_function=False)
             current = current.after_batch_norm(part)
             norms: list[Any] = [model.get_submodule(part_name) for model in aligned]
@@ -206,7 +212,7 @@ def repair_from_moments(
                 statistics.after_batch_norm(norm) for statistics, norm in zip(model_statistics, norms, strict=True)
             ]
         elif name in pooled.outputs and not output:
-            continue
+            continue  # without normalisation, the output layer has nothing to set and is not to be rescaled
         if rescaled and part.weight is not None:
             factors[part_name] = rescale_channels(part, current, target_statistics(model_statistics, a))
             if part.bias is None:

@@ -107,6 +107,7 @@ def synthetic_inputs(
     steps_first = _has_steps_first(modules[0], example)
     shape = (example.shape[0], *example.shape[2:]) if steps_first else tuple(example.shape[1:])  # of one input
     if example.is_floating_point():
+        # Random numbers, so that a layer's input is recognised as the network's input by its values.
         probe = torch.as_tensor(rng.standard_normal((1, *shape))).to(example)
         first_layers = [first_layer(module, probe.transpose(0, 1) if steps_first else probe) for module in modules]
         inputs = _real_inputs(first_layers, a, (count, *shape), rng).to(example)
@@ -123,6 +124,7 @@ def _real_inputs(
 ) -> Tensor:
     """Return inputs of unit variance for networks of these first layers, each with the shape in which it reads one."""
     chunk_sizes = [min(_INPUTS_AT_ONCE, shape[0] - start) for start in range(0, shape[0], _INPUTS_AT_ONCE)]
+    # All networks read the same data: the first one's kind of layer decides.
     like: Tensor = first_layers[0][0].weight
     if isinstance(first_layers[0][0], nn.Conv2d):
         inputs = torch.cat([torch.as_tensor(dead_leaves(size, shape[1:], rng)).to(like) for size in chunk_sizes])
@@ -292,11 +294,13 @@ def dead_leaves(count: int, shape: tuple[int, ...], rng: np.random.Generator) ->
         centre = (rng.random((2, count, 1, 1)) * 1.25 - 0.125) * np.array([height, width]).reshape(2, 1, 1, 1)
         # Areas with a density of 1 / area^2 beside the limits: radii of 1 / sqrt(uniform).
         radius = smallest / (np.sqrt(rng.random((count, 1, 1))) + smallest / largest)
+        # Axes are stretched by 0.6 to 1.4 and shrunk by as much, so that the area stays; chosen as the other settings.
         angle, stretch = rng.random((count, 1, 1)) * np.pi, 0.6 + 0.8 * rng.random((count, 1, 1))
         y, x = rows - centre[0].astype(np.float32), columns - centre[1].astype(np.float32)  # (count, height, width)
         cosine, sine = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         along, across = (x * cosine + y * sine) * stretch, (y * cosine - x * sine) / stretch
         is_inside = along**2 + across**2 < radius**2
         colour = (rng.standard_normal((count, channels)) @ colour_factor.T).astype(np.float32)
+        # (count, 1, height, width) and (count, channels, 1, 1): a later leaf covers earlier ones.
         images = np.where(is_inside[:, None], colour[:, :, None, None], images)
     return images
