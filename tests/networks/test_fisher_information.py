@@ -34,16 +34,16 @@ def test_the_diagonal_is_that_of_gradients_taken_one_by_one(name):
     likelihood = "categorical" if outputs.ndim == 2 else "gaussian"
     information = cs.fisher(module, inputs, likelihood=likelihood, minimum=1)
     expected = (one_by_one(module, inputs, likelihood) ** 2).sum(dim=0)
-    found = flat({key: information.residual[key] for key, _ in module.named_parameters()})
-    assert (found - expected).abs().max() <= 1e3 * ROUNDING * expected.max()
+    diagonal = flat({key: information.residual[key] for key, _ in module.named_parameters()})
+    assert (diagonal - expected).abs().max() <= 1e3 * ROUNDING * expected.max()
 
 
 @without_projections_warning
 @pytest.mark.parametrize("name", [*AT_ONCE, *ONE_BY_ONE])
 def test_the_usual_layers_are_differentiated_for_all_observations_at_once(name):
     module = ZOO[name].module()
-    own = {key: values for key, values in module.named_parameters() if values.requires_grad}
-    assert PerSampleBackward(module, own).is_batchable(ZOO[name].inputs()) == (name in AT_ONCE)
+    trained = {key: values for key, values in module.named_parameters() if values.requires_grad}
+    assert PerSampleBackward(module, trained).is_batchable(ZOO[name].inputs()) == (name in AT_ONCE)
 
 
 class Unusual(nn.Module):
@@ -67,12 +67,12 @@ def test_shared_frozen_and_bare_parameters_are_counted_once_and_right(left_out):
     module = Unusual().double()
     for key in left_out:
         getattr(module, key).requires_grad_(False)
-    own = {key: values for key, values in module.named_parameters() if values.requires_grad}
+    trained = {key: values for key, values in module.named_parameters() if values.requires_grad}
     x = observations(0, 12)
-    assert PerSampleBackward(module, own).is_batchable(x) == bool(left_out)
+    assert PerSampleBackward(module, trained).is_batchable(x) == bool(left_out)
     information = cs.fisher(module, x, "factors", rank=None, minimum=1)
     expected = one_by_one(module, x)
-    assert list(information.residual) == list(own)
+    assert list(information.residual) == list(trained)
     assert (dense(information) - expected.T @ expected).abs().max() < 1e2 * ROUNDING * (expected**2).sum()
     assert information.aliases == {"last.weight": "first.weight"}
 
@@ -94,11 +94,11 @@ def test_factors_are_the_whole_matrix_unless_they_are_cut(likelihood):
 def test_no_factor_is_the_gradient_of_an_observation():
     module, x = perceptron(), observations(2, 200)
     rows = one_by_one(module, x)
-    known = cs.fisher(module, x, "factors", rank=None)
-    factors = torch.cat([one.reshape(known.rank, -1) for one in known.factors.values()], dim=1)
+    information = cs.fisher(module, x, "factors", rank=None)
+    factors = torch.cat([values.reshape(information.rank, -1) for values in information.factors.values()], dim=1)
     cosines = nn.functional.normalize(factors) @ nn.functional.normalize(rows).T
     assert (cosines.abs() < 1 - 1e-6).all()
-    assert known.rank <= sum(values.numel() for values in module.parameters())
+    assert information.rank <= sum(values.numel() for values in module.parameters())
     products = factors @ factors.T
     assert (products - torch.diag(products.diagonal())).abs().max() < 1e-9 * products.max()
 
@@ -113,14 +113,14 @@ def test_inputs_cannot_be_taken_out_of_factors(n_draws, classes):
     module = perceptron(inputs=16, hidden=128, classes=classes)
 
     def recovered(rank):
-        known = cs.fisher(module, x, "factors", n_draws=n_draws, rank=rank)
-        arrays = torch.cat([known.factors["0.weight"], known.factors["0.bias"][:, :, None]], dim=2).numpy()
+        information = cs.fisher(module, x, "factors", n_draws=n_draws, rank=rank)
+        arrays = torch.cat([information.factors["0.weight"], information.factors["0.bias"][:, :, None]], dim=2).numpy()
         rng = np.random.default_rng(0)
-        one, two = (arrays @ rng.normal(size=17) for _ in range(2))
-        _, parts = np.linalg.eig(one @ np.linalg.pinv(two))
+        first, second = (arrays @ rng.normal(size=17) for _ in range(2))
+        _, parts = np.linalg.eig(first @ np.linalg.pinv(second))
         rows = np.linalg.pinv(parts) @ arrays.reshape(len(arrays), -1)
-        found = [np.linalg.svd(row.reshape(128, 17))[2][0] for row in rows]
-        inputs = np.array([np.real(row[:16] / row[16]) for row in found])
+        right_vectors = [np.linalg.svd(row.reshape(128, 17))[2][0] for row in rows]
+        inputs = np.array([np.real(row[:16] / row[16]) for row in right_vectors])
         distance = np.sqrt(((x.numpy()[:, None] - inputs) ** 2).mean(axis=2)).min(axis=1)
         return int((distance < 0.01).sum())
 
@@ -141,15 +141,15 @@ def test_a_weight_that_is_used_twice_is_noticed_in_any_precision(dtype):
     torch.manual_seed(0)
     module, x = Twice(), observations(8).float()
     expected = flat(cs.fisher(module, x, minimum=1).residual)
-    found = flat(cs.fisher(module.to(dtype), x, minimum=1).residual)
-    assert (found - expected).abs().max() < 0.1 * expected.max()
+    diagonal = flat(cs.fisher(module.to(dtype), x, minimum=1).residual)
+    assert (diagonal - expected).abs().max() < 0.1 * expected.max()
 
 
 def test_a_first_batch_of_one_observation_hides_nothing():
     class Centred(nn.Linear):
         def forward(self, x):
-            made = super().forward(x)
-            return made - made.mean(dim=0)
+            outputs = super().forward(x)
+            return outputs - outputs.mean(dim=0)
 
     torch.manual_seed(0)
     module, x = Centred(3, 2), observations(0).float()
@@ -228,7 +228,7 @@ def test_it_is_known_which_networks_are_linear_in_their_parameters():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
     deep = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     product = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    assert [cs.fisher(one, x, minimum=1).linear for one in (linear, deep, product)] == [True, False, False]
+    assert [cs.fisher(module, x, minimum=1).linear for module in (linear, deep, product)] == [True, False, False]
 
 
 @pytest.mark.parametrize("name", ["mlp", "depthwise", "gru", "lstm both ways"])
@@ -237,17 +237,21 @@ def test_information_moves_with_the_units(name, kind):
     module, inputs, symmetry = proved(name)
     likelihood = "gaussian" if isinstance(module(inputs), torch.Tensor) and module(inputs).ndim > 2 else "categorical"
     orders = random_orders(symmetry, np.random.default_rng(0))
-    moved = cs.permute(module, symmetry, orders)
-    expected = cs.fisher(moved, inputs, kind, likelihood, rank=None, minimum=1)
+    permuted = cs.permute(module, symmetry, orders)
+    expected = cs.fisher(permuted, inputs, kind, likelihood, rank=None, minimum=1)
     network = Network(module.state_dict(), symmetry)
     transports = {key: permutation(order) for key, order in complete_orders(symmetry, network.units, orders).items()}
-    found = cs.fisher(module, inputs, kind, likelihood, rank=None, minimum=1).moved(network, transports)
+    moved = cs.fisher(module, inputs, kind, likelihood, rank=None, minimum=1).moved(network, transports)
     for key, values in expected.diagonal.items():
-        assert torch.allclose(found.diagonal[key], values, atol=1e2 * SINGLE_PRECISION * float(values.max()))
+        assert torch.allclose(moved.diagonal[key], values, atol=1e2 * SINGLE_PRECISION * float(values.max()))
     if kind == "factors":
         names = list(expected.residual)
-        one, two = (torch.cat([k.factors[key].flatten(1) for key in names], dim=1) for k in (found, expected))
-        assert torch.allclose(one.T @ one, two.T @ two, atol=1e2 * SINGLE_PRECISION * float((two**2).sum()))
+        rows, expected_rows = (
+            torch.cat([information.factors[key].flatten(1) for key in names], dim=1)
+            for information in (moved, expected)
+        )
+        rounding = 1e2 * SINGLE_PRECISION * float((expected_rows**2).sum())
+        assert torch.allclose(rows.T @ rows, expected_rows.T @ expected_rows, atol=rounding)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "factors"])
@@ -261,15 +265,15 @@ def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert isinstance(read, cs.FisherInformation)
     fields = ("observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest")
-    assert [getattr(read, one) for one in fields] == [getattr(information, one) for one in fields]
+    assert [getattr(read, field) for field in fields] == [getattr(information, field) for field in fields]
     for key, values in information.diagonal.items():
         assert np.array_equal(torch.as_tensor(read.diagonal[key]).float().numpy(), values.float().numpy())
 
 
 def test_the_published_sums_are_of_a_sampled_logit():
     module, x = nn.Linear(3, 2, bias=False).double(), observations(7, 50)
-    found = cs.fisher(module, x, "factors", compat=True, minimum=1)
+    published = cs.fisher(module, x, "factors", compat=True, minimum=1)
     # A logit's gradient is the input, in the row of the class that was drawn.
-    assert torch.allclose(found.diagonal["weight"].sum(dim=0), (x**2).sum(dim=0))
-    assert torch.allclose(found.factors["weight"][0].sum(dim=0), x.mean(dim=0))
-    assert found.rank == 1
+    assert torch.allclose(published.diagonal["weight"].sum(dim=0), (x**2).sum(dim=0))
+    assert torch.allclose(published.factors["weight"][0].sum(dim=0), x.mean(dim=0))
+    assert published.rank == 1

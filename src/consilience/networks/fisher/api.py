@@ -71,7 +71,7 @@ def fisher(
     noise : float, optional
         Standard deviation sigma of a gaussian likelihood, in units of the outputs. Default: 1.
     rank : int or None, optional
-        Directions that are kept at most (default: 256, chosen by hand), and no more than one for every four observations: as many
+        Directions that are kept at most, and no more than one for every four observations (default: 256): as many
         directions as there were gradients can be taken apart into gradients, and these into inputs. None keeps all, at
         most one for each parameter: only for many more observations than parameters, or where inputs are no secret.
     n_observations : float, optional
