@@ -77,7 +77,7 @@ def run_information() -> dict[str, Any]:
             interleaved(
                 {
                     "library": lambda n=network, x=images: cs.fisher(n, x),  # type: ignore[misc]
-                    "one outcome drawn": lambda n=network, x=images: cs.fisher(n, x, samples=1),  # type: ignore[misc]
+                    "one outcome drawn": lambda n=network, x=images: cs.fisher(n, x, n_draws=1),  # type: ignore[misc]
                     "loop": lambda n=network, x=images: loop(n, x),  # type: ignore[misc]
                 },
                 3,

@@ -40,9 +40,9 @@ def diagonals(change=None, number=0):
     [
         ({"kind": "full"}, "kind: expected 'diagonal' or 'factors'"),
         ({"likelihood": "poisson"}, "likelihood: expected"),
-        ({"samples": 0}, "samples: expected a positive integer"),
+        ({"n_draws": 0}, "n_draws: expected a positive integer"),
         ({"rank": 0}, "rank: expected"),
-        ({"observations": -3.0}, "observations: expected a positive number"),
+        ({"n_observations": -3.0}, "n_observations: expected a positive number"),
         ({"prior_precision": -1.0}, "prior_precision: expected"),
         ({"noise": 0.0}, "noise: expected"),
         ({"noise": "a"}, "noise: expected"),
@@ -69,7 +69,7 @@ def test_options_that_do_not_exist_are_refused(options, message):
         (perceptron(), observations(0).numpy(), {"minimum": 1}, "found a NumPy array"),
         (perceptron(), observations(0, 40, 5), {"minimum": 1}, "does not take these inputs"),
         (perceptron(), [{"wrong": observations(0)}], {"minimum": 1}, "does not take these inputs"),
-        (perceptron(), observations(0), {"minimum": 1, "observations": 39.0}, "fewer than the 40"),
+        (perceptron(), observations(0), {"minimum": 1, "n_observations": 39.0}, "fewer than the 40"),
         ("a network", observations(0), {}, "expected a torch module"),
     ],
 )

@@ -284,7 +284,7 @@ def test_monte_carlo_lies_within_its_standard_error(name, likelihood):
     names = list(trained(net))
     dense, variance = expected(net, x, likelihood)
     draws = 100
-    options = {"likelihood": likelihood, "noise": NOISE, "minimum": 1, "samples": draws, "rng": 1}
+    options = {"likelihood": likelihood, "noise": NOISE, "minimum": 1, "n_draws": draws, "rng": 1}
     off = measured(cs.fisher(net, x, **options), names)[2] - dense.diagonal()
     error = np.sqrt(variance / draws)
     assert (np.abs(off) <= STANDARD_ERRORS * error + ROUNDING).all()
@@ -304,7 +304,7 @@ def test_information_adds_up_over_data_and_scales_with_observations(name):
     batched = cs.fisher(net, [x[:2], x[2:3], x[3:]], "factors", rank=None, minimum=1)
     factors, rest, _ = measured(batched, names)
     near(factors.T @ factors + np.diag(rest), whole)
-    scaled = cs.fisher(net, [x[:4], x[4:]], "factors", rank=None, minimum=1, observations=70)
+    scaled = cs.fisher(net, [x[:4], x[4:]], "factors", rank=None, minimum=1, n_observations=70)
     factors, rest, diagonal = measured(scaled, names)
     near(factors.T @ factors + np.diag(rest), 10 * whole)
     near(diagonal, 10 * whole.diagonal())

@@ -1,7 +1,8 @@
-"""Files of Fisher information: what travels beside a network's file, so that the network's own stays as it is.
+"""Files of Fisher information, written beside the file of a network.
 
-An ordinary safetensors file: arrays ``residual/NAME`` and ``factors/NAME`` by parameter, and one JSON document in the
-header's metadata, format "consilience-fisher". It is bound to its network by a digest of the parameters.
+An ordinary safetensors file: arrays ``residual/NAME`` (*shape) and ``factors/NAME`` (rank, *shape) by parameter, and
+one JSON document in the header's metadata, format "consilience-fisher". A digest of the parameters binds it to its
+network, whose own file stays as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from consilience.networks.fisher.information import FisherInformation, Likelihoo
 
 _FORMAT, _VERSION = "consilience-fisher", 1
 _REMEDY = "write it with consilience.save"
+# Fields of the header that are attributes of `FisherInformation` under the same name.
 _FIELDS = (
     "observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest",
 )  # fmt: skip
@@ -47,14 +49,16 @@ class FisherHeader(Strict):
 
 @dataclass(frozen=True)
 class FisherSummary:
-    """What the header of a Fisher file says, without reading its tensors.
+    """The header of a Fisher file, read without its tensors.
 
     Parameters
     ----------
-    header
-        The document.
-    shapes, dtypes
-        By name of the tensor.
+    header : FisherHeader
+        The JSON document.
+    shapes : dict of str to tuple of int
+        Shape of every tensor, by its name.
+    dtypes : dict of str to str
+        Type of every tensor, by its name.
     """
 
     header: FisherHeader
@@ -97,7 +101,7 @@ def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
     ------
     FileFormatError
         For a file that is no Fisher file of a version that this library reads, or whose tensors are not those that its
-        header tells of.
+        header lists.
     """
     file = as_file(where)
     shapes, dtypes = dict(file.header(_REMEDY).shapes), dict(file.header(_REMEDY).dtypes)
