@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 FAN_IN = 8
 """Partial results that are combined at a time.
 
-A part of the result: another number adds floats in another order. Chosen by hand, between the depth of the tree_reduce and the
+A part of the result: another number adds floats in another order. Chosen by hand, between the depth of the tree and the
 memory of the task that combines; nobody has measured other values.
 """
 

@@ -1,8 +1,8 @@
 """The Dask engine: the workers of a Dask cluster, on one machine or many.
 
 Shards come from ``client.map(load, ...)``, so that those of a lost worker are loaded again by another; scattered data
-would be lost with it. Every task has a key of its leading (``pure=False``, a fresh uuid): equal shard_arguments in two passes must
-not be taken for one task. Shards go by bytes rather than by count, since the scheduler takes about a millisecond a task.
+would be lost with it. Every task has a key of its own (``pure=False``, a fresh uuid): equal arguments in two passes
+must not be taken for one task. Shards go by bytes rather than by count, since a task costs the scheduler a millisecond.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from consilience.engines.base import Engine, Placed, Result, Shard, Source, shard_arguments, batches
+from consilience.engines.base import Engine, Placed, Result, Shard, Source, batches, shard_arguments
 from consilience.errors import InputError, OptionError
 
 CONNECT_SECONDS = 10
@@ -62,9 +62,7 @@ class Dask(Engine):
                 raise InputError(f"engine: no Dask scheduler answers at {self.client}: {error}") from error
             object.__setattr__(self, "_closes_client", True)
         elif not isinstance(self.client, Client):
-            raise OptionError(
-                f"engine: expected a distributed.Client or a scheduler's address, results {self.client!r}"
-            )
+            raise OptionError(f"engine: expected a distributed.Client or a scheduler's address, found {self.client!r}")
         elif self.client.asynchronous:
             raise OptionError("engine: this distributed.Client is asynchronous; make it with asynchronous=False")
 

@@ -24,8 +24,8 @@ from consilience.engines.base import (
     Result,
     Shard,
     Source,
-    shard_arguments,
     batches,
+    shard_arguments,
     tree_reduce,
 )
 from consilience.errors import OptionError
