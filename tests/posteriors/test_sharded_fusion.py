@@ -15,14 +15,14 @@ import consilience as cs
 from consilience.engines import Local
 from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
 from consilience.posteriors.average import combine, kl_average
-from consilience.posteriors.columns import Block
+from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.sharded.descent import descend
 from consilience.posteriors.sharded.header import kind_of
-from consilience.posteriors.sharded.passes import Shard, Work, prepare
-from consilience.posteriors.sharded.shard_pass import Centres, add_passes, assign_and_sum
-from consilience.posteriors.sharded.shards import load_shard, stack
-from consilience.posteriors.sharded.totals import add_totals, fused, total
+from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
+from consilience.posteriors.sharded.shard_pass import Centres, add_pass_sums, assign_and_sum
+from consilience.posteriors.sharded.shards import load_shard, stack_posteriors
+from consilience.posteriors.sharded.totals import add_totals, fused_posterior, shard_totals
 from tests.posteriors.shard_sites import planted_sites, written
 from tests.posteriors.test_shards import _with_attached
 from tests.tolerances import ROUNDING
@@ -158,11 +158,11 @@ class TestWeights:
 
 
 def _work(posteriors: list[cs.Posterior], direction: str = "forward", min_count: float = 0.0, parts: int = 3,
-          weights: np.ndarray | None = None) -> Work:  # fmt: skip
+          weights: np.ndarray | None = None) -> PreparedShards:  # fmt: skip
     engine = Local(threads=1)
     kind = kind_of(posteriors[0])
     edges = np.linspace(0, len(posteriors), parts + 1).astype(int)
-    blocks = [stack(kind, posteriors[a:b]) for a, b in pairwise(edges.tolist())]
+    blocks = [stack_posteriors(kind, posteriors[a:b]) for a, b in pairwise(edges.tolist())]
     own = None if weights is None else [weights[a:b] for a, b in pairwise(edges.tolist())]
     centre = np.concatenate([one.natural for one in posteriors]).mean(axis=0)
     shards = engine.derive(
@@ -170,14 +170,14 @@ def _work(posteriors: list[cs.Posterior], direction: str = "forward", min_count:
         each=[None] * parts if own is None else own,
     )  # fmt: skip
     tangent = engine.map(_tangent, shards)[0]
-    return Work(engine, shards, tangent, direction, len(posteriors), sum(p.n_components for p in posteriors))  # type: ignore[arg-type]
+    return PreparedShards(engine, shards, tangent, direction, len(posteriors), sum(p.n_components for p in posteriors))  # type: ignore[arg-type]
 
 
-def _at(blocks: list[Block], number: int) -> Block:
+def _at(blocks: list[ComponentColumns], number: int) -> ComponentColumns:
     return blocks[number]
 
 
-def _tangent(shard: Shard) -> object:
+def _tangent(shard: PreparedShard) -> object:
     return shard.tangent
 
 
@@ -191,7 +191,9 @@ def test_a_pass_is_what_brute_force_says(direction: str, weighted: bool) -> None
     family = posteriors[0].family
     natural = np.concatenate([one.natural for one in posteriors])[rng.permutation(60)[:7]]
     price = rng.random(7)
-    found = work.reduce(assign_and_sum, add_passes, Centres.of(work.tangent, natural, direction, price), True, 3)  # type: ignore[arg-type]
+    found = work.reduce(
+        assign_and_sum, add_pass_sums, Centres.from_natural(work.tangent, natural, direction, price), True, 3
+    )  # type: ignore[arg-type]
     cost, users, sums, mass, each = 0.0, np.zeros(7), np.zeros_like(natural), np.zeros(7), []
     for site, one in enumerate(posteriors):
         weight = 1.0 if weights is None else weights[site]
@@ -206,12 +208,12 @@ def test_a_pass_is_what_brute_force_says(direction: str, weighted: bool) -> None
             sums[column] += weight * averaged[row]
     assert found.cost == pytest.approx(cost, rel=1e-9)
     assert np.array_equal(found.users, users)
-    np.testing.assert_allclose(found.worst, sorted(each)[::-1][:3], rtol=1e-9)
+    np.testing.assert_allclose(found.farthest_costs, sorted(each)[::-1][:3], rtol=1e-9)
     used = mass > 0
     means = sums[used] / mass[used, None]
     expected = means if direction == "forward" else family.from_mean(means)
     groups = type(found.groups)(found.groups.sums[used], found.groups.mass[used])
-    np.testing.assert_allclose(work.averaged(groups), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(work.group_averages(groups), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("how", ["barycenter", "product"])
@@ -231,7 +233,7 @@ def test_totals_are_what_combine_gives(how: str, direction: str, weighted: bool)
     work = _work(posteriors, direction, weights=weights if weighted else None)
     sizes = [len(owner) for owner in work.map(_owner)]
     parts = np.split(labels, np.cumsum(sizes)[:-1])
-    found = fused(work, kind_of(posteriors[0]), work.reduce(total, add_totals, 6, each=parts), how)  # type: ignore[arg-type]
+    found = fused_posterior(work, kind_of(posteriors[0]), work.reduce(shard_totals, add_totals, 6, each=parts), how)  # type: ignore[arg-type]
     for name in ("natural", "prior", "counts"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
     assert found.attached.keys() == expected.attached.keys()
@@ -241,7 +243,7 @@ def test_totals_are_what_combine_gives(how: str, direction: str, weighted: bool)
             np.testing.assert_allclose(found.attached[name].values, one.values, rtol=1e-9, atol=1e-12)
 
 
-def _owner(shard: Shard) -> np.ndarray:
+def _owner(shard: PreparedShard) -> np.ndarray:
     return shard.owner
 
 
@@ -250,14 +252,16 @@ def test_mixture_weights_are_what_combine_gives() -> None:
     expected = combine(Ensemble.of(posteriors), truth, 6, "barycenter", partial(kl_average, direction="forward"))
     work = _work(posteriors)
     parts = np.split(truth, np.cumsum([len(owner) for owner in work.map(_owner)])[:-1])
-    found = fused(work, kind_of(posteriors[0]), work.reduce(total, add_totals, 6, each=parts), "barycenter")
+    found = fused_posterior(
+        work, kind_of(posteriors[0]), work.reduce(shard_totals, add_totals, 6, each=parts), "barycenter"
+    )
     assert expected.weights is not None
     np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-10)
 
 
 def test_components_with_few_observations_take_no_part(folder: Path) -> None:
     fusion = cs.fuse(folder / "packed", n_components=6, pilot_sites=30, min_count=40.0)
-    blocks = [load_shard(source).block for source in cs.shards(folder / "packed").sources]
+    blocks = [load_shard(source).components for source in cs.shards(folder / "packed").sources]
     counts = np.concatenate([block.counts for block in blocks if block.counts is not None])
     left_out = fusion.matching.labels < 0
     assert left_out.any()
@@ -299,7 +303,7 @@ def test_what_only_few_sites_have_is_found_though_the_sample_missed_it(tmp_path:
 
 def test_the_value_of_spahm_is_the_log_posterior_of_its_matching(folder: Path) -> None:
     fusion = cs.fuse(folder / "packed", method="spahm", pilot_sites=30)
-    blocks = [load_shard(source).block for source in cs.shards(folder / "packed").sources]
+    blocks = [load_shard(source).components for source in cs.shards(folder / "packed").sources]
     points = blocks[0].kind.family.points(np.concatenate([block.natural for block in blocks]))
     known = {name: one.values for name, one in fusion.atoms.attached.items()}
     law = Normal(known["mean"], known["within_variance"], known["between_variance"])

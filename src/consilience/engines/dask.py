@@ -126,7 +126,7 @@ class Dask(Engine):
 
 @dataclass(frozen=True, eq=False)
 class _ShardTask:
-    """A function of a shard with the shard_arguments that are common to all, to be pickled once."""
+    """A function of a shard with the arguments that are common to all, to be pickled once."""
 
     function: Callable[..., Any]
     common: tuple[Any, ...]
