@@ -80,7 +80,7 @@ def test_scores_are_predictive_densities_given_the_rows_before():
 def test_many_rows_are_scored_in_parts(monkeypatch):
     model, (rows, _, lengths) = fitted(), new()
     expected = model.score_samples(rows, lengths)
-    monkeypatch.setattr("consilience.posteriors.hidden_markov.model._CHUNK", 50)
+    monkeypatch.setattr("consilience.posteriors.hidden_markov.model.CHUNK_ENTRIES", 50)
     assert_allclose(model.score_samples(rows, lengths), expected, rtol=ROUNDING)
 
 
