@@ -36,7 +36,7 @@ class Placed(ABC, Generic[Shard]):
 
 
 class Engine(ABC):
-    """Where the map and the reduce run."""
+    """A place where functions of shards run, and their results are combined."""
 
     @abstractmethod
     def place(

@@ -147,6 +147,7 @@ class Local(Engine):
         Of many shards, a thread combines eight results as soon as it has them, so that no more wait in memory.
         """
         assert isinstance(shards, _LocalShards)  # noqa: S101  (this engine placed them)
+        # With few shards, eights would leave threads idle: all are mapped first. Both ways combine the same eights.
         if len(shards) <= FAN_IN * self._n_threads(len(shards)):
             return tree_reduce(self.map(function, shards, *common, each=each), combine)
         leading = shard_arguments(each, len(shards))

@@ -38,6 +38,7 @@ def initial_factors(problem: HMMProblem, n_states: int, rng: np.random.Generator
     )
     size = membership.shape[1]
     no_counts = TransitionCounts(np.zeros((size, size)), np.zeros(size))
+    # Prior plus the statistics of each state's rows: (K, n) @ (n, P)
     return GlobalFactors(
         problem.prior + membership.T @ problem.statistics, no_counts, uniform_sticks(size, problem.transition_prior)
     )
@@ -47,7 +48,7 @@ def _cluster_membership(rows: Array, n_states: int, rng: np.random.Generator) ->
     """Return the cluster of every row, one-hot (n, K)."""
     from sklearn.cluster import KMeans
 
-    deviations = rows.std(axis=0)
+    deviations = rows.std(axis=0)  # (D,); 0 for a constant column, which is left as it is
     scaled = rows / np.where(deviations > 0.0, deviations, 1.0)
     size = min(n_states, len(np.unique(scaled, axis=0)))
     seed = int(rng.integers(2**31))

@@ -204,6 +204,7 @@ class StickyHDPHMM:
             factors = global_step(problem, marginals, factors.sticks)
             marginals, bound = local_step(problem, factors)
             bounds.append(bound)
+            # Where coordinate ascent is stationary, moves that change the number of states are tried.
             if bound - bounds[-2] < self.tolerance * len(problem.rows):
                 factors, marginals, bound = simplify(problem, factors, marginals, bound, merge=self.merge)
                 if bound == bounds[-1]:

@@ -54,12 +54,12 @@ def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Arra
     """Return the marginals of the chain; parameters as in ``forward_backward``."""
     steps = rows_by_step(lengths)
     filtered, densities = forward_in_logs(log_start, log_transition, log_evidence, steps)
-    backward = np.zeros_like(log_evidence)
+    backward = np.zeros_like(log_evidence)  # (n, K): log p(x_{t+1} .. | z_t) up to a constant of each row
     for rows, later in zip(steps[-2::-1], steps[:0:-1], strict=True):
         future = log_evidence[later] + backward[later]
         message = _log_sum(log_transition + future[:, None, :], 2)
         backward[rows[: len(later)]] = message - message.max(axis=1, keepdims=True)
-    joint = filtered + backward
+    joint = filtered + backward  # (n, K)
     joint -= _log_sum(joint, 1)[:, None]
     has_successor = np.ones(len(joint), dtype=bool)
     has_successor[np.cumsum(lengths) - 1] = False  # nothing follows the last step of a sequence
@@ -102,7 +102,7 @@ def forward_in_logs(
 def _log_sum(values: Array, axis: int) -> Array:
     """Return log sum exp over an axis; minus infinity where all are."""
     largest = values.max(axis=axis, keepdims=True)
-    largest[largest == -np.inf] = 0.0
+    largest[largest == -np.inf] = 0.0  # so that -inf less it is -inf, not NaN
     values = values - largest
     np.exp(values, out=values)
     with np.errstate(divide="ignore"):

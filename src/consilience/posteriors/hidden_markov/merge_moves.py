@@ -98,6 +98,7 @@ def merge_states(problem: HMMProblem, factors: GlobalFactors, first: int, second
 
 def _by_visits(problem: HMMProblem, natural: Array, counts: TransitionCounts, weights: Array) -> GlobalFactors:
     """Return factors with states from the most to the least visited, and sticks refitted from these weights (K,)."""
+    # Stick-breaking expects decreasing weights, so states stand in the order of visits.
     order = np.argsort(-(counts.transitions.sum(axis=0) + counts.starts), kind="stable")
     normalised = np.maximum(np.append(weights[order], 1.0 - weights.sum()), MIN_WEIGHT)
     sticks = sticks_from_weights(normalised / normalised.sum(), len(order) + 1.0 + problem.transition_prior.gamma)
@@ -109,6 +110,7 @@ def _likely_pairs(problem: HMMProblem, factors: GlobalFactors) -> list[tuple[int
     family, natural = problem.family, factors.natural
     first, second = np.triu_indices(len(natural), 1)
     single = family.log_normalizer(natural)
+    # What a merge adds to the evidence of the rows, less the constant A(prior); the largest is the likeliest merge.
     gain = family.log_normalizer(natural[first] + natural[second] - problem.prior) - single[first] - single[second]
     best = np.argsort(-gain, kind="stable")[:MAX_PAIRS_TRIED]
     return list(zip(first[best].tolist(), second[best].tolist(), strict=True))

@@ -168,7 +168,7 @@ class HiddenMarkovModel:
         """
         rows, steps = self._rows(X, lengths)
         dim, kappa, dof, squares, log_det = self._mahalanobis(rows)
-        student_dof = dof - dim + 1.0
+        student_dof = dof - dim + 1.0  # (K,)
         # Student t of D dimensions: (n, K)
         evidence = (
             gammaln(0.5 * (student_dof + dim))
@@ -200,7 +200,7 @@ class HiddenMarkovModel:
         assert isinstance(family, NormalWishart)  # noqa: S101  (narrows the type; `of` sees to it)
         mean, kappa, inverse_scale, dof = family.standard(self.posterior.natural)
         factor = cholesky(inverse_scale, "scale matrix")
-        inverse_factor = np.linalg.inv(factor)
+        inverse_factor = np.linalg.inv(factor)  # (K, D, D): its square is W
         squares = np.empty((len(rows), len(mean)))
         chunk_rows = max(1, CHUNK_ENTRIES // mean.size)
         for first in range(0, len(rows), chunk_rows):

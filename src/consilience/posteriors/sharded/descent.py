@@ -110,6 +110,7 @@ def descend(
         progress(iteration, max_iterations)
         n_farthest = min(MAX_NEW_GROUPS, limit - len(natural)) if strength > 0 else 0
         sums: PassSums = shards.reduce(assign_and_sum, add_pass_sums, centres, exclusive, max(n_farthest, 0))
+        # The objective at the labels of this pass and the centres that they were assigned to.
         objective = sums.cost + strength * float(np.sqrt(sums.users).sum())
         history.append(objective)
         # A pass in which a new group found members goes on, though opening it at a price can cost what it gains.
@@ -124,9 +125,10 @@ def descend(
         natural[is_used] = shards.group_averages(
             type(sums.groups)(sums.groups.sums[is_used], sums.groups.mass[is_used])
         )
-        users_of_group = sums.users
+        users_of_group = sums.users  # (G,)
         if strength > 0:  # groups that nobody uses make room for others
             natural, users_of_group = natural[users_of_group > 0], users_of_group[users_of_group > 0]
+            # A new group has no users yet, so its first one pays lambda: opening never raises the next objective.
             n_spare = min(MAX_NEW_GROUPS, limit - len(natural), len(sums.farthest_natural))
             natural = np.concatenate([natural, sums.farthest_natural[:n_spare]])
             users_of_group = np.concatenate([users_of_group, np.zeros(n_spare)])

@@ -131,6 +131,7 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     if method.n_components is None and method.regularization != "auto":
         spread = Problem.of(pilot, method.direction).spread  # standard deviation of divergences, Claici et al. 2020
         strength = method.regularization * spread
+        # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
         pilot_method = replace(method, regularization=method.regularization * pilot_share**0.5)
         details |= {"regularization": float(method.regularization), "spread": spread}
     limit = _limit(method.n_components or method.max_components, sites.largest_site, shards.n_rows)
@@ -181,7 +182,7 @@ def _limit(requested: int | None, largest_site: int, n_rows: int) -> int:
 
 def _add_farthest_components(pilot: Ensemble, averages: Array, users: Array, missing: int) -> tuple[Array, Array]:
     """Return centres with the `missing` farthest components of the sample added, so that the largest site has room."""
-    costs = Problem.of(pilot).geometry.costs(averages).min(axis=0)
+    costs = Problem.of(pilot).geometry.costs(averages).min(axis=0)  # (L of the sample,): to the nearest centre
     farthest = np.resize(np.argsort(-costs, kind="stable"), missing)
     return np.concatenate([averages, pilot.natural[farthest]]), np.concatenate([users, np.zeros(missing)])
 
@@ -242,6 +243,7 @@ def fit_kmeans(method: KMeans, sites: ShardedInput, rng: np.random.Generator, pr
 
 def _shared_clusters(shard: PreparedShard, labels: Labels) -> int:
     """Return how many components share a cluster with an earlier one of their own site."""
+    # A site and a cluster make one number; components beyond the first of each share it.
     return len(labels) - len(np.unique(shard.owner * (int(labels.max(initial=0)) + 1) + labels))
 
 

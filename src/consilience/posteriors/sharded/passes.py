@@ -94,8 +94,9 @@ class PreparedShard:
 
     def chunks(self) -> Iterator[tuple[slice, Labels]]:
         """Yield active rows of whole sites, and the offsets of these sites in them, in chunks of ``CHUNK_BYTES``."""
+        # As many whole sites as fit; a site with more rows than the limit is a chunk of its own.
         limit = max(1, CHUNK_BYTES // (8 * self.components.natural.shape[1]))
-        first, total = 0, len(self.offsets) - 1
+        first, total = 0, len(self.offsets) - 1  # sites
         while first < total:
             end = int(np.searchsorted(self.offsets, self.offsets[first] + limit, side="right")) - 1
             end = min(max(end, first + 1), total)
@@ -139,9 +140,10 @@ def prepare(
     """
     tangent = Tangent(components.kind.family, centre)
     active, offsets = _active_rows(components, weights, min_count)
-    total = int(offsets[-1])
+    total = int(offsets[-1])  # active rows n
     levels = np.empty(total)
     reverse = direction == "reverse"
+    # In the direction "forward" f_l is a natural parameter less the centre: cheaper to compute again than to keep.
     factors = np.empty((total, components.natural.shape[1])) if reverse else None
     shard = PreparedShard(components, active, offsets, weights, levels, factors, tangent)
     for rows, _ in shard.chunks():

@@ -92,13 +92,13 @@ def assign_and_sum(shard: PreparedShard, centres: Centres, exclusive: bool, n_fa
     """
     n_groups, width = centres.factors.shape
     sums, mass, users, cost = np.zeros((n_groups, width)), np.zeros(n_groups), np.zeros(n_groups), 0.0
-    farthest_costs, farthest_natural = np.zeros(0), np.zeros((0, width))
+    farthest_costs, farthest_natural = np.zeros(0), np.zeros((0, width))  # (k,) and (k, P)
     for rows, factors, labels, divergences in _assignments(shard, centres, exclusive):
         weights = shard.row_weights(rows)
         added = group_sums(factors, labels, weights, n_groups)
         sums += added.sums  # (G, P)
         mass += added.mass
-        users += np.bincount(labels, minlength=n_groups)
+        users += np.bincount(labels, minlength=n_groups)  # (G,): components, without weights
         cost += float(divergences.sum())
         if n_farthest:
             farthest = np.argsort(-divergences, kind="stable")[:n_farthest]
@@ -129,16 +129,16 @@ def _assignments(
     """Yield for each chunk its rows, factors (n, P), labels (n,) and weighted divergences without prices (n,)."""
     has_prices = bool(np.any(centres.prices))
     for rows, offsets in shard.chunks():
-        factors = shard.factor(rows)
+        factors = shard.factor(rows)  # (n, P)
         costs: Array = factors @ -centres.factors.T  # (n, G), in place from here on: this product is most of a pass
         costs += shard.levels[rows, None]
         costs += centres.levels
-        # Rounding can leave a divergence slightly below zero.
+        # A divergence is not negative, but cancellation between its three terms may leave it slightly below zero.
         np.maximum(costs, 0.0, out=costs)
         if shard.weights is not None:
             costs *= shard.row_weights(rows)[:, None]
         if has_prices:
-            costs += centres.prices
+            costs += centres.prices  # a price is for a user of a group, whatever the weight of its site
         labels = assign_blocks(costs, offsets) if exclusive else costs.argmin(axis=1)
         divergences = costs[np.arange(len(labels)), labels]
         yield rows, factors, labels, divergences - centres.prices[labels] if has_prices else divergences
@@ -186,7 +186,7 @@ def label_all_rows(
     relabels : bool
         Whether the method matches components; if not, those of a site without weight keep their own numbers.
     """
-    all_labels = shard.scatter(labels)
+    all_labels = shard.scatter(labels)  # (L,)
     weightless = np.flatnonzero(shard.weights == 0).tolist() if shard.weights is not None else []
     centres = Centres.from_natural(shard.tangent, natural, direction, np.zeros(len(natural)))
     for site in weightless:
@@ -197,6 +197,7 @@ def label_all_rows(
             continue
         natural_of_site = np.asarray(shard.components.natural[rows], dtype=np.float64)
         factors, levels = shard.tangent.side(natural_of_site, shard.tangent.above, first=direction == "reverse")
+        # Divergences of the components of this site from all fused ones (count, G).
         costs = np.maximum(levels[:, None] + centres.levels - factors @ centres.factors.T, 0.0)
         # A site may have more components than there are fused ones. Columns dearer than any two matches together take
         # the rest, which stay unmatched.

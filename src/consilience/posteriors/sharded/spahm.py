@@ -102,7 +102,7 @@ def ascend_shards(
     ensemble, _ = pilot.canonical(relabel=True)
     voting = ensemble.voting()
     match = method.match(voting, rng, silent)
-    points = shards.family.points(voting.natural)
+    points = shards.family.points(voting.natural)  # (L of the sample, D)
     centre = points.mean(axis=0)
     assert match.atoms is not None  # noqa: S101  (the Gaussian likelihood has atoms)
     law_parameters = {name: attached.values for name, attached in match.atoms.attached.items()}
@@ -128,6 +128,7 @@ class _Waves:
     ) -> ShardAscent:
         """Return the ascent from a law and groups; `spread` (D,) are the variances of the points."""
         seed = int(rng.integers(2**63))
+        # Sum of the squared points per dimension (D,): with the groups all that the law and the posterior need.
         squares = np.sum(self.engine.map(sum_of_squares, self.shards), axis=0)
         moved = self.engine.map(first_labels, self.shards, self._state(law, groups, seed))
         labels, groups = self._collect(moved)
@@ -182,6 +183,7 @@ class _Waves:
 
     def _collect(self, moved: Sequence[ShardMove]) -> tuple[list[Labels], GroupSums]:
         """Return labels by shard, and the groups of all shards."""
+        # A shard that opened groups has more of them; the others have none of their points there.
         n_groups = max(len(moved_shard.groups.mass) for moved_shard in moved)
         width = moved[0].groups.sums.shape[1]
         sums, mass = np.zeros((n_groups, width)), np.zeros(n_groups)
@@ -208,6 +210,7 @@ class _Waves:
         used = groups.mass > 0
         nonempty = GroupSums(groups.sums[used], groups.mass[used])
         count = float(nonempty.mass.sum())
+        # log posterior = sum over groups of their value - sum over points of their own density terms
         centred = Copies(nonempty, squares).about(law.mean).squares
         noise = 0.5 * float((centred / law.within).sum())
         if self.method.marginal:

@@ -118,7 +118,7 @@ ShardTurn = tuple[int, Labels, bool, bool]
 def first_labels(shard: PointShard, state: WaveState) -> ShardMove:
     """Return a shard with every site matched to the given groups, regardless of all other sites."""
     objective = state.objective(shard)
-    labels = np.empty(len(shard.points), dtype=np.int64)
+    labels = np.empty(len(shard.points), dtype=np.int64)  # (n,)
     for first, rows in _chunks(shard.offsets):
         gains = objective.gains(rows, state.groups)
         labels[rows] = assign_blocks(-gains, shard.offsets[first] - rows[0])
@@ -143,9 +143,11 @@ def move_sites(shard: PointShard, turn: ShardTurn, state: WaveState) -> ShardMov
     if not is_moving:
         return ShardMove(labels, current)
     objective = state.objective(shard)
+    # What components of other shards add to the groups, (G, D) and (G,).
     others = GroupSums(state.groups.sums - current.sums, state.groups.mass - current.mass)
     others.sums[others.mass == 0] = 0.0  # exactly empty, where differences leave rounding
     sites, opening_gain = _improvable_sites(objective, labels, state.groups, may_open)
+    # A generator of its own for each wave and shard, so that the order does not depend on the engine.
     order = np.random.default_rng([state.seed, shard_number]).permutation(sites)
     moved = ascend_among(objective, labels, others, order, state.openings if may_open else NONE)
     return ShardMove(moved, _sums(shard.points, moved, max(n_groups, int(moved.max(initial=-1)) + 1)), opening_gain)
@@ -176,6 +178,7 @@ def _improvable_sites(
         stay_gains = np.where(remaining_mass > 0, values[current] - objective.value(remaining), objective.opening(rows))
         gains[row_numbers, current] = stay_gains
         best = assign_blocks(-gains, offsets[chunk] - rows[0])
+        # Moves within the site and in small groups are judged exactly when the site is visited.
         is_improvable = (best != current) | (remaining_mass < SMALL_GROUP)
         opening_gains = objective.opening(rows) - stay_gains
         opening_gain = max(opening_gain, float(opening_gains[remaining_mass > 0].max(initial=0.0)))
@@ -192,6 +195,7 @@ def _chunks(offsets: Labels) -> list[tuple[Labels, Labels]]:
     Each is two arrays: the numbers of its sites and of the one after the last, and the numbers of its rows.
     """
     edges = np.searchsorted(offsets, np.arange(0, int(offsets[-1]) + CHUNK_ROWS, CHUNK_ROWS))
+    # Sites at which runs begin; the last edge is the number of sites.
     edges = np.unique(np.append(np.minimum(edges, len(offsets) - 1), len(offsets) - 1))
     runs = [np.arange(first, end + 1) for first, end in pairwise(edges)]
     return [(run, np.arange(offsets[run[0]], offsets[run[-1]])) for run in runs if offsets[run[-1]] > offsets[run[0]]]

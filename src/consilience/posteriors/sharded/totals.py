@@ -77,6 +77,7 @@ def shard_totals(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupTo
     for rows, _ in shard.chunks():
         groups = groups + group_sums(shard.factor(rows), labels[rows], weights[rows], n_groups)
     site_weights = np.ones(components.n_sites) if shard.weights is None else shard.weights
+    # The site of every active row (n,)
     site_of_row = components.owner if shard.active is None else components.owner[shard.active]
     priors = prior = None  # (G, P) and (P,)
     if components.prior is not None and components.prior.ndim == 1:
@@ -123,7 +124,7 @@ def _weights_in_mixture(components: ComponentColumns) -> Array | None:
     """Return mixture weights (L,) that add up to the observations of each site, or to 1 where these are not stated."""
     if components.weights is None:
         return None
-    starts = components.offsets[:-1]
+    starts = components.offsets[:-1]  # reduceat sums the rows of each site; no site is empty
     totals = np.add.reduceat(components.weights, starts)
     scaled: Array = components.weights / np.where(totals > 0, totals, 1.0)[components.owner]
     return (
@@ -189,7 +190,7 @@ def fused_posterior(
             )
     else:
         natural = shards.group_averages(totals.groups) if averages is None else averages
-    weights = totals.mixture_weights
+    weights = totals.mixture_weights  # (G,), normalised below
     if weights is not None:
         total_weight = weights.sum()
         weights = weights / total_weight if total_weight > 0 else np.full(len(weights), 1.0 / len(weights))

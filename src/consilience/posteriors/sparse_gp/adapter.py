@@ -55,7 +55,7 @@ class InducingPointAdapter(Adapter):
         scaling = None if is_unscaled else {"shift": tuple(value.shift), "scale": tuple(value.scale)}
         return Posterior(
             Point(value.dim + 1),
-            np.column_stack([value.inducing_inputs, value.mean]),
+            np.column_stack([value.inducing_inputs, value.mean]),  # (M, d + 1): atoms (z, E[f(z)])
             attached=_attached(value),
             features=Features(scaling=scaling),
             source={"kind": self.kind, "kernel": value.kernel.name},

@@ -64,7 +64,7 @@ class ApproximateGPAdapter(InducingPointAdapter):
                 " several models; describe them one by one"
             )
         kernel, constant = _kernel_of(model, inputs.shape[1]), _constant_of(model)
-        jitter = float(strategy.jitter_val) / kernel.variance
+        jitter = float(strategy.jitter_val) / kernel.variance  # GPyTorch's is absolute, ours relative to v
         _check_forward(model, inputs, kernel, constant)
         likelihood = getattr(model, "likelihood", None)
         noise = 0.0 if likelihood is None else _noise_of(likelihood)

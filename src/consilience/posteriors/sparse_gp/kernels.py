@@ -174,8 +174,9 @@ class Matern(Kernel):
     def _shape(self, squared: Array) -> tuple[Array, Array]:
         r = np.sqrt(2.0 * self.nu * squared)
         decay = np.exp(-r)
+        # Derivatives by r^2 are those by r over 2 r; only the kernel of smoothness 1/2 has none at r = 0.
         if self.nu == 0.5:
-            return decay, np.divide(-0.5 * decay, r, out=np.zeros_like(r), where=r > 0)  # at 0 nothing moves with it
+            return decay, np.divide(-0.5 * decay, r, out=np.zeros_like(r), where=r > 0)
         if self.nu == 1.5:
             return (1.0 + r) * decay, -1.5 * decay
         return (1.0 + r + r**2 / 3.0) * decay, -5.0 / 6.0 * (1.0 + r) * decay

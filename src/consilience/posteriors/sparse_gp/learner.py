@@ -231,7 +231,7 @@ class TitsiasGP:
         """Return first parameters: those that the options give, others of the size of the targets."""
         dim, spread = rows.shape[1], max(float(targets.var()), MIN_TARGET_VARIANCE)
         kernel = self.kernel
-        if not isinstance(kernel, Kernel):
+        if not isinstance(kernel, Kernel):  # length-scales grow as distances between standardised rows do, as sqrt(d)
             kernel = make_kernel(kernel, spread, np.clip(np.full(dim, np.sqrt(dim)), *self.lengthscale_bounds))
         if kernel.dim != dim:
             raise InputError(f"X: has {dim} columns, but the kernel has {kernel.dim} length-scales")
@@ -246,7 +246,7 @@ class TitsiasGP:
 
     def _maximise_bound(self, start: _Parameters, rows: Array, targets: Array) -> tuple[_Parameters, list[float]]:
         """Return the parameters of highest bound from `start`, and the bound after every iteration."""
-        first, dim = start.vector, start.kernel.dim
+        first, dim = start.vector, start.kernel.dim  # first: (d + 3 + M d,)
         is_learned = np.repeat([self.learn_parameters, self.learn_inducing], [dim + 3, start.inputs.size])
         evaluate = _negative_bound(start, is_learned, rows, targets)
         bounds = [-evaluate(first[is_learned])[0]]
@@ -255,6 +255,7 @@ class TitsiasGP:
         low, high = np.full(len(first), -np.inf), np.full(len(first), np.inf)
         for index in (0, dim + 1):  # log v and log s^2
             low[index], high[index] = first[index] - LOG_RANGE, first[index] + LOG_RANGE
+        # First length-scales may lie outside the bounds, which then reach to them.
         log_lengthscales = first[1 : dim + 1]
         low[1 : dim + 1] = np.minimum(np.log(self.lengthscale_bounds[0]), log_lengthscales)
         high[1 : dim + 1] = np.maximum(np.log(self.lengthscale_bounds[1]), log_lengthscales)
@@ -331,5 +332,6 @@ def starting_inputs(rows: Array, count: int, min_count: int, rng: np.random.Gene
     means = np.stack([rows[group].mean(axis=0) for group in groups])
     spreads = np.stack([rows[group].std(axis=0) for group in groups])
     overall = rows.std(axis=0)
+    # Means of few rows tell of them, and a single row would be an input itself: inputs are moved at random.
     offsets = np.maximum(OFFSET_RATIO * spreads, MIN_OFFSET_RATIO * np.where(overall > 0, overall, 1.0))
     return np.asarray(means + offsets * rng.normal(size=means.shape))

@@ -199,6 +199,7 @@ class SparseGP:
             variance[batch] = self.kernel.diagonal(rows[batch]) + np.einsum(
                 "mn,mn->n", whitened_cross, covariance_excess @ whitened_cross
             )
+        # Rounding may take a variance near an inducing input below zero.
         variance = np.maximum(variance, 0.0) + (self.noise if noise else 0.0)
         shift, scale = float(self.shift[-1]), float(self.scale[-1])
         return shift + scale * mean, scale**2 * variance
@@ -219,6 +220,7 @@ class SparseGP:
         rows = as_rows("inputs", inputs, self.dim)
         factor = prior_factor(self.kernel, rows, self.jitter)
         cross, _ = whitened_cross_covariance(self.kernel, rows, factor, self.inducing_inputs, self.factor, self.jitter)
+        # V (I - S_w) V^T, whitened: what q knows beyond the prior, as far as the new inputs see it (M', M')
         explained = cross @ (np.eye(self.n_inducing) - self.whitened_covariance) @ cross.T
         return replace(
             self,
@@ -287,7 +289,7 @@ def whitened_cross_covariance(
     if np.array_equal(inputs, other_inputs):
         return np.eye(len(other_inputs)), True
     rows, columns = _same_inputs(kernel, inputs, other_inputs)
-    covariance = kernel.matrix(inputs, other_inputs)
+    covariance = kernel.matrix(inputs, other_inputs)  # (M, M_j)
     covariance[rows, columns] += jitter * kernel.variance
     return lower_solve(other_factor, lower_solve(factor, covariance).T).T, len(columns) == len(other_inputs)
 
@@ -296,5 +298,6 @@ def _same_inputs(kernel: Kernel, inputs: Array, other_inputs: Array) -> tuple[La
     """Return which rows of `inputs` coincide with which of `other_inputs`, each at most once."""
     distance, nearest = cKDTree(kernel.scaled(inputs)).query(kernel.scaled(other_inputs))
     coinciding = np.flatnonzero(distance <= COINCIDENCE_DISTANCE)
+    # Two of `other_inputs` may lie at one of `inputs`: only the first of them is taken for it.
     rows, first = np.unique(nearest[coinciding], return_index=True)
     return np.asarray(rows, dtype=np.int64), coinciding[first]

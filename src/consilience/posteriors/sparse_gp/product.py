@@ -240,20 +240,21 @@ def _site_factor(model: SparseGP, prior: GPPrior) -> _SiteFactor:
     """Return a site's posterior under the fused prior, at its own inducing inputs."""
     values, vectors = eigh(model.whitened_covariance)
     clipped = int(np.count_nonzero(values > 1.0 + SILENT_EXCESS))
-    values = np.clip(values, MIN_VARIANCE, 1.0)
+    values = np.clip(values, MIN_VARIANCE, 1.0)  # at most the prior's, so that the factor has no negative precision
     has_same_prior = model.kernel.same_as(prior.kernel) and model.jitter == prior.jitter
     if has_same_prior and model.constant == prior.constant:
         return _SiteFactor(model.whitened_mean, vectors, values, model.factor, clipped)
     precision = (vectors * ((1.0 - values) / values)) @ vectors.T  # S_j^-1 - I, whitened (M_j, M_j)
     # Under another constant the same factor has its linear term moved by what that changes the whitened values.
     offset = lower_solve(model.factor, np.full(model.n_inducing, prior.constant - model.constant))
+    # h_j = S_j^-1 m_j, less what a change of the constant takes (M_j,)
     linear = vectors @ (vectors.T @ model.whitened_mean / values) - precision @ offset
     factor = model.factor
     if not has_same_prior:  # from the basis whitened by the site's prior to the one whitened by the fused prior
         factor = prior_factor(prior.kernel, model.inducing_inputs, prior.jitter)
         basis_change = lower_solve(model.factor, factor).T
         precision, linear = basis_change @ precision @ basis_change.T, basis_change @ linear
-        excess_precision, vectors = eigh(precision)
+        excess_precision, vectors = eigh(precision)  # of the factor alone; S_j^-1 = I + factor in the new basis
         values = 1.0 / (1.0 + np.maximum(excess_precision, 0.0))
     return _SiteFactor(vectors @ (values * (vectors.T @ linear)), vectors, values, factor, clipped)
 
