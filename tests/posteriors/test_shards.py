@@ -25,20 +25,20 @@ def _sites_of(shards: cs.Shards) -> list[cs.Posterior]:
     return [block.site(number) for block in blocks for number in range(block.n_sites)]
 
 
-def _same(one: cs.Posterior, other: cs.Posterior) -> bool:
+def _same(posterior: cs.Posterior, expected: cs.Posterior) -> bool:
     columns = ("natural", "prior", "counts", "weights")
-    attached = one.attached.keys() == other.attached.keys() and all(
-        np.array_equal(array.values, other.attached[name].values)
-        and array.axes == other.attached[name].axes
-        and array.rule == other.attached[name].rule
-        for name, array in one.attached.items()
+    attached = posterior.attached.keys() == expected.attached.keys() and all(
+        np.array_equal(array.values, expected.attached[name].values)
+        and array.axes == expected.attached[name].axes
+        and array.rule == expected.attached[name].rule
+        for name, array in posterior.attached.items()
     )
     return (
         attached
-        and one.family == other.family
-        and dict(one.source) == dict(other.source)
-        and one.features == other.features
-        and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+        and posterior.family == expected.family
+        and dict(posterior.source) == dict(expected.source)
+        and posterior.features == expected.features
+        and all(np.array_equal(getattr(posterior, name), getattr(expected, name)) for name in columns)
     )
 
 
@@ -51,17 +51,21 @@ def _mixtures(count: int) -> list[cs.Posterior]:
 def _with_attached(count: int) -> list[cs.Posterior]:
     posteriors, _ = planted_sites(count)
     rng = np.random.default_rng(1)
-    found = []
-    for one in posteriors:
-        size = one.n_components
+    with_attached = []
+    for posterior in posteriors:
+        size = posterior.n_components
         attached = {
             "table": cs.Attached(rng.random((size, size)), ("component", "component"), "sum"),
             "bias": cs.Attached(rng.random(3), ("fixed",), "mean"),
             "level": cs.Attached(rng.random(size), ("component",), "precision-mean", rng.random(size) + 0.1),
             "first": cs.Attached(rng.random((size, 2)), ("component", "fixed"), "keep"),
         }
-        found.append(cs.Posterior(one.family, one.natural, prior=one.prior, counts=one.counts, attached=attached))
-    return found
+        with_attached.append(
+            cs.Posterior(
+                posterior.family, posterior.natural, prior=posterior.prior, counts=posterior.counts, attached=attached
+            )
+        )
+    return with_attached
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -87,10 +91,10 @@ def test_float32_halves_the_size_and_says_at_what_cost(tmp_path: Path, form: str
     rounded = cs.pack(folder, tmp_path / "rounded", form=form, dtype="float32")
     assert rounded.bytes < 0.7 * exact.bytes
     assert 0.0 < rounded.divergence < 1e-6
-    found = _sites_of(cs.shards(tmp_path / "rounded"))
+    rounded_sites = _sites_of(cs.shards(tmp_path / "rounded"))
     worst = max(
-        float(one.family.kl_pairs(one.natural, other.natural).max())
-        for one, other in zip(posteriors, found, strict=True)
+        float(exact_site.family.kl_pairs(exact_site.natural, rounded_site.natural).max())
+        for exact_site, rounded_site in zip(posteriors, rounded_sites, strict=True)
     )
     assert worst == rounded.divergence
 
