@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
-from consilience.bayesian.report.content import distances_of, told_sharing
-from consilience.bayesian.report.images import PIXELS_AT_MOST, SHOWN_AT_MOST
+from consilience.bayesian.report.content import distances_of, sharing_of_result
+from consilience.bayesian.report.images import MAX_IMAGES, MAX_PIXELS
 from consilience.bayesian.report.page import render_bayesian
 from consilience.bayesian.report.write import bayesian_content_of
 from consilience.errors import InputError
@@ -99,7 +99,7 @@ def test_units_are_counted_by_how_many_sites_have_them(fusion, path):
     assert f"1 site 2 sites 3 sites {group} {facts['units']} {' '.join(map(str, facts['shared']))} " in page.words
     content = bayesian_content_of(fusion)
     assert content.sharing[0].by_sites == tuple(facts["shared"])
-    assert content.sharing == told_sharing(fusion.provenance["result"], fusion.groups, 3)
+    assert content.sharing == sharing_of_result(fusion.provenance["result"], fusion.groups, 3)
     assert sum(count > 0 for count in facts["shared"]) > 1
 
 
@@ -174,8 +174,8 @@ def test_images_are_the_most_and_the_least_certain(fusion, predictions, data, pa
     content = bayesian_content_of(fusion, predictions=predictions, images={"fused": torch.tensor(pixels)})
     (gallery,) = content.galleries
     order = np.argsort(scores.entropies, kind="stable")
-    assert [one.entropy for one in gallery.most] == scores.entropies[order[:SHOWN_AT_MOST]].tolist()
-    assert [one.entropy for one in gallery.least] == scores.entropies[order[::-1][:SHOWN_AT_MOST]].tolist()
+    assert [one.entropy for one in gallery.most] == scores.entropies[order[:MAX_IMAGES]].tolist()
+    assert [one.entropy for one in gallery.least] == scores.entropies[order[::-1][:MAX_IMAGES]].tolist()
     for one, i in zip(gallery.most, order, strict=False):
         assert (one.predicted, one.label) == (scores.predicted[i], data[1][i])
         assert np.abs(one.shades / 9 - pixels[i]).max() <= 1 / 9 + ROUNDING
@@ -252,7 +252,7 @@ def test_distances_of_another_form_are_left_out(result):
     ],
 )
 def test_counts_that_do_not_add_up_are_left_out(groups):
-    assert told_sharing({"groups": groups}, {"0": 4}, 3) == ()
+    assert sharing_of_result({"groups": groups}, {"0": 4}, 3) == ()
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_counts_that_do_not_add_up_are_left_out(groups):
         ({"images": {"fused": np.zeros((200, 3))}}, r"expected an array \(200, h, w\)"),
         ({"images": {"fused": np.zeros((3, 3, 3))}}, r"one image for each input, found \(3, 3, 3\)"),
         ({"images": {"fused": np.full((200, 3, 3), np.nan)}}, "have NaN or infinite values"),
-        ({"images": {"fused": np.zeros((200, 3, PIXELS_AT_MOST + 1))}}, "at most 64 × 64 can be shown"),
+        ({"images": {"fused": np.zeros((200, 3, MAX_PIXELS + 1))}}, "at most 64 × 64 can be shown"),
         ({"images": {"fused": "pixels"}}, r"expected numbers \(n, h, w\)"),
         ({"barriers": {"a": 3}}, "barriers: expected barriers by name"),
     ],

@@ -64,7 +64,7 @@ def test_the_band_is_the_prediction_of_the_fused_model_in_units_of_the_data():
     assert_allclose(np.array(found.inducing)[:, 0], 10.0 + 2.0 * fusion.model.inducing_inputs[:, 0], rtol=ROUNDING)
     told = [*found.fused.lengthscales, found.fused.variance, found.fused.noise, found.fused.constant]
     assert_allclose(told, [2.0, 1.3 * 25.0, 1.0, 100.0], rtol=ROUNDING)
-    own = np.array(found.sources[0].mean)
+    own = np.array(found.site_processes[0].mean)
     assert_allclose(own[:, 1], cs.rebuild(fusion.inputs[0].posterior).predict(own[:, :1])[0], rtol=ROUNDING)
     assert (own[0, 0], own[-1, 0]) == (9.0, 19.0)  # half a length-scale beyond its inducing inputs
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.drawing import html as html_module
-from consilience.drawing.cells import SHADES, UNKNOWN, cells, shaded
+from consilience.drawing.cells import N_SHADES, UNKNOWN, cell_map, shade_classes
 from consilience.errors import FileFormatError, InputError
 from consilience.matching.result import Matching
 from consilience.networks import landscape
@@ -21,7 +21,7 @@ from consilience.networks.files import write_network
 from consilience.networks.landscape.barrier import Barrier
 from consilience.networks.landscape.plane import Marker, Plane
 from consilience.networks.network import Network
-from consilience.networks.report.couplings import MAPS_AT_MOST, couplings_of
+from consilience.networks.report.couplings import MAX_MAPS, couplings_of
 from consilience.networks.report.files import network_content_of_files
 from consilience.networks.report.page import render_network, write_network_content
 from consilience.networks.report.planes import levels_of, plane_map
@@ -184,24 +184,24 @@ def test_shares_of_a_map_are_means_of_its_blocks():
     labels = np.concatenate([plan.argmax(axis=0), order])
     hard = np.eye(150)[order] / 130
     matching = Matching(labels, np.repeat([0, 1], 130), 150, np.concatenate([plan.T / plan.sum(), hard]))
-    soft, kept = couplings_of({"g": matching}, ["a", "b"])
-    assert soft.kept is None
-    assert kept.kept == (order == np.arange(130)).sum()
+    soft, hard_coupling = couplings_of({"g": matching}, ["a", "b"])
+    assert soft.n_unmoved is None
+    assert hard_coupling.n_unmoved == (order == np.arange(130)).sum()
     shares = (plan / plan.sum(axis=1, keepdims=True))[:, np.argsort(plan.argmax(axis=0), kind="stable")]
-    high, wide = soft.block
+    high, wide = soft.block_shape
     assert (high, wide) == (3, 3)
     for row, column in ((0, 0), (3, 20), (49, 43)):
         block = shares[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
         np.testing.assert_allclose(soft.shares[row, column], block.sum() / high, rtol=ROUNDING)
-    np.testing.assert_allclose(kept.shares.sum() * high, 130, rtol=ROUNDING)
+    np.testing.assert_allclose(hard_coupling.shares.sum() * high, 130, rtol=ROUNDING)
 
 
 def test_units_that_changed_sign_are_counted_and_drawn_though_they_kept_their_numbers(fusion, path):
     numbers = np.tile(np.arange(4), 2)
     signs = np.array([1.0, 1, 1, 1, 1, -1, -1, 1])
     matching = {"g": Matching(numbers, np.repeat([0, 1], 4), 4, signs=signs)}
-    still, turned = couplings_of(matching, ["a", "b"])
-    assert (still.turned, still.moved, turned.turned, turned.moved) == (0, False, 2, True)
+    unmoved, flipped = couplings_of(matching, ["a", "b"])
+    assert (unmoved.n_sign_flips, unmoved.is_moved, flipped.n_sign_flips, flipped.is_moved) == (0, False, 2, True)
     words = report(replace(fusion, matching=matching), path).words
     assert "4 of 4 units kept their numbers; 2 changed sign" in words
 
@@ -219,7 +219,7 @@ def test_pages_of_many_large_groups_stay_small(fusion, path):
     many = {f"{g}": Matching(rng.permutation(8), np.repeat([0, 1], 4), 8) for g in range(60)}
     found = couplings_of(many, ["a", "b"])
     assert len(found) == 120
-    assert sum(one.shares is not None for one in found) == MAPS_AT_MOST
+    assert sum(one.shares is not None for one in found) == MAX_MAPS
     assert (
         "48 maps are drawn; 72 more matchings are in fusion.matching"
         in report(replace(fusion, matching=many), path).words
@@ -229,14 +229,14 @@ def test_pages_of_many_large_groups_stay_small(fusion, path):
 def test_strokes_cover_exactly_the_cells_of_their_shade():
     shades = np.random.default_rng(0).integers(-2, 4, size=(9, 13))
     covered = np.full(shades.shape, -1)
-    drawn = Page(f"<svg>{cells(shades, 0.0, 0.0, 13.0, 9.0)}</svg>")
+    drawn = Page(f"<svg>{cell_map(shades, 0.0, 0.0, 13.0, 9.0)}</svg>")
     for one in drawn.all("path"):
         shade = UNKNOWN if one["class"] == "unknown" else int(one["class"][1:])
         for x, y, n in re.findall(r"M(\d+) (\d+)h(\d+)", one["d"]):
             assert (covered[int(y), int(x) : int(x) + int(n)] == -1).all()
             covered[int(y), int(x) : int(x) + int(n)] = shade
     np.testing.assert_array_equal(covered, shades)
-    np.testing.assert_array_equal(shaded(np.array([0, 1, -1, -2]), [3, 7]), [3, 7, -1, -2])
+    np.testing.assert_array_equal(shade_classes(np.array([0, 1, -1, -2]), [3, 7]), [3, 7, -1, -2])
 
 
 def square(values, **markers):
@@ -428,6 +428,6 @@ def test_colours_of_the_scale_are_defined_for_light_and_dark_and_rise_in_contras
     palettes = re.findall(r":root \{(.*?)\}", (folder / "network.css").read_text(), re.DOTALL)
     for palette, paper in zip(palettes, ("#fdfdfb", "#14171b"), strict=True):
         colours = re.findall(r"--(h\d): (#\w{6})", palette)
-        assert [name for name, _ in colours] == [f"h{place}" for place in range(SHADES)]
+        assert [name for name, _ in colours] == [f"h{place}" for place in range(N_SHADES)]
         ratios = [contrast(colour, paper) for _, colour in colours]
         assert ratios == sorted(ratios)

@@ -101,16 +101,18 @@ def test_agreement_is_that_of_scikit_learn_and_of_the_best_of_all_pairings(fused
     pairs = {name: (truth[name], fused.model.predict(own)) for name, own in rows.items()}
     together = tuple(np.concatenate(parts) for parts in zip(*pairs.values(), strict=True))
     page = report(fused, path, data=rows, truth=truth)
-    for one, (true, states) in zip((*found.agreements, found.overall), (*pairs.values(), together), strict=True):
+    for one, (true, states) in zip(
+        (*found.agreements, found.overall_agreement), (*pairs.values(), together), strict=True
+    ):
         assert one.steps == len(true)
         assert_allclose(one.rand, rand_score(true, states), rtol=ROUNDING)
         assert_allclose(one.adjusted_rand, adjusted_rand_score(true, states), rtol=ROUNDING)
-        assert_allclose(one.mutual_information, adjusted_mutual_info_score(true, states), rtol=ROUNDING)
-        indices = [f"{value:.3f}" for value in (one.rand, one.adjusted_rand, one.mutual_information)]
-        assert f"{100 * one.same:.1f} % {' '.join(indices)}" in page.words
+        assert_allclose(one.adjusted_mutual_information, adjusted_mutual_info_score(true, states), rtol=ROUNDING)
+        indices = [f"{value:.3f}" for value in (one.rand, one.adjusted_rand, one.adjusted_mutual_information)]
+        assert f"{100 * one.matched_share:.1f} % {' '.join(indices)}" in page.words
     best = max(np.mean(NAMES[list(order)][together[1]] == together[0]) for order in permutations(range(4), 3))
-    assert_allclose(found.overall.same, best, rtol=ROUNDING)
-    assert {state: name for name, state in found.truths if state >= 0} == dict(enumerate(names_of(fused)))
+    assert_allclose(found.overall_agreement.matched_share, best, rtol=ROUNDING)
+    assert {state: name for name, state in found.label_partners if state >= 0} == dict(enumerate(names_of(fused)))
     assert 0.9 < best < 1.0
 
 
@@ -124,8 +126,8 @@ def test_one_array_is_one_sequence(fused, recorded, path):
 def test_labels_may_be_numbers_and_more_than_states(fused, recorded):
     rows, _ = recorded
     found = chain_of(fused.posterior, illustrate(fused.posterior, rows["monday"], np.arange(90) // 9 + 1).sequences)
-    assert [name for name, _ in found.truths] == [str(number) for number in range(1, 11)]  # 10 comes after 9
-    states = [state for _, state in found.truths if state >= 0]
+    assert [name for name, _ in found.label_partners] == [str(number) for number in range(1, 11)]  # 10 comes after 9
+    states = [state for _, state in found.label_partners if state >= 0]
     assert len(states) == len(set(states)) <= 3
 
 

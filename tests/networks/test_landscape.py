@@ -10,7 +10,7 @@ from torch import nn
 
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.barrier import barrier, barrier_matrix
-from consilience.networks.landscape.parameters import Layout, interpolate
+from consilience.networks.landscape.parameters import ParameterLayout, interpolate
 from consilience.networks.landscape.plane import Axes, plane
 from tests.networks.landscape_nets import (
     OTHER_ORDER,
@@ -93,7 +93,7 @@ def test_the_order_of_the_parameters_does_not_matter():
     assert_array_equal(
         barrier(nets[0], nets[1], evaluate, points=4).curve(), barrier(nets[0], states[1], evaluate, points=4).curve()
     )
-    vectors = [Layout.of(nets[0]).flatten(net) for net in nets]
+    vectors = [ParameterLayout.of(nets[0]).flatten(net) for net in nets]
     order = torch.randperm(len(vectors[0]), generator=torch.Generator().manual_seed(0))
     there, other = Axes.through(*vectors), Axes.through(*(vector[order] for vector in vectors))
     assert_allclose((there.dx, there.dy, there.skew), (other.dx, other.dy, other.skew), rtol=ROUNDING)
@@ -226,7 +226,7 @@ def test_the_average_of_two_networks_lies_in_the_middle_and_others_at_their_dist
     middle = found["fused"]
     assert_allclose((middle.alpha, middle.beta, middle.distance), (0.5, 0.0, 0.0), atol=10 * ROUNDING)
     assert_allclose(middle.values["loss"], evaluate(fused)["loss"], rtol=ROUNDING)
-    vectors = torch.stack([Layout.of(fused).flatten(net) for net in (*nets, outside)]).numpy()
+    vectors = torch.stack([ParameterLayout.of(fused).flatten(net) for net in (*nets, outside)]).numpy()
     sides = (vectors[1:3] - vectors[0]).T
     rest = vectors[3] - vectors[0] - sides @ np.linalg.lstsq(sides, vectors[3] - vectors[0], rcond=None)[0]
     assert_allclose(found["outside"].distance, np.linalg.norm(rest), rtol=10 * ROUNDING)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from consilience.bayesian.file_format import BayesianSummary, read_bayesian_summary
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.networks.files import NetworkSummary, file_kind, read_network_summary, read_symmetry
 from consilience.networks.fisher.files import FisherSummary, read_fisher_summary
@@ -134,7 +134,10 @@ def _rows_of_network(file: Path, summary: NetworkSummary) -> list[tuple[str, str
     rows = [
         ("file", str(file)),
         ("format", what + version),
-        ("parameters", f"{_parameters(summary):,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"),
+        (
+            "parameters",
+            f"{_parameters(summary):,} in {format_count(len(summary.shapes), 'array')} of {', '.join(kinds)}",
+        ),
         ("arrays", _some(shown, len(summary.shapes))),
     ]
     if summary.symmetry is not None:
@@ -148,9 +151,9 @@ def _rows_of_fisher(file: Path, summary: FisherSummary) -> list[tuple[str, str]]
     """Return what is said of a file of Fisher information, line by line."""
     header = summary.header
     shown = [f"{name} {list(summary.shapes[f'residual/{name}'])}" for name in header.parameters]
-    kind = f"diagonal and {counted(summary.rank, 'factor')}" if summary.rank else "diagonal"
+    kind = f"diagonal and {format_count(summary.rank, 'factor')}" if summary.rank else "diagonal"
     of = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
-    drawn = "exact" if header.samples is None else f"{counted(header.samples, 'outcome')} drawn for each"
+    drawn = "exact" if header.samples is None else f"{format_count(header.samples, 'outcome')} drawn for each"
     return [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
@@ -185,7 +188,7 @@ def _rows_of_bayesian(file: Path, summary: BayesianSummary) -> list[tuple[str, s
     """Return what is said of a Bayesian network's file, line by line."""
     header = summary.header
     kinds = sorted({*summary.mean_dtypes.values(), *summary.variance_dtypes.values()})
-    size = f"{summary.weights:,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"
+    size = f"{summary.weights:,} in {format_count(len(summary.shapes), 'array')} of {', '.join(kinds)}"
     classes = header.classes
     rows = [
         ("file", str(file)),

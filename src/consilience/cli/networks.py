@@ -14,7 +14,7 @@ from consilience import api
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.cli.inspect import proof_of
 from consilience.cli.options import example_option, module_option
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.files import write_symmetry
@@ -57,7 +57,7 @@ def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet
 
 def _groups(found: Symmetry) -> list[str]:
     """Return every group in a line, and what is to be known of all."""
-    lines = [f"{counted(len(found.groups), 'group')} of units that move together"]
+    lines = [f"{format_count(len(found.groups), 'group')} of units that move together"]
     widths = max([5, *(len(printable(name)) for name in found.groups)])
     if found.groups:
         lines.append(f"{'group':{widths}}  {'units':>6}  may")
@@ -161,7 +161,7 @@ def network_summary(fusion: NetworkFusion) -> str:
     lines = [f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})"]
     if groups:
         lines = [
-            f"{len(fusion.inputs)} {what} with {units} units each in {counted(len(groups), 'group')}"
+            f"{len(fusion.inputs)} {what} with {units} units each in {format_count(len(groups), 'group')}"
             f" -> {sum(groups[name] for name in outer)} units (method {method})"
         ]
         lines += _quality_table(fusion)
@@ -183,7 +183,7 @@ def _posteriors(fusion: BayesianFusion) -> list[str]:
     found: Mapping[str, Any] = fusion.details
     lines = []
     for group, facts in list(found.get("groups", {}).items())[:_FEW]:
-        counts = [f"{count} of {counted(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
+        counts = [f"{count} of {format_count(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
         lines.append(f"group {printable(group)}: {', '.join(counts[:_FEW])}")
     if "distance_after" in found:
         before, after = found["distance_before"], found["distance_after"]

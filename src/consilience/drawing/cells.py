@@ -10,14 +10,14 @@ from markupsafe import Markup
 from consilience.checks import Labels
 from consilience.drawing.svg import element
 
-SHADES = 9
+N_SHADES = 9
 """Colours of the scale, ``h0`` for the least."""
 
 BLANK, UNKNOWN = -1, -2
 """A cell that is left out, and one whose value is not finite."""
 
 
-def cells(shades: Labels, x: float, y: float, width: float, height: float) -> Markup:
+def cell_map(shades: Labels, x: float, y: float, width: float, height: float) -> Markup:
     """Return a map.
 
     Parameters
@@ -27,24 +27,24 @@ def cells(shades: Labels, x: float, y: float, width: float, height: float) -> Ma
     x, y, width, height
         Where it stands.
     """
-    across, down = width / shades.shape[1], height / shades.shape[0]
+    cell_width, cell_height = width / shades.shape[1], height / shades.shape[0]
     paths = [
-        element("path", d=_strokes(shades == shade), kind="unknown" if shade == UNKNOWN else f"h{shade}")
+        element("path", d=_row_strokes(shades == shade), kind="unknown" if shade == UNKNOWN else f"h{shade}")
         for shade in np.unique(shades[shades != BLANK]).tolist()
     ]
-    place = f"translate({x:.1f} {y + 0.5 * down:.2f}) scale({across:.4f} {down:.4f})"
-    return element("g", Markup("").join(paths), kind="cells", transform=place)
+    transform = f"translate({x:.1f} {y + 0.5 * cell_height:.2f}) scale({cell_width:.4f} {cell_height:.4f})"
+    return element("g", Markup("").join(paths), kind="cells", transform=transform)
 
 
-def _strokes(chosen: Labels) -> str:
+def _row_strokes(mask: Labels) -> str:
     """Return the path of horizontal strokes, a cell high, that cover the chosen cells."""
-    edges = np.diff(np.pad(chosen.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    edges = np.diff(np.pad(mask.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     row, start = np.nonzero(edges == 1)
     _, end = np.nonzero(edges == -1)
     return "".join(f"M{a} {r}h{b - a}" for r, a, b in zip(row.tolist(), start.tolist(), end.tolist(), strict=True))
 
 
-def of_scale(place: int, classes: int) -> int:
+def class_shade(index: int, n_classes: int) -> int:
     """Return the shade of one of several classes, these spread over the whole scale.
 
     Examples
@@ -52,10 +52,10 @@ def of_scale(place: int, classes: int) -> int:
     >>> [of_scale(place, 5) for place in range(5)]
     [0, 2, 4, 6, 8]
     """
-    return round(place * (SHADES - 1) / max(classes - 1, 1))
+    return round(index * (N_SHADES - 1) / max(n_classes - 1, 1))
 
 
-def shaded(classes: Labels, shades: Sequence[int]) -> Labels:
+def shade_classes(classes: Labels, shades: Sequence[int]) -> Labels:
     """Return the shades of classes; those below zero stay what they are."""
     table = np.array([*shades, UNKNOWN, BLANK], dtype=np.int64)
     return np.asarray(table[classes], dtype=np.int64)

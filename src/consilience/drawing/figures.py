@@ -50,9 +50,9 @@ def comparison_figure(
     rows = np.arange(len(names))
     colours = [_FUSED if name.startswith("fused") else _GREY if "pooled" in name else _LOCAL for name in names]
     for axis, (title, values) in zip(axes, scores, strict=False):
-        middle, spread = values.mean(axis=1), values.std(axis=1, ddof=1 if values.shape[1] > 1 else 0)
-        axis.errorbar(middle, rows, xerr=spread, fmt="none", ecolor="#555555", elinewidth=1, capsize=2)
-        axis.scatter(middle, rows, c=colours, s=36, zorder=3)
+        mean, deviation = values.mean(axis=1), values.std(axis=1, ddof=1 if values.shape[1] > 1 else 0)
+        axis.errorbar(mean, rows, xerr=deviation, fmt="none", ecolor="#555555", elinewidth=1, capsize=2)
+        axis.scatter(mean, rows, c=colours, s=36, zorder=3)
         axis.set_yticks(rows, names if axis is axes[0] else [""] * len(names))
         axis.invert_yaxis()
         axis.set_title(title, fontsize=10)
@@ -72,7 +72,7 @@ def _draw_matching(axis: object, matching: Labels, owner: Labels, labels: Sequen
     axis.set_ylim(n_sites - 0.5, -0.5)
     for column in range(n_fused):
         members = np.flatnonzero(matching == column)
-        shared = len(np.unique(owner[members])) > 1
+        is_shared = len(np.unique(owner[members])) > 1
         for member in members:
             axis.text(
                 column,
@@ -82,7 +82,7 @@ def _draw_matching(axis: object, matching: Labels, owner: Labels, labels: Sequen
                 va="center",
                 fontsize=8,
                 color="white",
-                bbox={"boxstyle": "round,pad=0.3", "facecolor": _FUSED if shared else _LOCAL, "edgecolor": "none"},
+                bbox={"boxstyle": "round,pad=0.3", "facecolor": _FUSED if is_shared else _LOCAL, "edgecolor": "none"},
             )
     axis.set_xticks(range(n_fused), [str(column) for column in range(n_fused)])
     axis.set_yticks(range(n_sites), [f"site {site + 1}" for site in range(n_sites)])

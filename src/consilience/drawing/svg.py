@@ -8,32 +8,32 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from consilience.drawing.words import shortened, signed
+from consilience.drawing.words import shorten, with_minus_sign
 
 WIDTH = 780.0
 
 
 def element(tag: str, content: object = "", **attributes: object) -> Markup:
     """Return an element, everything escaped; ``kind`` is its class, underscores in names are hyphens."""
-    parts = [Markup("<{}").format(tag)]
+    pieces = [Markup("<{}").format(tag)]
     for name, value in attributes.items():
         if value is not None:
-            shown = _short(value) if isinstance(value, float) else value
-            parts.append(Markup(' {}="{}"').format({"kind": "class"}.get(name, name.replace("_", "-")), shown))
-    inner = escape(content)
-    parts.append(Markup(">{}</{}>").format(inner, tag) if inner else Markup("/>"))
-    return Markup("").join(parts)
+            rendered = _coordinate(value) if isinstance(value, float) else value
+            pieces.append(Markup(' {}="{}"').format({"kind": "class"}.get(name, name.replace("_", "-")), rendered))
+    body = escape(content)
+    pieces.append(Markup(">{}</{}>").format(body, tag) if body else Markup("/>"))
+    return Markup("").join(pieces)
 
 
-def _short(value: float) -> str:
+def _coordinate(value: float) -> str:
     """Return a coordinate to a tenth of a unit, far below what an eye can see."""
     return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 def text(x: float, y: float, content: object, kind: str = "", anchor: str | None = None) -> Markup:
     """Return a line of text."""
-    shown = shortened(content, 80) if isinstance(content, str) and not isinstance(content, Markup) else content
-    return element("text", shown, x=x, y=y, kind=kind or None, text_anchor=anchor)
+    printed = shorten(content, 80) if isinstance(content, str) and not isinstance(content, Markup) else content
+    return element("text", printed, x=x, y=y, kind=kind or None, text_anchor=anchor)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
@@ -44,12 +44,12 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 def drawing(parts: Sequence[Markup], height: float, alt: str, width: float = WIDTH) -> Markup:
     """Return a figure of these parts; `alt` says in words what it shows."""
     kind = "wide" if width > 0.75 * WIDTH else None  # which a narrow screen scrolls rather than shrinks
-    box = f"0 0 {_short(width)} {_short(height)}"
+    box = f"0 0 {_coordinate(width)} {_coordinate(height)}"
     size = {"width": width, "height": height}
     return element("svg", Markup("\n").join(parts), viewBox=box, **size, kind=kind, role="img", aria_label=alt)
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
+def ticks(low: float, high: float, n_ticks: int = 5) -> list[float]:
     """Return round numbers between `low` and `high`.
 
     Examples
@@ -60,32 +60,32 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     span = high - low
     if not math.isfinite(span) or span <= 1e-9 * max(abs(low), abs(high)):
         return [low]
-    rough = span / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= 0.999 * rough)
+    exact_step = span / n_ticks
+    power = 10.0 ** math.floor(math.log10(exact_step))
+    step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= 0.999 * exact_step)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [place * step for place in range(first, last + 1)]
+    return [multiple * step for multiple in range(first, last + 1)]
 
 
-def whole_ticks(low: int, high: int, about: int = 10) -> list[int]:
+def integer_ticks(low: int, high: int, n_ticks: int = 10) -> list[int]:
     """Return whole numbers between `low` and `high`, every one of them where there are few."""
-    step = max(1, math.ceil((high - low) / about))
-    for nice in (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000):
-        if nice >= step:
-            step = nice
+    step = max(1, math.ceil((high - low) / n_ticks))
+    for round_step in (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000):
+        if round_step >= step:
+            step = round_step
             break
     first = -(-low // step) * step
     return list(range(first, high + 1, step))
 
 
-def tick_label(value: float, others: Sequence[float]) -> str:
+def tick_label(value: float, marks: Sequence[float]) -> str:
     """Return a tick's number with as many digits as tell it from its neighbours."""
-    largest = max(abs(other) for other in others)
+    largest = max(abs(mark) for mark in marks)
     if largest >= 1e6 or (0 < largest < 1e-3):
-        return signed(f"{value:.3g}")
-    step = min((abs(b - a) for a, b in pairwise(others)), default=max(largest, 1.0))
-    digits = next(d for d in range(10) if d == 9 or all(abs(round(v, d) - v) < 1e-3 * step for v in others))
-    return signed(f"{round(value, digits) + 0.0:,.{digits}f}")
+        return with_minus_sign(f"{value:.3g}")
+    step = min((abs(b - a) for a, b in pairwise(marks)), default=max(largest, 1.0))
+    digits = next(d for d in range(10) if d == 9 or all(abs(round(v, d) - v) < 1e-3 * step for v in marks))
+    return with_minus_sign(f"{round(value, digits) + 0.0:,.{digits}f}")
 
 
 class Scale:
@@ -103,6 +103,6 @@ class Scale:
         return self.start + (value - self.low) * self.factor
 
 
-def tint(component: int) -> str:
+def colour_class(component: int) -> str:
     """Return the class of a component's colour; after ten colours they come again."""
     return "k-" if component < 0 else f"k{component % 10}"

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def shortened(text: str, limit: int = 60) -> str:
+def shorten(text: str, limit: int = 60) -> str:
     """Return `text` printable and at most `limit` signs long, cut in the middle.
 
     Examples
@@ -28,12 +28,12 @@ def shortened(text: str, limit: int = 60) -> str:
     >>> shortened("hospital-of-the-holy-ghost", 11)
     'hospi…ghost'
     """
-    shown = printable(text[: 4 * limit] + text[-4 * limit :] if len(text) > 8 * limit else text)
-    keep = (limit - 1) // 2
-    return shown if len(shown) <= limit else f"{shown[: limit - 1 - keep]}…{shown[-keep:]}"
+    safe = printable(text[: 4 * limit] + text[-4 * limit :] if len(text) > 8 * limit else text)
+    tail = (limit - 1) // 2
+    return safe if len(safe) <= limit else f"{safe[: limit - 1 - tail]}…{safe[-tail:]}"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return a number with four digits that count, and commas from a thousand on; a dash for none.
 
     Examples
@@ -44,23 +44,23 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
-        return signed(f"{int(value):,}")
-    return signed(f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}")
+        return with_minus_sign(f"{int(value):,}")
+    return with_minus_sign(f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}")
 
 
-def fixed(value: float | None, digits: int) -> str:
+def format_fixed(value: float | None, digits: int) -> str:
     """Return a number with so many digits after the point, so that columns line up; a dash for none."""
     if value is None or not math.isfinite(value):
         return "–"
-    return signed(f"{value:,.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}")
+    return with_minus_sign(f"{value:,.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}")
 
 
-def signed(text: str) -> str:
+def with_minus_sign(text: str) -> str:
     """Return the text of a number with a minus sign in place of its hyphen."""
     return text.replace("-", "−", 1) if text.startswith("-") else text
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a count with its noun.
 
     Examples
@@ -81,7 +81,7 @@ def natural_key(name: str) -> tuple[tuple[tuple[str, int, str], ...], str]:
     """
     parts = re.split(r"([0-9]+)", name)
     digits = [part.lstrip("0") for part in [*parts[1::2], ""]]
-    return tuple((text, len(few), few) for text, few in zip(parts[::2], digits, strict=True)), name
+    return tuple((text, len(stripped), stripped) for text, stripped in zip(parts[::2], digits, strict=True)), name
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -93,10 +93,10 @@ def short_names(names: Sequence[str]) -> list[str]:
     ['a/site-1', 'b/site-2']
     """
     parts = [name.split("/") for name in names]
-    shared = 0
-    while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:
-        shared += 1
-    short = ["/".join(p[shared:]) for p in parts]
+    n_shared = 0
+    while all(len(p) > n_shared + 1 for p in parts) and len({p[n_shared] for p in parts}) == 1:
+        n_shared += 1
+    short = ["/".join(p[n_shared:]) for p in parts]
     if all(name.endswith(_SUFFIX) and len(name) > len(_SUFFIX) for name in short):
         short = [name.removesuffix(_SUFFIX) for name in short]
     return short

@@ -8,7 +8,7 @@ from pathlib import Path
 from consilience.bayesian.file_format import read_bayesian_summary
 from consilience.bayesian.files import read_bayesian_network
 from consilience.bayesian.gaussian_arrays import gaussian_arrays, gaussian_symmetry
-from consilience.bayesian.report.content import BayesianContent, bayesian_content, told_sharing
+from consilience.bayesian.report.content import BayesianContent, bayesian_content, sharing_of_result
 from consilience.networks.files import NetworkFile
 from consilience.networks.report.files import network_content_of_files
 
@@ -23,13 +23,15 @@ def bayesian_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> Bayesi
     InputError
         Listing the sites that the fused file was not made from.
     """
-    content = network_content_of_files(fused, sites, _gaussian)
-    made = read_bayesian_summary(fused).header.provenance or {}
-    units = {one.name: one.fused for one in content.groups}
-    return bayesian_content(content, made["result"], sharing=told_sharing(made["result"], units, len(content.sites)))
+    content = network_content_of_files(fused, sites, _read_gaussian)
+    provenance = read_bayesian_summary(fused).header.provenance or {}
+    units = {group.name: group.fused for group in content.groups}
+    return bayesian_content(
+        content, provenance["result"], sharing=sharing_of_result(provenance["result"], units, len(content.sites))
+    )
 
 
-def _gaussian(path: Path) -> NetworkFile:
+def _read_gaussian(path: Path) -> NetworkFile:
     """Return a file's means and standard deviations as one network."""
     bnn = read_bayesian_network(path)
     symmetry = None if bnn.symmetry is None else gaussian_symmetry(bnn.symmetry, list(bnn.means))

@@ -32,7 +32,7 @@ class ClassEntropies(Protocol):
         """Upper quartile."""
 
 
-class Bin(Protocol):
+class ReliabilityBin(Protocol):
     """One bin of a reliability curve."""
 
     @property
@@ -44,7 +44,7 @@ class Bin(Protocol):
         """How often they are right."""
 
 
-class Outside(Protocol):
+class OutsideScores(Protocol):
     """What is said of inputs from outside the training distribution."""
 
     @property
@@ -105,7 +105,7 @@ class Predictive(Protocol):
         """Brier score."""
 
     @property
-    def reliability(self) -> Sequence[Bin]:
+    def reliability(self) -> Sequence[ReliabilityBin]:
         """The reliability curve."""
 
     @property
@@ -113,5 +113,5 @@ class Predictive(Protocol):
         """Entropies by class."""
 
     @property
-    def outside(self) -> Outside | None:
+    def outside(self) -> OutsideScores | None:
         """What is said of inputs from outside."""

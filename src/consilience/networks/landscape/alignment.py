@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import CONVOLUTIONS, evaluation_mode
-from consilience.networks.landscape.parameters import Layout, Model, Span, named_tensors
+from consilience.networks.landscape.parameters import Model, ParameterLayout, Span, named_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +57,13 @@ def layer_distances(reference: Model, model: Model, aligned: Model) -> LayerDist
     >>> found.names, found.before.round(3), found.after, found.norm
     (('w',), array([1.414]), array([0.]), array([5.]))
     """
-    layout = Layout.of(reference)
-    start = layout.flatten(reference, "reference")
-    vectors = [layout.flatten(other, what).to(start.device) for what, other in (("model", model), ("aligned", aligned))]
-    rows = torch.stack([vectors[0] - start, vectors[1] - start, start])
+    layout = ParameterLayout.of(reference)
+    reference_vector = layout.flatten(reference, "reference")
+    vectors = [
+        layout.flatten(network, role).to(reference_vector.device)
+        for role, network in (("model", model), ("aligned", aligned))
+    ]
+    rows = torch.stack([vectors[0] - reference_vector, vectors[1] - reference_vector, reference_vector])
     norms = torch.stack([rows[:, a:b].norm(dim=1) for a, b in pairwise(layout.bounds)], dim=1).cpu().numpy()
     return LayerDistances(layout.names, norms[0], norms[1], norms[2])
 
@@ -111,10 +114,10 @@ def variance_collapse(
         raise InputError("inputs: expected at least one sample, found none")
     span = Span.of({"net_a": net_a, "net_b": net_b})
     weights = np.array([[1.0, 0.0], [0.0, 1.0], [1.0 - t, t]])
-    first, second, between = (_spreads(span.model(row), inputs, batch_size) for row in weights)
-    called = [name for name in between if name in first and name in second]
-    ends = {name: (1.0 - t) * first[name] + t * second[name] for name in called}
-    return {name: between[name] / ends[name] if ends[name] > 0 else float("nan") for name in called}
+    first, second, middle = (_mean_deviations(span.model(row), inputs, batch_size) for row in weights)
+    layers = [name for name in middle if name in first and name in second]
+    end_deviations = {name: (1.0 - t) * first[name] + t * second[name] for name in layers}
+    return {name: middle[name] / end_deviations[name] if end_deviations[name] > 0 else float("nan") for name in layers}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,43 +133,47 @@ class _Moments:
         mean = rows.mean(dim=0)
         return cls(len(rows), mean, (rows - mean).square().sum(dim=0))
 
-    def joined(self, other: _Moments) -> _Moments:
+    def merged(self, other: _Moments) -> _Moments:
         """Return the moments of both, without the cancellation that sums of squares suffer."""
         count = self.count + other.count
-        gap = other.mean - self.mean
-        scatter = self.scatter + other.scatter + gap.square() * (self.count * other.count / count)
-        return _Moments(count, self.mean + gap * (other.count / count), scatter)
+        mean_difference = other.mean - self.mean
+        scatter = self.scatter + other.scatter + mean_difference.square() * (self.count * other.count / count)
+        return _Moments(count, self.mean + mean_difference * (other.count / count), scatter)
 
 
-def _spreads(module: nn.Module, inputs: Tensor, batch_size: int) -> dict[str, float]:
+def _mean_deviations(module: nn.Module, inputs: Tensor, batch_size: int) -> dict[str, float]:
     """Return the mean over channels of the standard deviation of each layer's outputs."""
-    like = next(tensor for tensor in named_tensors(module).values() if tensor.is_floating_point())
-    seen: dict[str, _Moments] = {}
+    reference_tensor = next(tensor for tensor in named_tensors(module).values() if tensor.is_floating_point())
+    moments_of_layer: dict[str, _Moments] = {}
 
-    def watch(name: str, channel: int) -> Callable[[nn.Module, Any, Tensor], None]:
+    def make_hook(name: str, channel: int) -> Callable[[nn.Module, Any, Tensor], None]:
         def hook(_layer: nn.Module, _inputs: Any, output: Tensor) -> None:
             moments = _Moments.of(output.movedim(channel, -1).flatten(0, -2).to(torch.float64))
-            seen[name] = seen[name].joined(moments) if name in seen else moments
+            moments_of_layer[name] = moments_of_layer[name].merged(moments) if name in moments_of_layer else moments
 
         return hook
 
-    with _hooks(module, watch), evaluation_mode(module), torch.no_grad():
+    with _layer_hooks(module, make_hook), evaluation_mode(module), torch.no_grad():
         for start in range(0, len(inputs), batch_size):
-            rows = inputs[start : start + batch_size].to(like.device)
-            module(rows.to(like.dtype) if rows.is_floating_point() else rows)
-    names = [name for name, _ in module.named_modules() if name in seen]
-    return {name: float((seen[name].scatter / seen[name].count).sqrt().mean()) for name in names}
+            rows = inputs[start : start + batch_size].to(reference_tensor.device)
+            module(rows.to(reference_tensor.dtype) if rows.is_floating_point() else rows)
+    names = [name for name, _ in module.named_modules() if name in moments_of_layer]
+    return {
+        name: float((moments_of_layer[name].scatter / moments_of_layer[name].count).sqrt().mean()) for name in names
+    }
 
 
 @contextmanager
-def _hooks(module: nn.Module, watch: Callable[[str, int], Callable[[nn.Module, Any, Tensor], None]]) -> Iterator[None]:
+def _layer_hooks(
+    module: nn.Module, make_hook: Callable[[str, int], Callable[[nn.Module, Any, Tensor], None]]
+) -> Iterator[None]:
     """Call ``watch(name, channel axis)`` with the outputs of every linear and conv layer for the while."""
     handles = []
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Linear):
-            handles.append(layer.register_forward_hook(watch(name, -1)))
+            handles.append(layer.register_forward_hook(make_hook(name, -1)))
         elif isinstance(layer, CONVOLUTIONS):
-            handles.append(layer.register_forward_hook(watch(name, 1)))
+            handles.append(layer.register_forward_hook(make_hook(name, 1)))
     try:
         yield
     finally:

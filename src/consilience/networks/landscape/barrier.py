@@ -23,8 +23,8 @@ from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluat
 from consilience.networks.landscape.files import read_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
 
-_GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
-_REFINEMENTS = 12  # each shrinks the bracket of two grid steps by 0.618: to 1/300 of it
+_GOLDEN_RATIO = (np.sqrt(5.0) - 1.0) / 2.0
+_N_GOLDEN_EVALUATIONS = 12  # each shrinks the bracket of two grid steps by 0.618: to 1/300 of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,9 @@ class Barrier:
             "midpoint": self.midpoint,
             "area": self.area,
         }
-        return {name: {what: measure(name) for what, measure in measures.items()} for name in self.values}
+        return {
+            name: {measure_name: measure(name) for measure_name, measure in measures.items()} for name in self.values
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the curves to a file."""
@@ -191,38 +193,40 @@ def barrier(
 
     t = np.union1d(np.arange(points) / (points - 1.0), 0.5)
     curve = Barrier(t, values_at(t))
-    return _refined(curve, values_at) if refine else curve
+    return _refine_maximum(curve, values_at) if refine else curve
 
 
-def _refined(curve: Barrier, values_at: Callable[[Array], dict[str, Array]]) -> Barrier:
+def _refine_maximum(curve: Barrier, values_at: Callable[[Array], dict[str, Array]]) -> Barrier:
     """Return the curve with the places of a golden-section search for the maximum of the excess added."""
     name = "loss" if "loss" in curve.values else next(iter(curve.values))
     excess = curve.excess(name)
     if not np.all(np.isfinite(excess)) or excess.max() <= 0.0:
         return curve
     start, end = curve.curve(name)[[0, -1]]
-    found: dict[float, dict[str, Array]] = {}
+    values_of_place: dict[float, dict[str, Array]] = {}
 
     def height(t: float) -> float:
-        found[t] = values_at(np.array([t]))
-        return float(found[t][name][0] - ((1.0 - t) * start + t * end))
+        values_of_place[t] = values_at(np.array([t]))
+        return float(values_of_place[t][name][0] - ((1.0 - t) * start + t * end))
 
-    top = int(excess.argmax())
-    low, high = float(curve.t[top - 1]), float(curve.t[top + 1])
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = height(left), height(right)
-    for _ in range(_REFINEMENTS - 2):
-        if at_left >= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = height(left)
+    peak = int(excess.argmax())
+    low, high = float(curve.t[peak - 1]), float(curve.t[peak + 1])
+    left, right = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
+    left_height, right_height = height(left), height(right)
+    for _ in range(_N_GOLDEN_EVALUATIONS - 2):
+        if left_height >= right_height:
+            high, right, right_height = right, left, left_height
+            left = high - _GOLDEN_RATIO * (high - low)
+            left_height = height(left)
         else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = height(right)
-    t, order = np.unique(np.concatenate([curve.t, list(found)]), return_index=True)
-    added = {key: np.concatenate([values[key] for values in found.values()]) for key in curve.values}
-    return Barrier(t, {key: np.concatenate([old, added[key]])[order] for key, old in curve.values.items()})
+            low, left, left_height = left, right, right_height
+            right = low + _GOLDEN_RATIO * (high - low)
+            right_height = height(right)
+    t, order = np.unique(np.concatenate([curve.t, list(values_of_place)]), return_index=True)
+    added_values = {key: np.concatenate([values[key] for values in values_of_place.values()]) for key in curve.values}
+    return Barrier(
+        t, {key: np.concatenate([grid_values, added_values[key]])[order] for key, grid_values in curve.values.items()}
+    )
 
 
 def barrier_matrix(
@@ -258,6 +262,6 @@ def barrier_matrix(
         except InputError as error:
             raise InputError([f"nets[{i}] and nets[{j}]: {problem}" for problem in error.problems]) from error
         for name in curve.values:
-            table = heights.setdefault(name, np.zeros((len(nets), len(nets))))
-            table[i, j] = table[j, i] = curve.height(name)
+            matrix = heights.setdefault(name, np.zeros((len(nets), len(nets))))
+            matrix[i, j] = matrix[j, i] = curve.height(name)
     return heights

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, Labels, as_rows, as_vector, is_number
 from consilience.errors import InputError, OptionError
 
-_PERMUTATION = 1e-6  # how far k Pi may be from a permutation, for which alone the theorem holds
+_PERMUTATION_TOLERANCE = 1e-6  # how far k Pi may be from a permutation, for which alone the theorem holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ def interpolation_bound(
             f"second: expected weights of shapes {hidden_a.shape} and {output_a.shape} (biases included), found "
             f"{hidden_b.shape} and {output_b.shape}; the theorem holds for networks of the same widths"
         )
-    order = _order(permutation, len(hidden_a))
+    order = _unit_order(permutation, len(hidden_a))
     has_bias = first.bias is not None or second.bias is not None
     return InterpolationBound(
         epsilon=float(np.linalg.norm(hidden_a - hidden_b[order])) / 2.0,
@@ -135,18 +135,18 @@ def interpolation_bound(
     )
 
 
-def _weights(what: str, network: OneHiddenLayer) -> tuple[Array, Array]:
+def _weights(argument: str, network: OneHiddenLayer) -> tuple[Array, Array]:
     """Return the hidden weights, with a bias as one more column, and the output weights (c, h)."""
-    hidden = as_rows(f"{what}.hidden", network.hidden)
-    output = as_rows(f"{what}.output", network.output, columns=len(hidden))
+    hidden = as_rows(f"{argument}.hidden", network.hidden)
+    output = as_rows(f"{argument}.output", network.output, columns=len(hidden))
     if network.bias is not None:
-        hidden = np.column_stack([hidden, as_vector(f"{what}.bias", network.bias, len(hidden))])
+        hidden = np.column_stack([hidden, as_vector(f"{argument}.bias", network.bias, len(hidden))])
     if not np.all(np.isfinite(hidden)) or not np.all(np.isfinite(output)):
-        raise InputError(f"{what}: has weights that are NaN or infinite")
+        raise InputError(f"{argument}: has weights that are NaN or infinite")
     return hidden, output
 
 
-def _order(permutation: ArrayLike | None, units: int) -> Labels:
+def _unit_order(permutation: ArrayLike | None, units: int) -> Labels:
     """Return the unit of the second network for each of the first, as indices."""
     if permutation is None:
         return np.arange(units)
@@ -154,6 +154,6 @@ def _order(permutation: ArrayLike | None, units: int) -> Labels:
     order = matrix.argmax(axis=1) if matrix.shape == (units, units) else matrix
     if order.shape != (units,) or not np.array_equal(np.sort(order), np.arange(units)):
         raise InputError(f"permutation: expected the numbers 0 to {units - 1} in some order, or a coupling that is one")
-    if matrix.ndim == 2 and np.abs(units * matrix - np.eye(units)[order]).max() > _PERMUTATION:
+    if matrix.ndim == 2 and np.abs(units * matrix - np.eye(units)[order]).max() > _PERMUTATION_TOLERANCE:
         raise InputError("permutation: the coupling splits units, which the theorem does not cover; use exact OT")
     return order.astype(np.int64)

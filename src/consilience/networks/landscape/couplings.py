@@ -86,23 +86,23 @@ def coupling_diagnostics(coupling: ArrayLike) -> CouplingDiagnostics:
         raise InputError(
             f"coupling: expected a matrix of finite numbers, not negative and not all zero, found shape {matrix.shape}"
         )
-    rows, columns = matrix.sum(axis=1), matrix.sum(axis=0)
-    scaled = matrix / np.where(rows > 0, rows, np.nan)[:, None]
+    row_sums, column_sums = matrix.sum(axis=1), matrix.sum(axis=0)
+    row_shares = matrix / np.where(row_sums > 0, row_sums, np.nan)[:, None]
     permutation, distance, off_permutation = None, float("nan"), float("nan")
     if matrix.shape[0] == matrix.shape[1]:
         # |k Pi - P|^2 = |k Pi|^2 + k - 2 k <Pi, P>: the permutation of greatest overlap is the nearest one.
         permutation = assign_block(-matrix)
         units = np.arange(len(matrix))
-        rest = len(matrix) * matrix
-        rest[units, permutation] -= 1.0
-        distance = float(np.linalg.norm(rest))
+        difference = len(matrix) * matrix
+        difference[units, permutation] -= 1.0
+        distance = float(np.linalg.norm(difference))
         off_permutation = float(max(0.0, 1.0 - matrix[units, permutation].sum() / matrix.sum()))
     return CouplingDiagnostics(
-        entropy=entr(scaled).sum(axis=1),
-        largest=scaled.max(axis=1),
+        entropy=entr(row_shares).sum(axis=1),
+        largest=row_shares.max(axis=1),
         permutation=permutation,
         distance=distance,
         off_permutation=off_permutation,
-        row_error=float(np.abs(rows * len(rows) - 1.0).max()),
-        column_error=float(np.abs(columns * len(columns) - 1.0).max()),
+        row_error=float(np.abs(row_sums * len(row_sums) - 1.0).max()),
+        column_error=float(np.abs(column_sums * len(column_sums) - 1.0).max()),
     )

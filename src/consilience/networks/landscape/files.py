@@ -21,15 +21,15 @@ from consilience.files.atomic import write_bytes
 T = TypeVar("T")
 Arrays = dict[str, Array]
 Names = dict[str, list[str]]
-_KEY = "consilience"
-_VERSION = 1
+_METADATA_KEY = "consilience"
+_FORMAT_VERSION = 1
 
 
 def write_arrays(path: str | Path, kind: str, arrays: Mapping[str, Array], names: Mapping[str, list[str]]) -> None:
     """Write arrays and lists of names, whole or not at all."""
-    header = {"format": f"consilience-{kind}", "format_version": _VERSION, "names": dict(names)}
+    header = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION, "names": dict(names)}
     rows = {name: np.asarray(values, dtype=np.float64, order="C") for name, values in arrays.items()}
-    write_bytes(Path(path), to_safetensors(rows, metadata={_KEY: json.dumps(header, sort_keys=True)}))
+    write_bytes(Path(path), to_safetensors(rows, metadata={_METADATA_KEY: json.dumps(header, sort_keys=True)}))
 
 
 def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]) -> T:
@@ -42,14 +42,16 @@ def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
             arrays = {name: np.asarray(file.get_tensor(name), dtype=np.float64) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
         raise FileFormatError(f"{path}: cannot be read as a {kind} file: {error}") from error
-    known = {"format": f"consilience-{kind}", "format_version": _VERSION}
-    found = {name: header.get(name) for name in known} if isinstance(header, dict) else {}
-    if found != known:
-        raise FileFormatError(f"{path}: expected a file of format {known}, found {found}; write it with .save(path)")
+    expected_format = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION}
+    file_format = {name: header.get(name) for name in expected_format} if isinstance(header, dict) else {}
+    if file_format != expected_format:
+        raise FileFormatError(
+            f"{path}: expected a file of format {expected_format}, found {file_format}; write it with .save(path)"
+        )
     try:
         return build(arrays, {key: [str(name) for name in names] for key, names in header["names"].items()})
     except (KeyError, AttributeError, TypeError, InputError) as error:

@@ -57,19 +57,19 @@ class Axes:
         InputError
             When two of them are the same, or all are on one line.
         """
-        across, up = w2 - w0, w1 - w0
-        dx = float(across.norm())
+        w0_to_w2, w0_to_w1 = w2 - w0, w1 - w0
+        dx = float(w0_to_w2.norm())
         if dx == 0.0:
             raise InputError("net_a and net_c are the same network: there is no plane; draw the line to net_b instead")
-        u = across / dx
-        along = float(up @ u)
-        v = up - along * u
-        rest = float(v @ u)  # what rounding left along u, which matters where v is short
-        v = v - rest * u
+        u = w0_to_w2 / dx
+        projection = float(w0_to_w1 @ u)
+        v = w0_to_w1 - projection * u
+        rounding_rest = float(v @ u)  # what rounding left along u, which matters where v is short
+        v = v - rounding_rest * u
         dy = float(v.norm())
-        if dy < _DEGENERATE * max(dx, float(up.norm())):
+        if dy < _DEGENERATE * max(dx, float(w0_to_w1.norm())):
             raise InputError("net_a, net_b and net_c lie on one line: there is no plane; draw their barrier instead")
-        return cls(w0, u, v / dy, dx, dy, (along + rest) / dx)
+        return cls(w0, u, v / dy, dx, dy, (projection + rounding_rest) / dx)
 
     def coordinates(self, point: Tensor) -> tuple[float, float, float]:
         """Return the (alpha, beta) of the nearest point of the plane, and the distance to it."""
@@ -79,8 +79,8 @@ class Axes:
 
     def weights(self, alphas: Array, betas: Array) -> Array:
         """Return the weights (n, 3) of w0, w1, w2 whose affine combinations are the points (alpha, beta)."""
-        last = alphas - betas * self.skew
-        return np.column_stack([1.0 - last - betas, betas, last])
+        w2_weights = alphas - betas * self.skew
+        return np.column_stack([1.0 - w2_weights - betas, betas, w2_weights])
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,12 @@ class Plane:
             raise InputError(f"values: expected surfaces of shape {shape}, a row for each beta")
         for array in (*arrays.values(), *values.values()):
             array.setflags(write=False)
-        for name, fixed in {**arrays, "values": MappingProxyType(values), "markers": tuple(self.markers)}.items():
-            object.__setattr__(self, name, fixed)
+        for name, frozen in {**arrays, "values": MappingProxyType(values), "markers": tuple(self.markers)}.items():
+            object.__setattr__(self, name, frozen)
 
     def save(self, path: str | Path) -> None:
         """Write the surfaces and markers to a file."""
-        marked = {
+        marker_columns = {
             **{name: [getattr(marker, name) for marker in self.markers] for name in ("alpha", "beta", "distance")},
             **{f"values.{name}": [marker.values[name] for marker in self.markers] for name in self.values},
         }
@@ -151,7 +151,7 @@ class Plane:
             "betas": self.betas,
             "scale": np.array([self.dx, self.dy]),
             **{f"values.{name}": surface for name, surface in self.values.items()},
-            **{f"marker.{name}": np.array(column) for name, column in marked.items()},
+            **{f"marker.{name}": np.array(column) for name, column in marker_columns.items()},
         }
         names = {"values": list(self.values), "markers": [marker.name for marker in self.markers]}
         write_arrays(path, "plane", arrays, names)
@@ -253,7 +253,7 @@ def plane(
     if len(labels) != 3 + len(marked or {}) or len(set(labels)) != len(labels):
         raise OptionError(f"names: expected three names that are different from each other and marked, found {labels}")
     models = {"net_a": net_a, "net_b": net_b, "net_c": net_c}
-    span = Span.of({**models, **{f"marked[{k!r}]": v for k, v in (marked or {}).items()}}, include_frozen)
+    span = Span.of({**models, **{f"marked[{key!r}]": model for key, model in (marked or {}).items()}}, include_frozen)
     axes = Axes.through(*span.vectors[:3])
 
     alphas = np.linspace(min(0.0, axes.skew) - margin, max(1.0, axes.skew) + margin, points)
@@ -264,10 +264,10 @@ def plane(
     values = evaluate_points(span, weights, evaluate, refresh)
 
     anchors = [(0.0, 0.0, 0.0), (axes.skew, 1.0, 0.0), (1.0, 0.0, 0.0)]
-    places = chain(anchors, map(axes.coordinates, span.vectors[3:]))
+    coordinates = chain(anchors, map(axes.coordinates, span.vectors[3:]))
     markers = [
-        Marker(label, *place, {name: float(column[points * points + i]) for name, column in values.items()})
-        for i, (label, place) in enumerate(zip(labels, places, strict=True))
+        Marker(label, *coordinate, {name: float(column[points * points + i]) for name, column in values.items()})
+        for i, (label, coordinate) in enumerate(zip(labels, coordinates, strict=True))
     ]
     surfaces = {name: column[: points * points].reshape(points, points) for name, column in values.items()}
     return Plane(alphas, betas, axes.dx, axes.dy, surfaces, tuple(markers))

@@ -15,7 +15,7 @@ from consilience.networks.symmetry.transport import Transport, move
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerSummary:
     """One layer.
 
     Parameters
@@ -39,7 +39,7 @@ class Layer:
 
 def layers_of(
     networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]]
-) -> tuple[Layer, ...]:
+) -> tuple[LayerSummary, ...]:
     """Return every layer with weights, in the order of the arrays.
 
     Parameters
@@ -51,33 +51,38 @@ def layers_of(
     transports
         Where the units of each go.
     """
-    same = all(dict(one.units) == dict(networks[0].units) for one in networks)
-    found: dict[str, Array] = {}
+    same_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
+    sums_of_layer: dict[str, Array] = {}
     for key in networks[0].working:
         if key.endswith(STATISTICS):
             continue
         layout = networks[0].symmetry.layouts[key]
-        moved = [
-            move(one.working[key], layout, moves, one.units) for one, moves in zip(networks, transports, strict=True)
+        aligned = [
+            move(network.working[key], layout, transport, network.units)
+            for network, transport in zip(networks, transports, strict=True)
         ]
-        before = _spread([one.working[key] for one in networks], weights) if same else (np.nan, 1.0)
-        entries = float(np.prod(tuple(moved[0].shape)))
-        layer = found.setdefault(key.rpartition(".")[0] or key, np.zeros(5))
-        layer += [entries, *_spread(moved, weights), *before]
+        before = (
+            _squared_distance([network.working[key] for network in networks], weights) if same_widths else (np.nan, 1.0)
+        )
+        entries = float(np.prod(tuple(aligned[0].shape)))
+        sums = sums_of_layer.setdefault(key.rpartition(".")[0] or key, np.zeros(5))
+        sums += [entries, *_squared_distance(aligned, weights), *before]
     return tuple(
-        Layer(name, int(n), _share(after, squares), _share(before, start) if same else None)
-        for name, (n, after, squares, before, start) in found.items()
+        LayerSummary(
+            name, int(n_entries), _ratio(after, after_squares), _ratio(before, before_squares) if same_widths else None
+        )
+        for name, (n_entries, after, after_squares, before, before_squares) in sums_of_layer.items()
     )
 
 
-def _spread(values: Sequence[AnyArray], weights: Array) -> tuple[float, float]:
+def _squared_distance(values: Sequence[AnyArray], weights: Array) -> tuple[float, float]:
     """Return the weighted mean squared distance from the average, and the mean square, summed over the entries."""
     xp = array_namespace(values[0])
-    mean = sum(weight * one for weight, one in zip(weights.tolist(), values, strict=True))
-    pairs = list(zip(weights.tolist(), values, strict=True))
-    distance = sum(weight * float(xp.sum((one - mean) ** 2, dtype=xp.float64)) for weight, one in pairs)
-    return distance, sum(weight * float(xp.sum(one**2, dtype=xp.float64)) for weight, one in pairs)
+    mean = sum(weight * array for weight, array in zip(weights.tolist(), values, strict=True))
+    weighted_arrays = list(zip(weights.tolist(), values, strict=True))
+    distance = sum(weight * float(xp.sum((array - mean) ** 2, dtype=xp.float64)) for weight, array in weighted_arrays)
+    return distance, sum(weight * float(xp.sum(array**2, dtype=xp.float64)) for weight, array in weighted_arrays)
 
 
-def _share(part: float, whole: float) -> float:
+def _ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0

@@ -14,18 +14,24 @@ from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality
 from consilience.networks.network import Network, total_size
-from consilience.networks.report.content import Known, NetworkContent, Site, apart_of, findings_and_told
+from consilience.networks.report.content import (
+    FisherSummary,
+    NetworkContent,
+    NetworkSummary,
+    findings_of_networks,
+    unrelated_distance_of,
+)
 from consilience.networks.report.couplings import couplings_of
 from consilience.networks.report.layers import layers_of
 from consilience.networks.report.page import write_network_content
-from consilience.networks.report.quality import Group
+from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
     from consilience.networks.landscape.plane import Plane
 
-Shown = TypeVar("Shown")
+Comparison = TypeVar("Comparison")
 
 
 class FusedInput(Protocol):
@@ -126,100 +132,108 @@ def network_content_of(
     scores: Mapping[str, Mapping[str, float]] | None = None,
 ) -> NetworkContent:
     """Return what the report shows of a fusion; parameters as for `write_network_page`."""
-    made = fusion.provenance
-    names = short_names([one.name for one in fusion.inputs])
-    weights = [float(one.weight) for one in fusion.inputs]
-    findings, told = findings_and_told(
-        made["result"], fusion.network.symmetry, fusion.needs_repair, fusion.keeps_models
+    provenance = fusion.provenance
+    names = short_names([fused_input.name for fused_input in fusion.inputs])
+    weights = [float(fused_input.weight) for fused_input in fusion.inputs]
+    findings, network_findings = findings_of_networks(
+        provenance["result"], fusion.network.symmetry, fusion.needs_repair, fusion.keeps_models
     )
-    networks = [one.network for one in fusion.inputs]
-    matched = bool(fusion.matching) and not fusion.keeps_models
+    networks = [fused_input.network for fused_input in fusion.inputs]
+    has_matching = bool(fusion.matching) and not fusion.keeps_models
     return NetworkContent(
-        method=made["method"],
-        options=tuple(sorted(made["options"].items())),
-        seed=made["seed"],
-        versions=tuple(sorted(made["versions"].items())),
+        method=provenance["method"],
+        options=tuple(sorted(provenance["options"].items())),
+        seed=provenance["seed"],
+        versions=tuple(sorted(provenance["versions"].items())),
         sites=tuple(
-            Site(
+            NetworkSummary(
                 name,
-                one.name,
-                _units(one.network),
-                total_size(one.network.arrays),
+                fused_input.name,
+                _n_movable_units(fused_input.network),
+                total_size(fused_input.network.arrays),
                 weight,
-                one.sha256,
-                _known(one.information),
+                fused_input.sha256,
+                _fisher_summary(fused_input.information),
             )
-            for one, name, weight in zip(fusion.inputs, names, weights, strict=True)
+            for fused_input, name, weight in zip(fusion.inputs, names, weights, strict=True)
         ),
-        groups=_groups(fusion, networks) if matched else (),
+        groups=_groups(fusion, networks) if has_matching else (),
         parameters=total_size(fusion.network.arrays),
         findings=findings,
-        told=told,
-        apart=apart_of(weights),
+        network_findings=network_findings,
+        unrelated_distance=unrelated_distance_of(weights),
         side_by_side=fusion.keeps_models,
-        layers=layers_of(networks, np.array(weights), fusion.transports) if matched else (),
-        couplings=couplings_of(fusion.matching, names) if matched else (),
+        layers=layers_of(networks, np.array(weights), fusion.transports) if has_matching else (),
+        couplings=couplings_of(fusion.matching, names) if has_matching else (),
         barriers=_barriers(barriers),
         planes=_planes(planes),
         scores=_scores(scores),
     )
 
 
-def _known(information: FisherInformation | None) -> Known | None:
+def _fisher_summary(information: FisherInformation | None) -> FisherSummary | None:
     if information is None:
         return None
-    return Known(information.kind, information.rank, information.observations, information.prior_precision)
+    return FisherSummary(information.kind, information.rank, information.observations, information.prior_precision)
 
 
-def _units(network: Network) -> int:
+def _n_movable_units(network: Network) -> int:
     return sum(network.units[name] for name, group in network.symmetry.by_name.items() if group.parent is None)
 
 
-def _groups(fusion: FusedNetworks, networks: Sequence[Network]) -> tuple[Group, ...]:
-    found = []
-    for name, one in fusion.quality.items():
+def _groups(fusion: FusedNetworks, networks: Sequence[Network]) -> tuple[GroupSummary, ...]:
+    groups = []
+    for name, quality in fusion.quality.items():
         units = tuple(network.units[name] for network in networks)
         parent = fusion.network.symmetry.by_name[name].parent
-        found.append(Group(name, units, one.units, one.shared, one.distance, one.before, parent))
-    return tuple(found)
+        groups.append(
+            GroupSummary(name, units, quality.units, quality.shared, quality.distance, quality.before, parent)
+        )
+    return tuple(groups)
 
 
-def _barriers(given: Mapping[str, Barrier] | None) -> dict[str, Barrier]:
-    if not given:
+def _barriers(barriers: Mapping[str, Barrier] | None) -> dict[str, Barrier]:
+    if not barriers:
         return {}
     from consilience.networks.landscape.barrier import Barrier  # here, since it needs torch
 
-    return _of(given, Barrier, "barriers", "barriers by name, as consilience.barrier returns them")
+    return _check_comparisons(barriers, Barrier, "barriers", "barriers by name, as consilience.barrier returns them")
 
 
-def _planes(given: Mapping[str, Plane] | None) -> dict[str, Plane]:
-    if not given:
+def _planes(planes: Mapping[str, Plane] | None) -> dict[str, Plane]:
+    if not planes:
         return {}
     from consilience.networks.landscape.plane import Plane  # here, since it needs torch
 
-    return _of(given, Plane, "planes", "planes by name, as consilience.plane returns them")
+    return _check_comparisons(planes, Plane, "planes", "planes by name, as consilience.plane returns them")
 
 
-def _of(given: Mapping[str, Shown], kind: type[Shown], what: str, expected: str) -> dict[str, Shown]:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{what}: expected {expected}, found {type(given).__name__}; write {{'aligned': ...}}")
-    if wrong := [name for name, one in given.items() if not isinstance(one, kind)]:
-        raise InputError(f"{what}: expected {expected}, found {type(given[wrong[0]]).__name__} under {wrong[0]!r}")
-    return {str(name): one for name, one in given.items()}
+def _check_comparisons(
+    comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
+) -> dict[str, Comparison]:
+    if not isinstance(comparisons, Mapping):
+        raise InputError(
+            f"{argument}: expected {expected}, found {type(comparisons).__name__}; write {{'aligned': ...}}"
+        )
+    if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
+        raise InputError(
+            f"{argument}: expected {expected}, found {type(comparisons[wrong_names[0]]).__name__} under {wrong_names[0]!r}"
+        )
+    return {str(name): comparison for name, comparison in comparisons.items()}
 
 
-def _scores(given: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
-    if not given:
+def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
+    if not scores:
         return {}
     expected = "scores: expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}"
-    if not isinstance(given, Mapping):
-        raise InputError(f"{expected}, found {type(given).__name__}")
-    found: dict[str, dict[str, float]] = {}
-    for model, own in given.items():
-        if not isinstance(own, Mapping):
-            raise InputError(f"{expected}, found {type(own).__name__} under {model!r}")
+    if not isinstance(scores, Mapping):
+        raise InputError(f"{expected}, found {type(scores).__name__}")
+    scores_by_model: dict[str, dict[str, float]] = {}
+    for model, model_scores in scores.items():
+        if not isinstance(model_scores, Mapping):
+            raise InputError(f"{expected}, found {type(model_scores).__name__} under {model!r}")
         try:
-            found[str(model)] = {str(name): float(value) for name, value in own.items()}
+            scores_by_model[str(model)] = {str(name): float(value) for name, value in model_scores.items()}
         except (TypeError, ValueError) as error:
             raise InputError(f"{expected}; under {model!r}: {error}") from error
-    return found
+    return scores_by_model

@@ -10,12 +10,12 @@ from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.report.content import Content, content_of
+from consilience.posteriors.report.content import PosteriorContent, content_of
 from consilience.posteriors.report.illustration import illustrate
 from consilience.posteriors.vocabulary import of_words, over
 
 
-def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth: Any = None) -> Content:
+def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth: Any = None) -> PosteriorContent:
     """Return what the report shows of a fused file.
 
     Parameters
@@ -36,46 +36,49 @@ def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth
     OptionError
         For a truth without data.
     """
-    posterior, provenance = read_posterior(fused)
+    fused_posterior, provenance = read_posterior(fused)
     if provenance is None:
         raise FileFormatError(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
         )
     records = provenance["inputs"]
-    place = {record["sha256"]: i for i, record in enumerate(records) if record.get("sha256") is not None}
+    record_of_digest = {record["sha256"]: i for i, record in enumerate(records) if record.get("sha256") is not None}
     if not records:
         raise FileFormatError(f"{fused}: its provenance names no inputs")
-    found: list[Posterior | None] = [None] * len(records)
-    given: dict[int, Path] = {}
+    site_posteriors: list[Posterior | None] = [None] * len(records)
+    file_of_record: dict[int, Path] = {}
     problems: list[str] = []
     for site in sites:
         try:
-            read, digest = read_posterior(site)[0], file_digest(site)
+            site_posterior, digest = read_posterior(site)[0], file_digest(site)
         except InputError as error:
             problems += error.problems
             continue
-        if not place:
+        if not record_of_digest:
             problems.append(
                 f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
             )
-        elif digest not in place:
+        elif digest not in record_of_digest:
             problems.append(
                 f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
             )
-        elif place[digest] in given:
-            problems.append(f"{site}: is the same file as {given[place[digest]]}; leave one out")
+        elif record_of_digest[digest] in file_of_record:
+            problems.append(f"{site}: is the same file as {file_of_record[record_of_digest[digest]]}; leave one out")
         else:
-            found[place[digest]], given[place[digest]] = _in_words_of(posterior, read), site
+            site_posteriors[record_of_digest[digest]], file_of_record[record_of_digest[digest]] = (
+                _over_fused_words(fused_posterior, site_posterior),
+                site,
+            )
     if problems:
         raise InputError(problems)
-    shown = illustrate(posterior, data, truth)
+    illustration = illustrate(fused_posterior, data, truth)
     try:
-        return content_of(provenance, posterior, found, shown)
+        return content_of(provenance, fused_posterior, site_posteriors, illustration)
     except InputError as error:
         raise FileFormatError([f"{fused}: {problem}" for problem in error.problems]) from error
 
 
-def _in_words_of(fused: Posterior, site: Posterior) -> Posterior:
+def _over_fused_words(fused: Posterior, site: Posterior) -> Posterior:
     """Return a site's topics over the words of the fused ones, as they were fused."""
     words = fused.features.names
     if not (of_words(fused) and of_words(site)) or words is None or site.features.names in (None, words):
