@@ -11,7 +11,7 @@ from consilience.networks.landscape.parameters import ParameterLayout, interpola
 from consilience.networks.landscape.plane import Marker, Plane, plane
 
 Layout = ParameterLayout
-"""The exported name of `ParameterLayout`; inside the library a ``Layout`` says how the axes of an array are made."""
+"""The name under which `ParameterLayout` was first exported; it stays valid."""
 
 __all__ = [
     "Barrier",

@@ -1,9 +1,15 @@
-"""The barrier between two networks: how much worse the networks on the straight line between them are.
+"""Loss barriers on the straight line between two networks: linear mode connectivity.
 
     theta(t) = (1 - t) theta_a + t theta_b,   B = max_t [ E(t) - ((1 - t) E(0) + t E(1)) ]
 
-of Entezari et al. (2022), "The role of permutation invariance in linear mode connectivity". Two other definitions are
-in use, which compare with the worse end, max(E(0), E(1)), and with the mean of the ends; all three are reported.
+of Entezari et al. (2022), "The role of permutation invariance in linear mode connectivity": theta_a and theta_b are the
+parameters of the two networks, E(t) is the loss or error of theta(t), and t runs from 0 to 1. Two other definitions are
+in use, which compare with the worse end, max_t E(t) - max(E(0), E(1)), and with the mean of the ends,
+max_t E(t) - (E(0) + E(1)) / 2; all three are reported.
+
+The maximum is that over a grid of t that holds both ends, so B is never negative and never above that of the continuous
+line; `refine` adds a golden-section search around the highest place. A network whose value is not finite counts as
+infinite; where an end is, no barrier is defined, and it is NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +30,13 @@ from consilience.networks.landscape.files import read_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
 
 _GOLDEN_RATIO = (np.sqrt(5.0) - 1.0) / 2.0
-_N_GOLDEN_EVALUATIONS = 12  # each shrinks the bracket of two grid steps by 0.618: to 1/300 of it
+"""Share (sqrt(5) - 1) / 2 of a bracket that golden-section search keeps."""
+
+_N_GOLDEN_EVALUATIONS = 12
+"""Evaluations of the search. All but the first two shrink the bracket of two grid steps by 0.618: to 1/123 of it.
+
+Chosen by hand; nobody has measured other values.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +47,10 @@ class Barrier:
 
     Parameters
     ----------
-    t
-        Places (n,) on the line, ascending from 0 (the first network) to 1 (the second).
-    values
-        Name -> curve (n,) in the units of the evaluation; infinite where it was not finite.
+    t : ndarray of shape (n,)
+        Places on the line, ascending from 0 (the first network) to 1 (the second).
+    values : mapping of str to ndarray of shape (n,)
+        Curve of every value of the evaluation, in its units; infinite where it was not finite.
 
     Examples
     --------
@@ -63,7 +75,7 @@ class Barrier:
         object.__setattr__(self, "values", MappingProxyType(values))
 
     def curve(self, name: str = "loss") -> Array:
-        """Return the values (n,) of one name."""
+        """Return E(t) at every place (n,), for the value of this name."""
         if name not in self.values:
             raise InputError(f"no curve {name!r}; the evaluation returned {', '.join(self.values)}")
         return self.values[name]
@@ -149,23 +161,31 @@ def barrier(
 
     Parameters
     ----------
-    net_a
-        A module; it is not changed, and the networks between are copies of it.
-    net_b
-        Another of the same architecture and widths, or a mapping of its names to tensors, aligned or not.
-    evaluate
+    net_a : Module
+        The network at t = 0; it is not changed, and the networks between are copies of it.
+    net_b : Module or mapping of names to tensors
+        The network at t = 1, of the same architecture and widths, aligned or not.
+    evaluate : callable
         Function of a module that returns numbers by name, lower being better, such as ``{"loss": .., "error": ..}``: on
         a fixed data set, the same at every call. A `BatchedEvaluation` such as `Classification` is asked for many
         networks at once.
-    points
-        Number of places on the line, ends included; the middle is always one of them.
-    refine
-        Search on between the neighbours of the highest place of the first curve (of "loss" where there is one).
-    refresh
+    points : int, optional
+        Number of places on the line, ends included; the middle is always one of them. Default: 25, as in the scripts
+        published with re-basin methods.
+    refine : bool, optional
+        Whether to search on between the neighbours of the highest place of "loss", or of the first curve where there
+        is no "loss". Default: False.
+    refresh : callable, optional
         Called with every network on the line, ends included, before it is evaluated: sets its normalisation statistics
-        in place.
-    include_frozen
+        in place. Without it, batch normalisation of averaged statistics inflates barriers. Default: none.
+    include_frozen : bool, optional
         Whether parameters with ``requires_grad=False`` are interpolated; if not, they must be the same in both.
+        Default: True.
+
+    Returns
+    -------
+    Barrier
+        Curves of all values of the evaluation over t.
 
     Raises
     ------
@@ -191,7 +211,7 @@ def barrier(
     def values_at(t: Array) -> dict[str, Array]:
         return evaluate_points(span, np.column_stack([1.0 - t, t]), evaluate, refresh)
 
-    t = np.union1d(np.arange(points) / (points - 1.0), 0.5)
+    t = np.union1d(np.arange(points) / (points - 1.0), 0.5)  # (n,), the middle also where `points` is even
     curve = Barrier(t, values_at(t))
     return _refine_maximum(curve, values_at) if refine else curve
 
@@ -202,13 +222,14 @@ def _refine_maximum(curve: Barrier, values_at: Callable[[Array], dict[str, Array
     excess = curve.excess(name)
     if not np.all(np.isfinite(excess)) or excess.max() <= 0.0:
         return curve
-    start, end = curve.curve(name)[[0, -1]]
+    start, end = curve.curve(name)[[0, -1]]  # E(0), E(1)
     values_of_place: dict[float, dict[str, Array]] = {}
 
     def height(t: float) -> float:
         values_of_place[t] = values_at(np.array([t]))
         return float(values_of_place[t][name][0] - ((1.0 - t) * start + t * end))
 
+    # The excess is zero at both ends and positive here, so the peak has a neighbour on either side.
     peak = int(excess.argmax())
     low, high = float(curve.t[peak - 1]), float(curve.t[peak + 1])
     left, right = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
@@ -240,12 +261,18 @@ def barrier_matrix(
 
     Parameters
     ----------
-    nets
-        Modules of one architecture: as they are, or aligned to a common reference beforehand.
+    nets : sequence of Module, of length n
+        Networks of one architecture: as they are, or aligned to a common reference beforehand.
     evaluate, points, refresh
         As for `barrier`.
-    align
+    align : callable, optional
         Function that returns its second network aligned to its first, to compare every two after aligning just them.
+        Default: networks are compared as they are.
+
+    Returns
+    -------
+    dict of str to ndarray of shape (n, n)
+        For every value of the evaluation, the symmetric matrix of barrier heights, zero on the diagonal.
 
     Raises
     ------

@@ -1,7 +1,13 @@
-"""What a network is worth at many places of its parameter space: one at a time, or many in one product.
+"""Evaluation of networks at many points of parameter space: one at a time, or many in one product.
 
 An evaluation is any function that takes a module and returns numbers by name, such as ``{"loss": .., "error": ..}``.
-One that also offers ``many`` (`BatchedEvaluation`; `Classification` does) is asked for many places at once.
+One that also offers ``many`` (`BatchedEvaluation`; `Classification` does) is asked for many points at once. For
+networks with logits z_n (classes,) of sample n and labels y_n, n = 1 .. N, `Classification` returns
+
+    loss = 1/N sum_n [ log sum_c exp z_nc - z_n,y_n ],      error = 100/N sum_n 1[ argmax_c z_nc != y_n ],
+
+the logits in the dtype of the network and all sums in float64. A loss that is not finite becomes infinite, and its
+error that of guessing, so that one diverged network does not stop a curve or a surface.
 """
 
 from __future__ import annotations
@@ -26,6 +32,8 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 Refresh = Callable[[nn.Module], object]
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""Layers of channels on axis 1, by module type."""
+
 # Torch has no vectorised recurrence. Convolutions become grouped ones, which took a CPU 1.6 (4 networks at once) to 4
 # times (16) as long as one network after the other.
 _NOT_VECTORISED = (nn.RNNBase,)
@@ -36,7 +44,7 @@ class BatchedEvaluation(Protocol):
     """An evaluation that can take many networks of one architecture at once."""
 
     def at_once(self, module: nn.Module) -> int:
-        """Return how many networks of this architecture to hand over in one call."""
+        """Return how many networks of this architecture one call of ``many`` should get."""
 
     def __call__(self, module: nn.Module) -> Mapping[str, float]:
         """Return the values of one network."""
@@ -72,14 +80,14 @@ class Classification:
 
     Parameters
     ----------
-    inputs
-        (N, ...) tensor or array; numbers are cast to the dtype of the network, and moved to its device.
-    labels
-        (N,) integers, from 0.
-    batch_size
-        Samples in one forward pass.
-    models_at_once
-        Networks in one forward pass: as many as fit into memory with a batch of samples each.
+    inputs : Tensor or array of shape (N, ...)
+        Samples; floating-point numbers are cast to the dtype of the network, and moved to its device.
+    labels : Tensor or array of shape (N,)
+        Class of each sample, whole numbers from 0.
+    batch_size : int, optional
+        Samples in one forward pass. Default: 1024.
+    models_at_once : int, optional
+        Networks in one forward pass: as many as fit into memory with a batch of samples each. Default: 16.
 
     Raises
     ------
@@ -128,10 +136,15 @@ class Classification:
 
         Parameters
         ----------
-        module
+        module : Module
             The architecture, and the source of every tensor that `states` does not have.
-        states
-            Name -> stack ``(n, *shape)`` of a parameter or buffer.
+        states : mapping of str to Tensor of shape (n, ...)
+            Stack of each parameter or buffer, a row for every network.
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n,)
+            "loss" and "error".
         """
         n_networks, step = len(next(iter(states.values()))), self.at_once(module)
         if step == 1:
@@ -173,10 +186,11 @@ class Classification:
                 labels = self.labels[start : start + self.batch_size].to(reference.device, torch.int64)
                 logits = forward(rows.to(reference.dtype) if rows.is_floating_point() else rows)
                 n_classes = self._count_classes(logits, len(labels))
-                logits = logits.to(torch.float64)
+                logits = logits.to(torch.float64)  # (n, batch, classes)
                 true_logits = logits.gather(2, labels.expand(len(logits), -1)[..., None])[..., 0]
                 total_loss = total_loss + (logits.logsumexp(dim=2) - true_logits).sum(dim=1)
                 n_wrong = n_wrong + (logits.argmax(dim=2) != labels).sum(dim=1)
+        # Loss and error are means over all samples, not over batches, so the size of batches changes nothing.
         losses, errors = (total.cpu().numpy() / len(self.labels) for total in (total_loss, n_wrong))
         is_finite = np.isfinite(losses)
         chance_error = 100.0 * (1.0 - 1.0 / n_classes)
@@ -199,15 +213,20 @@ def evaluate_points(span: Span, weights: Array, evaluate: Evaluate, refresh: Ref
 
     Parameters
     ----------
-    span
+    span : Span
         The m networks.
-    weights
+    weights : ndarray of shape (n, m)
         One combination a row, each of sum one.
-    evaluate
+    evaluate : callable
         A function of a module in evaluation mode, or a `BatchedEvaluation`.
-    refresh
+    refresh : callable, optional
         Called with each combined module before it is evaluated, to set its normalisation statistics in place; then
-        networks are evaluated one by one.
+        networks are evaluated one by one. Default: none.
+
+    Returns
+    -------
+    dict of str to ndarray of shape (n,)
+        Value of every combination, by name.
 
     Raises
     ------
@@ -231,7 +250,7 @@ def _evaluate_module(module: nn.Module, evaluate: Evaluate, refresh: Refresh | N
     module.eval()
     if refresh is not None:
         refresh(module)
-        module.eval()
+        module.eval()  # a refresh of running statistics needs training mode, and may leave it on
     values = evaluate(module)
     try:
         numbers = {str(name): float(value) for name, value in values.items()}

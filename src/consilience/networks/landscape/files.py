@@ -1,4 +1,4 @@
-"""Files of curves and surfaces: safetensors of float64 arrays, so that figures are redrawn without evaluation.
+"""Files of barrier curves and plane surfaces: safetensors of float64 arrays, to redraw figures without evaluation.
 
 The header's metadata has one key, ``consilience``, whose value is a JSON document: what it is, and lists of names.
 """
@@ -22,11 +22,26 @@ T = TypeVar("T")
 Arrays = dict[str, Array]
 Names = dict[str, list[str]]
 _METADATA_KEY = "consilience"
+"""Key of the JSON document in the header of a file."""
+
 _FORMAT_VERSION = 1
+"""Version of the format of curves and surfaces; a file of another version is refused."""
 
 
 def write_arrays(path: str | Path, kind: str, arrays: Mapping[str, Array], names: Mapping[str, list[str]]) -> None:
-    """Write arrays and lists of names, whole or not at all."""
+    """Write arrays and lists of names, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    kind : str
+        What it holds: ``barrier`` or ``plane``; part of the format's name.
+    arrays : mapping of str to ndarray
+        Written as float64.
+    names : mapping of str to list of str
+        Names that belong to the arrays, such as those of markers.
+    """
     header = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION, "names": dict(names)}
     rows = {name: np.asarray(values, dtype=np.float64, order="C") for name, values in arrays.items()}
     write_bytes(Path(path), to_safetensors(rows, metadata={_METADATA_KEY: json.dumps(header, sort_keys=True)}))
@@ -34,6 +49,13 @@ def write_arrays(path: str | Path, kind: str, arrays: Mapping[str, Array], names
 
 def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]) -> T:
     """Return what `build` makes of the arrays and names in a file.
+
+    Parameters
+    ----------
+    path, kind
+        As for `write_arrays`.
+    build : callable
+        Function of the arrays and the lists of names.
 
     Raises
     ------

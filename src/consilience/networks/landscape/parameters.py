@@ -1,9 +1,12 @@
-"""The floating-point state of a network as one vector, and affine combinations of several networks.
+"""Parameter vectors of networks and their affine combinations (linear interpolation).
 
-What can be interpolated is every floating-point parameter and every floating-point buffer that is saved with the
-network (running statistics); tied tensors count once. Integer buffers and whatever else is no floating-point number are
-not interpolated: they stay as the first network has them. Vectors are float64, so that a combination is rounded once,
-when it is written back in the dtype of each tensor.
+    theta = sum_i w_i theta_i,   sum_i w_i = 1,
+
+with theta_i (P,) the floating-point state of network i of m as one vector. What can be interpolated is every
+floating-point parameter and every floating-point buffer that is saved with the network (running statistics); tied
+tensors count once. Integer buffers and whatever else is no floating-point number are not interpolated: they stay as the
+first network has them. Vectors are float64, so that a combination is rounded once, when it is written back in the dtype
+of each tensor. Networks that differ in a name or shape do not combine: an `InputError` names the tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 State = Mapping[str, Any]
 Model = nn.Module | State
 _REMEDY = "only networks of one architecture and width combine, so fuse or permute into one target first"
-_WEIGHT_SUM_TOLERANCE = 1e-9  # how far the weights of an affine combination may be from a sum of one
+_WEIGHT_SUM_TOLERANCE = 1e-9
+"""How far the weights of an affine combination may be from a sum of one.
+
+Far above the rounding of their sum in float64, far below a forgotten weight; chosen by hand.
+"""
 
 
 def named_tensors(model: Model) -> dict[str, Tensor]:
@@ -42,7 +49,7 @@ def named_tensors(model: Model) -> dict[str, Tensor]:
 
 def _memory_key(tensor: Tensor) -> tuple[Any, ...]:
     """Return a key that two tensors share exactly when they are the same numbers in the same memory."""
-    address = tensor.data_ptr()
+    address = tensor.data_ptr()  # 0 for tensors without storage (meta, empty), which are tied only as one object
     return (tensor.device, tuple(tensor.shape), tensor.stride(), address) if address else (id(tensor),)
 
 
@@ -52,16 +59,16 @@ class ParameterLayout:
 
     Parameters
     ----------
-    names, shapes, dtypes
-        Of each tensor, in the order in which they follow each other.
-    tied
+    names, shapes, dtypes : tuple
+        Name, shape and dtype of each tensor, in the order in which they follow each other.
+    tied : mapping of str to str
         Other name -> the name under which a tied tensor is in `names`.
-    frozen
-        Parameters that were left out because they are not trained.
+    frozen : tuple of str, optional
+        Parameters that were left out because they are not trained. Default: none.
 
     Examples
     --------
-    >>> layout = Layout.of(nn.Linear(3, 2))
+    >>> layout = ParameterLayout.of(nn.Linear(3, 2))
     >>> layout.names, layout.size
     (('weight', 'bias'), 8)
     >>> {name: tuple(value.shape) for name, value in layout.unflatten(torch.zeros(5, 8)).items()}
@@ -80,10 +87,11 @@ class ParameterLayout:
 
         Parameters
         ----------
-        model
-            A module, or a mapping of names to tensors.
-        include_frozen
+        model : Module or mapping of names to tensors
+            The network.
+        include_frozen : bool, optional
             Whether parameters with ``requires_grad=False`` are part of the vector; only modules tell which those are.
+            Default: True.
 
         Raises
         ------
@@ -124,8 +132,15 @@ class ParameterLayout:
         """Length of the vector."""
         return self.bounds[-1]
 
-    def flatten(self, model: Model, name_of_model: str = "model") -> Tensor:
+    def flatten(self, model: Model, what: str = "model") -> Tensor:
         """Return the numbers of `model` as one float64 vector (size,), on the device of its first tensor.
+
+        Parameters
+        ----------
+        model : Module or mapping of names to tensors
+            A network of the same names and shapes.
+        what : str, optional
+            What errors call it. Default: "model".
 
         Raises
         ------
@@ -148,7 +163,7 @@ class ParameterLayout:
             if tensor is not None and alias is not None and not torch.equal(tensor, alias):
                 problems.append(f"tensors {name!r} and {other!r} differ, but are tied in the first network")
         if problems:
-            raise InputError(f"{name_of_model}: {problem}" for problem in problems)
+            raise InputError(f"{what}: {problem}" for problem in problems)
         parts = [tensor for tensor in tensor_of_name.values() if tensor is not None]
         device = parts[0].device
         return torch.cat([part.detach().reshape(-1).to(device, torch.float64) for part in parts])
@@ -186,12 +201,12 @@ class Span:
 
     Parameters
     ----------
-    module
+    module : Module
         The first network, which everything that is not interpolated is taken from. It is never changed.
-    layout
+    layout : ParameterLayout
         Where its tensors lie in a vector.
-    vectors
-        The networks as vectors (m, size), float64, on the device of the first.
+    vectors : Tensor of shape (m, P)
+        The networks as vectors, float64, on the device of the first.
     """
 
     module: nn.Module
@@ -230,8 +245,11 @@ class Span:
     def states(self, weights: Array) -> dict[str, Tensor]:
         """Return the tensors ``(n, *shape)`` of the combinations whose weights are the rows of `weights` (n, m).
 
-        Each is written as the network of largest weight plus weighted differences to it: equal networks combine to
-        themselves without rounding, and a weight of one gives that network exactly.
+        Each is written as the network b of largest weight plus weighted differences to it,
+
+            theta = theta_b + sum_i w_i (theta_i - theta_b)     (which needs sum_i w_i = 1),
+
+        so that equal networks combine to themselves without rounding, and a weight of one gives that network exactly.
         """
         rows = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float64)).to(self.vectors.device)
         base_index = rows.abs().argmax(dim=1)
@@ -239,8 +257,8 @@ class Span:
         for name, shape, dtype, (start, stop) in zip(
             self.layout.names, self.layout.shapes, self.layout.dtypes, pairwise(self.layout.bounds), strict=True
         ):
-            block = self.vectors[:, start:stop]
-            combined = block[base_index]
+            block = self.vectors[:, start:stop]  # (m, entries of this tensor)
+            combined = block[base_index]  # (n, entries)
             for index in set(base_index.tolist()):
                 has_base = base_index == index
                 combined[has_base] += rows[has_base] @ (block - block[index])
@@ -261,12 +279,17 @@ def interpolate(module: nn.Module, states: Sequence[Model], weights: ArrayLike) 
 
     Parameters
     ----------
-    module
+    module : Module
         The architecture, and the source of whatever is not interpolated. It is not changed.
-    states
-        The m networks to combine: modules or mappings of names to tensors.
-    weights
-        One for each of them (m,), of sum one.
+    states : sequence of Module or mapping of names to tensors, of length m
+        The networks to combine.
+    weights : array_like of shape (m,)
+        Weight of each network, of sum one.
+
+    Returns
+    -------
+    Module
+        A copy of `module` with the combined tensors.
 
     Raises
     ------
@@ -277,9 +300,9 @@ def interpolate(module: nn.Module, states: Sequence[Model], weights: ArrayLike) 
 
     Examples
     --------
-    >>> one, two = nn.Linear(1, 1), nn.Linear(1, 1)
-    >>> middle = interpolate(one, [one, two], [0.5, 0.5])
-    >>> bool(torch.isclose(middle.weight, (one.weight + two.weight) / 2))
+    >>> net_a, net_b = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> middle = interpolate(net_a, [net_a, net_b], [0.5, 0.5])
+    >>> bool(torch.isclose(middle.weight, (net_a.weight + net_b.weight) / 2))
     True
     """
     weight_row = np.asarray(weights, dtype=np.float64)
