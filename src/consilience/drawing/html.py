@@ -1,4 +1,4 @@
-"""Filling templates: every page is one file without scripts that fetches nothing, with every name in it escaped."""
+"""HTML pages from Jinja templates: one file each, without scripts, fetching nothing, every name in it escaped."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ def render_template(template: str, styles: tuple[str, ...] = ("report.css",), **
 
     Parameters
     ----------
-    template, styles
-        Files among the templates. The page's policy allows exactly these styles, by their digest, and nothing else.
-    **shown
-        What the template shows.
+    template : str
+        File name of a template.
+    styles : tuple of str, optional
+        File names of style sheets. The page's policy allows exactly these, by their digest, and nothing else.
+        Default: ``report.css`` alone.
+    **values
+        Variables of the template.
     """
     style = _style_sheet(styles)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -32,6 +35,7 @@ def render_template(template: str, styles: tuple[str, ...] = ("report.css",), **
 
 
 _MAX_INTEGER = 10**15
+"""From here on integers are written as text: below it float64 holds them exactly. Chosen by hand."""
 
 
 @cache
@@ -53,7 +57,7 @@ def _environment() -> Environment:
 
 
 def _escape_text(value: Any) -> Any:
-    """Escape what is not for printing in everything that is filled in, since names may come from files of others."""
+    """Escape unprintable characters of every text that a template fills in: names may come from others' files."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -68,7 +72,7 @@ def _format_value(value: Any) -> str:
 
 @cache
 def _style_sheet(files: tuple[str, ...]) -> str:
-    """Return the style sheets as they stand in the page."""
+    """Return the text of the style sheets as it stands in the page, which is what the policy's digest is of."""
     folder = Path(__file__).parent / "templates"
     return _without_empty_lines("\n".join((folder / file).read_text(encoding="utf-8") for file in files))
 

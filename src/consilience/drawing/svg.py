@@ -1,4 +1,8 @@
-"""Inline SVG, written by hand so that it is small, follows the page's colours, and is the same bytes every time."""
+"""Inline SVG: elements, scales and axis ticks.
+
+Written without a plotting library so that drawings are small, follow the page's colours, and are the same bytes every
+time. Coordinates are units of the drawing's view box, which is `WIDTH` wide unless a drawing says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,21 @@ from markupsafe import Markup, escape
 from consilience.drawing.words import shorten, with_minus_sign
 
 WIDTH = 780.0
+"""Width of a drawing that fills the page, about that of the text column of report.css. Chosen by eye."""
 
 
 def element(tag: str, content: object = "", **attributes: object) -> Markup:
-    """Return an element, everything escaped; ``kind`` is its class, underscores in names are hyphens."""
+    """Return an SVG element, everything escaped.
+
+    Parameters
+    ----------
+    tag : str
+        Its name.
+    content : object, optional
+        Text, which is escaped, or `Markup`, which is not. Default: none.
+    **attributes
+        By name: ``kind`` is the class, underscores stand for hyphens, and None leaves an attribute out.
+    """
     pieces = [Markup("<{}").format(tag)]
     for name, value in attributes.items():
         if value is not None:
@@ -31,7 +46,7 @@ def _coordinate(value: float) -> str:
 
 
 def text(x: float, y: float, content: object, kind: str = "", anchor: str | None = None) -> Markup:
-    """Return a line of text."""
+    """Return a line of text that starts, or ends or has its middle (`anchor`), at (x, y)."""
     printed = shorten(content, 80) if isinstance(content, str) and not isinstance(content, Markup) else content
     return element("text", printed, x=x, y=y, kind=kind or None, text_anchor=anchor)
 
@@ -42,7 +57,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 
 
 def drawing(parts: Sequence[Markup], height: float, alt: str, width: float = WIDTH) -> Markup:
-    """Return a figure of these parts; `alt` says in words what it shows."""
+    """Return a drawing of these parts; `alt` says in words what it shows, for readers who do not see it."""
     kind = "wide" if width > 0.75 * WIDTH else None  # which a narrow screen scrolls rather than shrinks
     box = f"0 0 {_coordinate(width)} {_coordinate(height)}"
     size = {"width": width, "height": height}
@@ -50,7 +65,14 @@ def drawing(parts: Sequence[Markup], height: float, alt: str, width: float = WID
 
 
 def ticks(low: float, high: float, n_ticks: int = 5) -> list[float]:
-    """Return round numbers between `low` and `high`.
+    """Return round numbers between `low` and `high`: multiples of 1, 2, 2.5 or 5 times a power of ten.
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the axis. Where they are equal or not finite, `low` is the only tick.
+    n_ticks : int, optional
+        About how many ticks. Default: 5.
 
     Examples
     --------
@@ -62,6 +84,7 @@ def ticks(low: float, high: float, n_ticks: int = 5) -> list[float]:
         return [low]
     exact_step = span / n_ticks
     power = 10.0 ** math.floor(math.log10(exact_step))
+    # The smallest round step that is not shorter, within rounding, than the exact one.
     step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= 0.999 * exact_step)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [multiple * step for multiple in range(first, last + 1)]
@@ -79,7 +102,7 @@ def integer_ticks(low: int, high: int, n_ticks: int = 10) -> list[int]:
 
 
 def tick_label(value: float, marks: Sequence[float]) -> str:
-    """Return a tick's number with as many digits as tell it from its neighbours."""
+    """Return a tick's number with as many digits as tell it from its neighbours among `marks`."""
     largest = max(abs(mark) for mark in marks)
     if largest >= 1e6 or (0 < largest < 1e-3):
         return with_minus_sign(f"{value:.3g}")
@@ -89,7 +112,15 @@ def tick_label(value: float, marks: Sequence[float]) -> str:
 
 
 class Scale:
-    """A linear map from values to coordinates."""
+    """A linear map from values to coordinates.
+
+    Parameters
+    ----------
+    low, high : float
+        Values at the ends; where they are equal, half of their size, or 0.5, is added on either side.
+    start, end : float
+        Coordinates of the ends; `start` may be the larger one, as on an upward axis.
+    """
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         if not high > low:
@@ -104,5 +135,5 @@ class Scale:
 
 
 def colour_class(component: int) -> str:
-    """Return the class of a component's colour; after ten colours they come again."""
+    """Return the CSS class of a component's colour, ``k-`` for none; after ten colours they come again."""
     return "k-" if component < 0 else f"k{component % 10}"

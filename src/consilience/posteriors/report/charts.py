@@ -1,4 +1,4 @@
-"""Charts of one number against another: the descent, the path over sizes, uncertainties."""
+"""Line and dot charts: the objective over steps, the criterion over numbers of components, entropies of components."""
 
 from __future__ import annotations
 
@@ -24,8 +24,13 @@ from consilience.posteriors.report.details import PathPoint
 from consilience.posteriors.report.members import ComponentSummary
 
 _HALF_WIDTH = 390.0
+"""Width of a chart of which two stand side by side: half of `WIDTH`."""
+
 _MAX_DOTS = 600
+"""With more local components than these, boxes and ranges stand for dots. Bounds the size of the page; by hand."""
+
 _MAX_ROWS = 60
+"""Components beyond these get no row. Bounds the size of the page; chosen by hand."""
 
 
 def descent_curve(history: Sequence[float]) -> Markup:
@@ -52,6 +57,7 @@ def path_curve(points: Sequence[PathPoint], chosen_number: int, measure: str) ->
 def _curve(
     xs: Sequence[int], ys: Sequence[float], x_name: str, y_name: str, alt: str, chosen_index: int | None
 ) -> Markup:
+    """Return one curve of `ys` (n,) over whole numbers `xs` (n,), with the point `chosen_index` marked."""
     height, right_margin, top_margin, bottom_margin = 270.0, 10.0, 30.0, 46.0
     low, high = min(ys), _ceiling(ys)
     if high > 0 and 0 <= low < 0.35 * high:  # near enough to zero that leaving it out would exaggerate
@@ -87,6 +93,7 @@ def _curve(
 
 def _ceiling(values: Sequence[float]) -> float:
     """Return the largest value worth drawing to scale: a few far above the others would flatten what was decided."""
+    # Only where the maximum is 8 interquartile-like lengths up, all above 4 of them are cut off. Both chosen by eye.
     low, upper_quartile = min(values), float(np.quantile(values, 0.75))
     limit = low + 4.0 * (upper_quartile - low)
     largest_inside = max((value for value in values if value <= limit), default=max(values))
@@ -94,7 +101,11 @@ def _ceiling(values: Sequence[float]) -> float:
 
 
 def entropy_chart(components: Sequence[ComponentSummary]) -> Markup:
-    """Return, for each fused component, its entropy as a diamond and those of the local ones behind it as dots."""
+    """Return, for each fused component, its entropy as a diamond and those of the local ones behind it as dots.
+
+    Components without an entropy have no row. With more than `_MAX_DOTS` local ones, a line from the least to the
+    largest and a box between the quartiles stand for the dots of each row.
+    """
     drawn = [component for component in components if component.entropy is not None][:_MAX_ROWS]
     values = np.array(
         [v for component in drawn for v in (component.entropy, *component.local_entropies)], dtype=np.float64
@@ -146,4 +157,5 @@ def entropy_chart(components: Sequence[ComponentSummary]) -> Markup:
 
 
 def _diamond(x: float, y: float, size: float = 7.5) -> str:
+    """Return the path of a diamond around (x, y), `size` from its middle to each corner."""
     return f"M{x - size:.1f} {y:.1f} {x:.1f} {y - size:.1f} {x + size:.1f} {y:.1f} {x:.1f} {y + size:.1f}Z"

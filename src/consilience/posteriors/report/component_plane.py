@@ -1,4 +1,8 @@
-"""The components as ellipses: local ones thin, in the colour of the fused one that they became."""
+"""Ellipse plot of mixture components: fused ones thick, local ones thin in the colour of what they became.
+
+The ellipse of a component with centre m and covariance S is { x : (x - m)^T S^-1 (x - m) = 2 log 2 }, which holds half
+of a Gaussian in the plane; on a line it is the bar of the middle half, m +- 0.6745 s.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,23 @@ from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element
 from consilience.drawing.words import format_count, format_number
 from consilience.posteriors.report.planar_components import ComponentEllipse, ComponentPlane
 
-_HALF_MASS_RADIUS = math.sqrt(
-    2.0 * math.log(2.0)
-)  # radius, in standard deviations, of the ellipse with half of a Gaussian
+_HALF_MASS_RADIUS = math.sqrt(2.0 * math.log(2.0))
+"""Radius, in standard deviations, of the ellipse with half of a Gaussian in two dimensions: P(r < R) = 1 - e^{-R^2/2}."""
+
 _HALF_MASS_RADIUS_1D = 0.6745
+"""The same in one dimension: the 0.75 quantile of the standard normal, to four digits."""
+
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 30.0, 46.0
+"""Margins of the plot within the drawing. Chosen by eye."""
+
 _MAX_EQUAL_SCALE_RATIO = 3.0
+"""Both features get one scale where the range of neither is this many times the other's. Chosen by eye."""
+
 _MAX_OPAQUE_ELLIPSES = 80
+"""More local ellipses than these are drawn faint. Chosen by eye."""
+
 _MIN_LABELLED_RADIUS = 16.0
+"""Horizontal radius from which on an ellipse has room for its number. Chosen by eye."""
 
 
 def plane_figure(plane: ComponentPlane) -> Markup:
@@ -36,43 +49,44 @@ def plane_figure(plane: ComponentPlane) -> Markup:
     height = _TOP + plot_height + _BOTTOM
     parts = _frame(plane, x, y, height)
     local_kind = "thin" if len(plane.local) <= _MAX_OPAQUE_ELLIPSES else "thin faint"
-    shapes = [_ellipse(oval, x, y, f"{local_kind} {colour_class(oval.component)}", plane.kind) for oval in plane.local]
-    shapes += [_ellipse(oval, x, y, "halo", plane.kind) for oval in plane.fused]
-    shapes += [_ellipse(oval, x, y, f"thick {colour_class(oval.component)}", plane.kind) for oval in plane.fused]
+    shapes = [_ellipse(ellipse, x, y, f"{local_kind} {colour_class(ellipse.component)}", plane.kind) for ellipse in plane.local]
+    shapes += [_ellipse(ellipse, x, y, "halo", plane.kind) for ellipse in plane.fused]
+    shapes += [_ellipse(ellipse, x, y, f"thick {colour_class(ellipse.component)}", plane.kind) for ellipse in plane.fused]
     clip = element("clipPath", element("rect", x=_LEFT, y=_TOP, width=plot_width, height=plot_height), id="frame")
     parts.append(element("defs", clip))
     parts.append(element("g", Markup("").join(shapes), clip_path="url(#frame)"))
     if plane.kind != "line":
-        parts += [_component_number(oval, x, y) for oval in plane.fused]
+        parts += [_component_number(ellipse, x, y) for ellipse in plane.fused]
     return drawing(parts, height, _description(plane))
 
 
-def _component_number(oval: ComponentEllipse, x: Scale, y: Scale) -> Markup:
+def _component_number(ellipse: ComponentEllipse, x: Scale, y: Scale) -> Markup:
     """Return the component's number, in its ellipse or beside one that is too small for it."""
-    radius = _HALF_MASS_RADIUS * math.sqrt(max(oval.covariance[0], 0.0)) * abs(x.factor)
-    kind, cx, cy = f"mark {colour_class(oval.component)}", x(oval.centre[0]), y(oval.centre[1])
+    radius = _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[0], 0.0)) * abs(x.factor)
+    kind, cx, cy = f"mark {colour_class(ellipse.component)}", x(ellipse.centre[0]), y(ellipse.centre[1])
     if radius < _MIN_LABELLED_RADIUS:
-        return text(cx + radius + 7.0, cy - 7.0, str(oval.component), kind)
-    return text(cx, cy + 5.0, str(oval.component), kind, "middle")
+        return text(cx + radius + 7.0, cy - 7.0, str(ellipse.component), kind)
+    return text(cx, cy + 5.0, str(ellipse.component), kind, "middle")
 
 
 def _axis_range(plane: ComponentPlane, axis: int) -> tuple[float, float]:
     """Return the interval of all ellipses with a margin; local ones count no further than fused ones reach."""
-    variance_index = (0, 2)[axis]
-    radii = [_HALF_MASS_RADIUS * math.sqrt(max(oval.covariance[variance_index], 0.0)) for oval in plane.fused]
+    variance_index = (0, 2)[axis]  # of (xx, xy, yy)
+    radii = [_HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[variance_index], 0.0)) for ellipse in plane.fused]
     ends = [
-        oval.centre[axis] + sign * radius for oval, radius in zip(plane.fused, radii, strict=True) for sign in (-1, 1)
+        ellipse.centre[axis] + sign * radius for ellipse, radius in zip(plane.fused, radii, strict=True) for sign in (-1, 1)
     ]
     largest_radius = max(radii)
-    for oval in plane.local:
-        radius = min(largest_radius, _HALF_MASS_RADIUS * math.sqrt(max(oval.covariance[variance_index], 0.0)))
-        ends += [oval.centre[axis] - radius, oval.centre[axis] + radius]
+    for ellipse in plane.local:
+        radius = min(largest_radius, _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[variance_index], 0.0)))
+        ends += [ellipse.centre[axis] - radius, ellipse.centre[axis] + radius]
     low, high = min(ends), max(ends)
     margin = 0.06 * (high - low) or 0.5 * abs(low) or 1.0
     return low - margin, high + margin
 
 
 def _range_ratio(x_range: tuple[float, float], y_range: tuple[float, float]) -> float:
+    """Return how many times the longer range is as long as the shorter."""
     x_length, y_length = x_range[1] - x_range[0], y_range[1] - y_range[0]
     return max(x_length / y_length, y_length / x_length)
 
@@ -93,9 +107,9 @@ def _frame(plane: ComponentPlane, x: Scale, y: Scale, height: float) -> list[Mar
     parts += [line(x(mark), _TOP, x(mark), axis_y, "grid") for mark in x_marks]
     parts += [text(x(mark), axis_y + 18, tick_label(mark, x_marks), "tick", "middle") for mark in x_marks]
     if plane.kind == "line":
-        for oval in plane.fused:
-            parts.append(line(_LEFT, y(oval.centre[1]), WIDTH - _RIGHT, y(oval.centre[1]), "row"))
-            parts.append(text(_LEFT - 12, y(oval.centre[1]) + 4, str(oval.component), "tick", "end"))
+        for ellipse in plane.fused:
+            parts.append(line(_LEFT, y(ellipse.centre[1]), WIDTH - _RIGHT, y(ellipse.centre[1]), "row"))
+            parts.append(text(_LEFT - 12, y(ellipse.centre[1]) + 4, str(ellipse.component), "tick", "end"))
         return parts
     y_marks = ticks(y.low, y.high, 5)
     parts += [line(_LEFT, y(mark), WIDTH - _RIGHT, y(mark), "grid") for mark in y_marks]
@@ -103,18 +117,19 @@ def _frame(plane: ComponentPlane, x: Scale, y: Scale, height: float) -> list[Mar
     return parts
 
 
-def _ellipse(oval: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kind: str) -> Markup:
+def _ellipse(ellipse: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kind: str) -> Markup:
     """Return the ellipse (on a line, the bar) that holds half of the component; a dot where it is tiny."""
-    cx, cy = x(oval.centre[0]), y(oval.centre[1])
-    xx, xy, yy = oval.covariance
+    cx, cy = x(ellipse.centre[0]), y(ellipse.centre[1])
+    xx, xy, yy = ellipse.covariance
     if plane_kind == "line":
         half_length = _HALF_MASS_RADIUS_1D * math.sqrt(max(xx, 0.0)) * abs(x.factor)
         shift = 6.0 if kind.startswith("thin") else 0.0
         return line(cx - max(half_length, 1.5), cy + shift, cx + max(half_length, 1.5), cy + shift, kind)
+    # The covariance in units of the drawing, where y points down: y.factor is negative, and the tilt turns with it.
     matrix = np.array([[xx * x.factor**2, xy * x.factor * y.factor], [xy * x.factor * y.factor, yy * y.factor**2]])
     values, vectors = np.linalg.eigh(matrix)
     short, long = (_HALF_MASS_RADIUS * math.sqrt(max(float(value), 0.0)) for value in values)
-    if long < 2.0:
+    if long < 2.0:  # an ellipse that is smaller than a dot would not be seen
         return element("circle", cx=cx, cy=cy, r=2.0 if kind.startswith("thin") else 3.5, kind=kind)
     if kind.startswith("thin") and max(long, abs(cx), abs(cy)) > 20 * WIDTH:  # far wider than the page: a line at most
         return Markup("")
@@ -130,10 +145,10 @@ def _ellipse(oval: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kind: 
 
 def _description(plane: ComponentPlane) -> str:
     centres = [
-        f"{oval.component} at ({format_number(float(f'{oval.centre[0]:.3g}'))}, {format_number(float(f'{oval.centre[1]:.3g}'))})"
+        f"{ellipse.component} at ({format_number(float(f'{ellipse.centre[0]:.3g}'))}, {format_number(float(f'{ellipse.centre[1]:.3g}'))})"
         if plane.kind != "line"
-        else f"{oval.component} at {format_number(float(f'{oval.centre[0]:.3g}'))}"
-        for oval in plane.fused[:12]
+        else f"{ellipse.component} at {format_number(float(f'{ellipse.centre[0]:.3g}'))}"
+        for ellipse in plane.fused[:12]
     ]
     more = f" and {len(plane.fused) - 12:,} more" if len(plane.fused) > 12 else ""
     locals_text = f" over {format_count(len(plane.local), 'local component')}" if plane.local else ""

@@ -1,4 +1,8 @@
-"""Everything the report shows, as plain values: from a fused posterior, its provenance, and the sites' posteriors."""
+"""Content of the report of fused posteriors, as plain values.
+
+It is computed from a fused posterior, its provenance, and the posteriors of the sites as far as they are known. A
+provenance may come from a file of somebody else: what contradicts itself or the posteriors is an `InputError`.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,27 @@ class PosteriorContent:
 
     Parameters
     ----------
-    n_known
+    family, method : str
+        Names of the exponential family of the components and of the method.
+    options, versions : tuple of (name, value)
+        Options of the method, and versions of libraries, by name.
+    seed : int or None
+        Seed of the fusion; None where it was given a generator.
+    sites : tuple of SiteSummary
+        The models that went in, in the natural order of their names.
+    components : tuple of ComponentSummary
+        The fused components, in their order.
+    findings : Findings
+        Status, objective and details of the method.
+    plane : ComponentPlane or None
+        The components in two coordinates; None for families without locations and for processes.
+    n_known_sites : int
         Number of sites whose posterior is known.
-    chain, process
-        What is shown of a hidden Markov model and of a sparse Gaussian process.
-    embeddings
+    chain : ChainContent or None
+        Transitions and decoded sequences of a hidden Markov model; None for other models.
+    process : ProcessContent or None
+        Function and kernels of a sparse Gaussian process; None for other models.
+    embedding_space : str or None
         The space that Gaussian topics lie in, empty where they do not say; None for other models.
     """
 
@@ -55,7 +75,7 @@ class PosteriorContent:
 
     @property
     def is_matched(self) -> bool:
-        """Whether it is known who is who."""
+        """Whether the fused component of every local one is known."""
         return all(site.labels is not None for site in self.sites)
 
 
@@ -69,14 +89,14 @@ def content_of(
 
     Parameters
     ----------
-    provenance
-        As ``io.provenance.make_provenance`` returns it.
-    fused
+    provenance : mapping
+        Method, options, seed, inputs, result and versions, as ``core.provenance`` writes them.
+    fused : Posterior
         The fused posterior.
-    posteriors
+    posteriors : sequence of Posterior or None
         That of each input of the provenance, in its order; None where it is not known.
-    shown
-        What data show of the fused model.
+    illustration : Illustration, optional
+        Sequences or rows of data to show the fused model on. Default: none.
 
     Raises
     ------

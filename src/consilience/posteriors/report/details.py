@@ -1,7 +1,7 @@
-"""What a method found on its way, sorted into what the report draws, what it tells, and what it can only name.
+"""Findings of a method: its diagnostics, sorted into those drawn, those listed with their value, and those only named.
 
 Details of a method are free-form and may come from a file of somebody else, so anything not of the expected form is
-only listed.
+only named; nothing here raises.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any
 from consilience.core.status import Status
 
 _NO_DETAILS = ("n_components", "status", "objective", "history")
+"""Keys of a result that every method has, so that they are no details."""
+
 _VARIANCES = ("within_variance", "between_variance", "atom_variance")
+"""Keys of the three mean variances of methods that estimate them."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,17 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class VocabularyAlignment:
-    """How models of different words were aligned: words in all, (model, how many it lacks), (model, part it shares)."""
+    """How vocabularies were aligned: number of words in all, words that models lack, and shares that models share.
+
+    Parameters
+    ----------
+    size : int
+        Number of words of all models together.
+    missing : tuple of (name, number)
+        How many of them a model lacks.
+    shared_parts : tuple of (name, share)
+        Of models that share few words with any other, the share of theirs that they do.
+    """
 
     size: int
     missing: tuple[tuple[str, float], ...]
@@ -36,7 +49,19 @@ class VocabularyAlignment:
 
 @dataclass(frozen=True)
 class MinorityComponent:
-    """A component that fewer than half of the sites hold: how many, the names of the first, their observations."""
+    """A component that fewer than half of the sites have.
+
+    Parameters
+    ----------
+    component : int
+        Its number.
+    sites : int
+        Number of sites that have it.
+    names : tuple of str
+        Names of the first of these.
+    counts : float or None
+        Their observations of it, where these are known.
+    """
 
     component: int
     sites: int
@@ -46,37 +71,37 @@ class MinorityComponent:
 
 @dataclass(frozen=True)
 class Findings:
-    """What came out besides the components.
+    """What a method reports besides the components.
 
     Parameters
     ----------
-    status
+    status : str
         Name of the status.
-    remedy
+    remedy : str
         What it means and what to do.
-    objective
+    objective : float or None
         At the end; None for a method without one.
-    history
+    history : tuple of float
         The objective after each step.
-    path
-        Every number of components that was tried.
-    measure
+    path : tuple of PathPoint
+        Every number of components that was tried, ascending.
+    measure : str
         What the path's values are: ``criterion`` or ``cost``.
-    heterogeneity
-        How much sites differ, by block of parameters.
-    outliers
-        (name of the site, why).
-    minority
-        Components that fewer than half of the sites hold.
-    vocabulary
+    heterogeneity : tuple of (block, float)
+        How much sites differ, by block of parameters, the largest first.
+    outliers : tuple of (name, reason)
+        Sites that the method took for outliers.
+    minority : tuple of MinorityComponent
+        Components that fewer than half of the sites have.
+    vocabulary : VocabularyAlignment or None
         How words were aligned; None where all models had the same.
-    spread
-        Standard deviations of copies about their component and of components about their mean, each the root of a mean
-        variance; None for methods that do not estimate them.
-    further
-        Other details, each one value.
-    unshown
-        Names of details that have more than one value.
+    spread : tuple of three float or None
+        Standard deviations of copies about their component, of components about their mean, and of fused points, each
+        the root of a mean variance; None for methods that do not estimate them.
+    scalar_details : tuple of (name, value)
+        Other details of one value each, by name.
+    hidden_details : tuple of str
+        Names of details that have more than one value, and are not drawn.
     """
 
     status: str
@@ -95,7 +120,7 @@ class Findings:
 
     @property
     def is_converged(self) -> bool:
-        """Whether there is nothing to do about the status."""
+        """Whether the method converged, so that there is nothing to do about its status."""
         return self.status == Status.CONVERGED.name.lower()
 
 
@@ -159,7 +184,7 @@ def _numbers(values: object) -> tuple[float, ...]:
 
 
 def _path(values: object, measure: str) -> tuple[PathPoint, ...]:
-    """Return the path, or nothing where some size lacks this measure."""
+    """Return the path over numbers of components, or nothing where one of them lacks this measure."""
     if not isinstance(values, list | tuple):
         return ()
     sizes = []
@@ -196,7 +221,7 @@ def _outliers(values: object) -> tuple[tuple[str, str], ...]:
 
 
 def _minority(values: object) -> tuple[MinorityComponent, ...]:
-    """Return who holds what few hold, or nothing where anything else is among it."""
+    """Return the components of a minority of sites, or nothing where anything else is among them."""
     components = []
     for value in values if isinstance(values, list | tuple) else []:
         names = value.get("names") if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""What the report shows, from a fused file and, where they are given, the files of its sites."""
+"""Content of the report of fused posteriors, read from files: the fused one and those of its sites, where given."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth
 
     Parameters
     ----------
-    fused
+    fused : Path
         The file that a fusion was saved to.
-    sites
+    sites : sequence of Path
         Files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
-    data, truth
-        What to show of the fused model, as in ``models.illustration.illustrate``.
+    data, truth : optional
+        Data to show the fused model on, and true labels of them, as in
+        ``consilience.posteriors.report.illustration.illustrate``. Default: none.
 
     Raises
     ------
@@ -79,7 +80,7 @@ def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth
 
 
 def _over_fused_words(fused: Posterior, site: Posterior) -> Posterior:
-    """Return a site's topics over the words of the fused ones, as they were fused."""
+    """Return a site's topics over the words of the fused ones, as they were fused; other posteriors as they are."""
     words = fused.features.names
     if not (of_words(fused) and of_words(site)) or words is None or site.features.names in (None, words):
         return site

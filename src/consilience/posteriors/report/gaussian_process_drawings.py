@@ -1,4 +1,4 @@
-"""Drawings of sparse Gaussian processes: the fused function with its inducing inputs, over those of its sites."""
+"""Drawings of sparse Gaussian processes: the fused function and its 95 % bands, with all inducing inputs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from consilience.drawing.words import format_count, format_number, shorten
 from consilience.posteriors.report.gaussian_processes import Points, PredictiveBand, ProcessContent
 
 MAX_SITE_COLOURS = 10
-"""More sites than these are all drawn alike."""
+"""More sites than these are all drawn in grey: report.css has ten colours."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 58.0, 14.0, 30.0, 46.0, 380.0
+"""Margins of the plot within the drawing, and its height. Chosen by eye."""
 
 
 def site_colour(index: int, n_sites: int) -> str:
-    """Return the class of a site's colour, by its place among all that are drawn."""
+    """Return the CSS class of the colour of site `index` of `n_sites` that are drawn."""
     return colour_class(index if n_sites <= MAX_SITE_COLOURS else -1)
 
 

@@ -1,4 +1,10 @@
-"""Sparse Gaussian processes as plain values, in the units of the data: the fused function beside those of its sites."""
+"""Content of the report of sparse Gaussian processes, as plain values in the units of the data.
+
+A process models standardised values; with shift b and scale a of every column, a point z lies at b + a z in the units of
+the data, variances of the target scale by a^2 and length-scales of an input by its a. For one input x the page shows
+the mean m(x) with the bands m(x) +- 1.96 sqrt(v(x)) of the function and m(x) +- 1.96 sqrt(v(x) + noise) of observations;
+for several inputs, the inducing inputs in the two of shortest length-scale. What overflows is left out.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +21,16 @@ from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter, Spars
 from consilience.posteriors.sparse_gp.model import SparseGP
 
 _N_FUSED_GRID, _N_SITE_GRID = 240, 120
+"""Points of the curves of the fused process and of each site's. Chosen by eye, so that curves look smooth."""
+
 _MAX_SITES = 60
+"""Sites beyond these are not drawn. Bounds the size of the page; chosen by hand."""
+
 _MAX_ROWS = 1500
-_Z_95 = 1.959964  # standard deviations to either side that hold 95 % of a Gaussian
+"""Of more rows of data, so many are drawn, evenly chosen. Bounds the size of the page; chosen by hand."""
+
+_Z_95 = 1.959964
+"""Standard deviations to either side that hold 95 % of a Gaussian: its 0.975 quantile."""
 
 Points = tuple[tuple[float, float], ...]
 
@@ -38,7 +51,7 @@ class ProcessParameters:
 
 @dataclass(frozen=True)
 class SiteProcess:
-    """A site's process: the places of its inducing inputs, and its mean over the range of these."""
+    """A site's process: its inducing points, and its mean function over their range; no mean for several inputs."""
 
     name: str
     inducing: Points
@@ -47,7 +60,7 @@ class SiteProcess:
 
 @dataclass(frozen=True)
 class PredictiveBand:
-    """At places `x`: the mean, and half the width of what holds 95 % of the function and of observations."""
+    """Mean at inputs `x` (n,), and half-widths there of the 95 % bands of the function and of observations."""
 
     x: tuple[float, ...]
     mean: tuple[float, ...]
@@ -61,21 +74,21 @@ class ProcessContent:
 
     Parameters
     ----------
-    inputs
+    inputs : tuple of str
         Names of the input columns.
-    axes
+    axes : tuple of two str
         What is drawn across and upwards: input and target, or the two inputs of shortest length-scale.
-    fused
+    fused : ProcessParameters
         Parameters of the fused process.
-    kernels
+    site_parameters : tuple of ProcessParameters
         Those of the sites that are known.
-    inducing
-        Places of the fused inducing inputs: with their values, or in the two inputs.
-    sources
-        The sites that are known.
-    band
-        The fused function, of one input.
-    rows
+    inducing : tuple of (x, y)
+        The fused inducing inputs: with their values, or in the two inputs.
+    site_processes : tuple of SiteProcess
+        Inducing points and means of the sites that are known.
+    band : PredictiveBand or None
+        The fused function; None for several inputs.
+    rows : tuple of (x, y)
         Data to hold against it, of which `n_rows` were given.
     """
 
@@ -97,12 +110,12 @@ def process_of(
 
     Parameters
     ----------
-    fused
+    fused : Posterior
         The fused process.
-    sites
-        Name and posterior of the sites that are known.
-    rows
-        Inputs and targets (n, d + 1).
+    sites : sequence of (name, Posterior)
+        The sites that are known; those of other models, or of another number of inputs, are left out.
+    rows : ndarray of shape (n, d + 1), optional
+        Inputs and targets to draw. Default: none.
     """
     fused_gp = _sparse_gp(fused)
     if fused_gp is None:

@@ -1,4 +1,13 @@
-"""Hidden Markov models as plain values: how states follow each other, and the states behind sequences."""
+"""Content of the report of hidden Markov models: transition probabilities, decoded states, agreement with labels.
+
+With n_kl the expected number of transitions from state k to state l that all sites together count,
+
+    share of k -> l = n_kl / sum_l n_kl,      dwell of k = sum_l n_kl / sum_{l != k} n_kl    (expected steps in k).
+
+True labels are matched to states one to one so that most steps agree (linear assignment of the contingency table);
+labels beyond the number of states, or that meet no free state, have none. Rand indices and adjusted mutual information
+are those of scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +23,8 @@ from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.illustration import DecodedSequence, has_states
 
 _MAX_DRAWN_STEPS = 700
-"""Steps that can be told apart in a drawing; of longer sequences, each place shows the state that it has most."""
+"""Steps that can be told apart in a drawing, which is about as wide; of longer sequences, each of so many bins shows the
+state that it has most. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +33,15 @@ class StateSummary:
 
     Parameters
     ----------
-    leaving
-        Expected number of transitions out of it, itself included.
-    start
+    number : int
+        Its number.
+    n_transitions : float
+        Expected number of transitions out of it, those to itself included.
+    start_share : float or None
         Share of sequences that start in it; None where no start was counted.
-    onward
-        Shares of these transitions by where they lead (G,); empty where there was none.
-    dwell
+    transition_shares : tuple of float, of length G
+        Shares of its transitions by the state that they lead to; empty where there was none.
+    dwell : float or None
         Steps that it is expected to last once entered; None where it was never left.
     """
 
@@ -42,7 +54,21 @@ class StateSummary:
 
 @dataclass(frozen=True)
 class LabelAgreement:
-    """How far decoded states are the true labels: indices of pairs, information, and steps under the best overlap."""
+    """Agreement of decoded states with true labels.
+
+    Parameters
+    ----------
+    name : str
+        Name of the sequence.
+    steps : int
+        Its length.
+    matched_share : float
+        Share of steps whose state is the partner of their label.
+    rand, adjusted_rand : float
+        Rand index over pairs of steps, and the same adjusted for chance.
+    adjusted_mutual_information : float
+        Mutual information adjusted for chance, normalised by the mean of the entropies.
+    """
 
     name: str
     steps: int
@@ -54,7 +80,7 @@ class LabelAgreement:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One sequence: runs (first step, step after the last, state), and those of true labels where they are known."""
+    """One sequence: runs (first step, step after the last, state), and those of true labels where these are given."""
 
     name: str
     steps: int
@@ -68,15 +94,15 @@ class ChainContent:
 
     Parameters
     ----------
-    states
+    states : tuple of StateSummary
         Every state.
-    timelines
+    timelines : tuple of Timeline
         Every sequence that was given.
-    truths
-        Names of true labels, and the state whose colour each has: the best overlap one to one, -1 where none is left.
-    agreements
+    label_partners : tuple of (name, int)
+        Names of true labels, and the state whose colour each has: the best overlap one to one, -1 for no state.
+    agreements : tuple of LabelAgreement
         For every sequence with true labels.
-    overall
+    overall_agreement : LabelAgreement or None
         For all of these together.
     """
 
@@ -168,7 +194,7 @@ def runs(labels: Labels, max_runs: int = _MAX_DRAWN_STEPS) -> tuple[tuple[int, i
 
 
 def _contingency_table(row_labels: Labels, column_labels: Labels, rows: int, columns: int) -> Array:
-    """Return how often each of `one` meets each of `other` (rows, columns)."""
+    """Return how many steps have each pair of labels: a contingency table (rows, columns) of labels (T,) and (T,)."""
     return (
         np.bincount(row_labels * columns + column_labels, minlength=rows * columns)
         .reshape(rows, columns)
@@ -181,7 +207,8 @@ def _best_partners(table: Array) -> Labels:
     columns = table.shape[1]
     if not columns:
         return np.zeros(0, dtype=np.int64)
-    costs = np.hstack([-table.T, np.zeros((columns, columns))])  # so that a column may also be left without a row
+    # A column of zeros for every label lets a label also stay without a state.
+    costs = np.hstack([-table.T, np.zeros((columns, columns))])  # (labels, states + labels)
     partner = assign_block(costs)
     return np.where(costs[np.arange(columns), partner] < 0, partner, -1)
 
