@@ -1,4 +1,4 @@
-"""Charts of predictive probabilities: how reliable they are, and how sure of each class."""
+"""Charts of predictive probabilities: reliability curves, and predictive entropies by class."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element
 from consilience.drawing.words import format_count, format_fixed, shorten, with_minus_sign
 
 MAX_MODELS = 10
-"""Colours that can be told apart."""
+"""Models beyond these are not drawn: report.css has ten colours."""
 
 MAX_CLASSES = 20
-"""More classes than these are not drawn."""
+"""Classes beyond these are not drawn. Chosen by eye, for the width of the page."""
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 390.0, 62.0, 30.0, 46.0
+"""Width of the reliability figure, and margins of both plots within their drawings. Chosen by eye."""
 
 
 def reliability_figure(predictions: Mapping[str, Predictive]) -> Markup:
-    """Return how often networks are right, against how sure they are; on the diagonal they are honest."""
+    """Return reliability curves: the accuracy of each bin against its confidence; on the diagonal they agree."""
     drawn = dict(list(predictions.items())[:MAX_MODELS])
     plot_height = 270.0
     axis_y, right_x = _TOP + plot_height, _WIDTH - 14.0
@@ -42,7 +43,8 @@ def reliability_figure(predictions: Mapping[str, Predictive]) -> Markup:
     descriptions = [
         f"{shorten(name, 40)}: error {format_fixed(scores.calibration_error, 3)}" for name, scores in drawn.items()
     ]
-    alt = f"Accuracy against confidence of {format_count(len(drawn), 'model')}, with the calibration error. {'; '.join(descriptions)}."
+    alt = f"Accuracy against confidence of {format_count(len(drawn), 'model')}, with the calibration error. "
+    alt += f"{'; '.join(descriptions)}."
     return drawing(
         [*parts, *_legend(drawn, axis_y + _BOTTOM + 8)], axis_y + _BOTTOM + 20.0 * len(drawn) + 6, alt, _WIDTH
     )
@@ -62,10 +64,15 @@ def class_entropy_figure(predictions: Mapping[str, Predictive], outside: bool) -
 
     Parameters
     ----------
-    predictions
-        By model.
-    outside
+    predictions : mapping of str to Predictive
+        Scores by model.
+    outside : bool
         Whether of inputs from outside the training distribution; of those without classes all together.
+
+    Returns
+    -------
+    Markup or None
+        The figure; None where no model has such entropies.
     """
     drawn = {
         name: (scores, entropies)
@@ -135,8 +142,6 @@ def _entropies_alt(drawn: Mapping[str, tuple[Predictive, Sequence[ClassEntropies
     descriptions = []
     for name, (scores, entropies) in drawn.items():
         least, most = (choose(entropies, key=lambda entropy: entropy.mean) for choose in (min, max))
-        descriptions.append(
-            f"{shorten(name, 40)}: {with_minus_sign(format_fixed(least.mean - scores.entropy, 2))} for class {least.label} to "
-            f"{with_minus_sign(format_fixed(most.mean - scores.entropy, 2))} for class {most.label}"
-        )
+        low, high = (with_minus_sign(format_fixed(side.mean - scores.entropy, 2)) for side in (least, most))
+        descriptions.append(f"{shorten(name, 40)}: {low} for class {least.label} to {high} for class {most.label}")
     return f"Entropy by class of inputs {region}, minus the mean of those inside, nats. {'; '.join(descriptions)}."

@@ -1,4 +1,12 @@
-"""Everything the report shows of a fusion of Bayesian networks, as plain values."""
+"""Content of the report of fused Bayesian networks, as plain values.
+
+A Bayesian network of L weights with means m and variances v is a network of 2 L parameters (m, sqrt(v)), on which the
+squared Wasserstein-2 distance of diagonal Gaussians is the Euclidean one:
+
+    W_2^2( N(m, v), N(m', v') ) = |m - m'|^2 + |sqrt(v) - sqrt(v')|^2.
+
+So the tables of `networks.report` serve, their parameters counted once for each mean and deviation together.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +28,7 @@ from consilience.networks.symmetry.transport import Transport
 from consilience.posteriors.report.details import numbers_by_name
 
 MAX_SHARE_COLUMNS = 10
-"""Columns of a table of how many sites have a unit; those of more sites are in the last."""
+"""Columns of a table of how many sites have a unit; those of more sites are in the last. Chosen by eye."""
 
 _METRIC_NAMES = {
     "w2": "squared Wasserstein-2 distance",
@@ -33,7 +41,17 @@ _METRIC_NAMES = {
 
 @dataclass(frozen=True)
 class UnitSharing:
-    """How many fused units of a group 1, 2, ..., J of the sites have."""
+    """Numbers of fused units of a group by how many of the sites have them.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group.
+    units : int
+        Number of its fused units.
+    by_sites : tuple of int, of length J
+        Numbers of fused units that 1, 2, ..., J of the sites have.
+    """
 
     group: str
     units: int
@@ -54,7 +72,10 @@ class UnitSharing:
 
 @dataclass(frozen=True)
 class GaussianLayer:
-    """How far apart means and deviations of one layer are, as shares of their mean squares; None where not known."""
+    """Distances of means and of deviations from their average in one layer, as shares of their mean squares.
+
+    Before alignment they are None where widths differ, after it where no units were matched.
+    """
 
     name: str
     parameters: int
@@ -70,10 +91,10 @@ class ReferenceDistances:
 
     Parameters
     ----------
-    metric
+    metric : str
         What is measured, in words.
-    rows
-        Of every parameter: name, before and after alignment.
+    rows : tuple of (name, float, float)
+        Distance in every parameter, before and after alignment.
     """
 
     metric: str
@@ -87,12 +108,16 @@ class ReferenceDistances:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image, what was said of it, and how sure.
+    """An image with its predicted and its true class, and the predictive entropy.
 
     Parameters
     ----------
-    shades
-        Shade of every pixel (h, w).
+    shades : ndarray of shape (h, w)
+        Shade of every pixel.
+    predicted, label : int
+        Most probable class, and true class.
+    entropy : float
+        Predictive entropy in nats.
     """
 
     shades: Labels
@@ -113,19 +138,19 @@ class Gallery:
 
 @dataclass(frozen=True)
 class BayesianContent(NetworkContent):
-    """Everything the report shows of a fusion of Bayesian networks.
+    """Everything the report shows of a fusion of Bayesian networks; further parameters are those of `NetworkContent`.
 
     Parameters
     ----------
-    sharing
+    sharing : tuple of UnitSharing
         By group, how many sites have a unit.
-    gaussian_layers
-        How far apart means and deviations are.
-    distances
+    gaussian_layers : tuple of GaussianLayer
+        How far apart means and deviations are, by layer.
+    distances : ReferenceDistances or None
         Distances before and after alignment, where the method aligns posteriors.
-    predictions
+    predictions : mapping of str to Predictive
         Scores of predictive probabilities by model.
-    galleries
+    galleries : tuple of Gallery
         Images that a model is most and least certain of.
     """
 
@@ -162,7 +187,7 @@ class BayesianContent(NetworkContent):
 
     @property
     def outside(self) -> dict[str, Predictive]:
-        """The models of which it is known what they say of inputs from outside."""
+        """Scores of the models that have predictions of inputs from outside the training distribution."""
         return {name: scores for name, scores in self.predictions.items() if scores.outside is not None}
 
 
@@ -171,16 +196,16 @@ def _common_count(counts: set[int]) -> int | None:
 
 
 def bayesian_content(content: NetworkContent, result: Mapping[str, Any], **added_parts: Any) -> BayesianContent:
-    """Return the content of a page about Gaussian networks, told of Bayesian ones.
+    """Return the content of a page about Bayesian networks, from that about their Gaussian networks.
 
     Parameters
     ----------
-    content
+    content : NetworkContent
         What is shown of the Gaussian networks, in which every weight is two parameters.
-    result
+    result : mapping
         Of the provenance; it may come from a file of somebody else.
-    **more
-        Further parts.
+    **added_parts
+        Further fields of `BayesianContent`.
     """
     parts = {group.name: getattr(content, group.name) for group in fields(content)}
     sharing = {group.group: group for group in added_parts.get("sharing", ())}
@@ -213,7 +238,7 @@ def distances_of(result: Mapping[str, Any]) -> ReferenceDistances | None:
 
 
 def sharing_of(transports: Sequence[Mapping[str, Transport]]) -> tuple[UnitSharing, ...]:
-    """Return how many sites have the units of every group."""
+    """Return how many sites have the units of every group, from the transports (J,) of the models."""
     sharing = []
     for group, first_transport in transports[0].items():
         n_owners = np.sum([np.asarray(transport[group].owned) > 0 for transport in transports], axis=0)
@@ -223,7 +248,7 @@ def sharing_of(transports: Sequence[Mapping[str, Transport]]) -> tuple[UnitShari
 
 
 def sharing_of_result(result: Mapping[str, Any], units: Mapping[str, int], sites: int) -> tuple[UnitSharing, ...]:
-    """Return the same as a provenance tells it, where that adds up."""
+    """Return how many sites have the units of every group as a provenance has it, where that adds up to `units`."""
     groups = result.get("groups")
     sharing = []
     for group, facts in groups.items() if isinstance(groups, Mapping) else ():
@@ -237,14 +262,14 @@ def sharing_of_result(result: Mapping[str, Any], units: Mapping[str, int], sites
 def gaussian_layers_of(
     networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]], is_matched: bool = True
 ) -> tuple[GaussianLayer, ...]:
-    """Return how far apart means and deviations of every layer are; parameters as of `layers_of`.
+    """Return how far apart means and deviations of every layer are.
 
     Parameters
     ----------
     networks, weights, transports
         As for `layers_of`.
-    moved
-        Whether the transports are those of a matching, so that there is something after it.
+    is_matched : bool, optional
+        Whether the transports are those of a matching; otherwise distances after it are left out. Default: True.
     """
     means, deviations = (
         layers_of([_means_or_deviations(means_layer, deviations) for means_layer in networks], weights, transports)

@@ -1,4 +1,4 @@
-"""What the report shows of a fused Bayesian network, from its file and those of its sites, where given."""
+"""Content of the report of fused Bayesian networks, read from files: the fused one and those of its sites, if given."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from consilience.networks.report.files import network_content_of_files
 
 def bayesian_content_of_files(fused: Path, sites: Sequence[Path] = ()) -> BayesianContent:
     """Return what the report shows of a fused Bayesian network's file; see `network_content_of_files`.
+
+    Parameters
+    ----------
+    fused : Path
+        The file that a fusion was saved to.
+    sites : sequence of Path, optional
+        Files of networks that it was made from. Default: none.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Images that a network is most and least certain of, as inline SVG."""
+"""Galleries of the images that a network is most and least certain of, as inline SVG; ordered by predictive entropy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from consilience.drawing.words import format_fixed
 from consilience.errors import InputError
 
 MAX_IMAGES = 10
-"""Images that stand in one row."""
+"""Images that stand in one row: as many tiles as fit into `WIDTH`."""
 
 MAX_PIXELS = 64
-"""Larger images are refused: a page holds every pixel."""
+"""Height and width from which on images are refused: a page holds every pixel. Chosen by hand."""
 
 _TILE_SIZE, _GAP, _CAPTION_HEIGHT = 66.0, 12.0, 40.0
+"""Longer side of a tile, gap between tiles, and height of the two lines below each. Chosen by eye."""
 
 
 def galleries_of(images: object, predictions: Mapping[str, Predictive]) -> tuple[Gallery, ...]:
@@ -30,10 +31,10 @@ def galleries_of(images: object, predictions: Mapping[str, Predictive]) -> tuple
 
     Parameters
     ----------
-    images
-        By model, the images (n, h, w) that its predictions are of, in their order.
-    predictions
-        What is said of them, by model.
+    images : mapping of str to array_like of shape (n, h, w)
+        By model, the images that its predictions are of, in their order.
+    predictions : mapping of str to Predictive
+        Predictions of the images, by model.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def _pixel_shades(pixel_values: Any, n_images: int, argument: str) -> Labels:
 
 
 def picture_row(pictures: tuple[Picture, ...], row_name: str) -> Markup:
-    """Return a row of images with the class that each is said to be, and the entropy; `said` names the row."""
+    """Return a row of images with their predicted classes and entropies; `row_name` says which images these are."""
     height, width = pictures[0].shades.shape
     scale = _TILE_SIZE / max(height, width)
     parts: list[Markup] = []

@@ -1,4 +1,4 @@
-"""What the report reads of predictive scores, as ``bayesian.predictive_scores`` has them."""
+"""Protocols of predictive scores: what the report reads of those of ``consilience.predictive_scores``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReliabilityBin(Protocol):
 
 
 class OutsideScores(Protocol):
-    """What is said of inputs from outside the training distribution."""
+    """Predictive scores of inputs from outside the training distribution."""
 
     @property
     def observations(self) -> int:
@@ -114,4 +114,4 @@ class Predictive(Protocol):
 
     @property
     def outside(self) -> OutsideScores | None:
-        """What is said of inputs from outside."""
+        """Scores of inputs from outside the training distribution; None where there are none."""

@@ -34,16 +34,16 @@ def write_bayesian_page(
 
     Parameters
     ----------
-    path
-        Where to.
-    fusion
+    path : Path
+        The file to write.
+    fusion : FusedNetworks
         What ``fuse`` gave for Bayesian networks.
     barriers, planes, scores
-        As for networks.
-    predictions
-        By model, in the order to show, what ``consilience.predictive_scores`` gave.
-    images
-        By name of a model among the predictions, the images (n, h, w) that these are of.
+        As for `write_network_page`.
+    predictions : mapping of str to Predictive, optional
+        By model, in the order to show, what ``consilience.predictive_scores`` gave. Default: none.
+    images : mapping of str to array_like of shape (n, h, w), optional
+        By name of a model among the predictions, the images that these are of. Default: none.
 
     Raises
     ------

@@ -5,8 +5,12 @@ connectivity of neural networks": for f_i(x) = v_i s(U_i x), with units of the s
 
     | f_a(x) - a f_1(x) - (1 - a) f_2(x) |  <=  a (1 - a) C,        0 <= a <= 1,
 
-where s is the activation, x the input, U_i (h, d) the hidden and v_i the output weights, f_a has the parameters a (v_1, U_1) + (1 - a) (v_2, U_2), and C = 4 eps eta r for linear s, but for ReLU
-C = eps (4 eta + 2 |v_2|) r. Here eps^2 = |U_1 - U_2|_F^2 / 4 and eta^2 = |v_1 - v_2|_F^2 / 4 are the barycenter
+where s is the activation, U_i (h, d) the hidden and v_i (c, h) the output weights, f_a has the parameters
+a (v_1, U_1) + (1 - a) (v_2, U_2), and
+
+    C = 4 eps eta r   for linear s,        C = eps (4 eta + 2 |v_2|) r   for ReLU.
+
+Here eps^2 = |U_1 - U_2|_F^2 / 4 and eta^2 = |v_1 - v_2|_F^2 / 4 are the barycenter
 objectives of the hidden and the last layer at the permutation (their equations 25 and 26); the paper's r is the root of
 the number of inputs. The last line of the printed proof loses a factor; the constant of the theorem itself holds, by
 

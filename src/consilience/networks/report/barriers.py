@@ -1,4 +1,4 @@
-"""Barriers: what the networks on straight lines between two give, all lines on common axes."""
+"""Figures of loss barriers: values of the networks on straight lines between two, all lines on common axes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
 
 MAX_LINES = 10
-"""Colours that can be told apart."""
+"""Lines beyond these are not drawn: report.css has ten colours."""
 
 _WIDTH, _PLOT, _LEFT, _RIGHT, _TOP, _BOTTOM = 390.0, 200.0, 62.0, 14.0, 30.0, 46.0
+"""Width of the drawing, height of its plot, and margins around that. Chosen by eye."""
 
 
 def quantity_names(barriers: Mapping[str, Barrier]) -> list[str]:
@@ -57,7 +58,7 @@ def barrier_curves(barriers: Mapping[str, Barrier], quantity: str) -> Markup:
 
 
 def _finite_pieces(t: Array, values: Array, x: Scale, y: Scale) -> list[str]:
-    """Return the points of every stretch without values that are not finite."""
+    """Return the points of every stretch of finite values, so that a line has a gap where a network has none."""
     is_finite = np.isfinite(values)
     piece_starts = np.flatnonzero(np.diff(is_finite.astype(np.int8)) != 0) + 1
     return [
@@ -71,7 +72,8 @@ def _description(curves: Mapping[str, tuple[Array, Array]], quantity: str) -> st
     descriptions = []
     for name, (t, values) in curves.items():
         middle = float(np.interp(0.5, t, values))
-        ends = f"{format_number(float(values[0]))} at t = 0, {format_number(middle)} in the middle, {format_number(float(values[-1]))} at 1"
+        start, end = format_number(float(values[0])), format_number(float(values[-1]))
+        ends = f"{start} at t = 0, {format_number(middle)} in the middle, {end} at 1"
         n_missing = int((~np.isfinite(values)).sum())
         descriptions.append(
             f"{shorten(name, 40)}: {ends}" + (f", not finite at {n_missing:,} places" if n_missing else "")

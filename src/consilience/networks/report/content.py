@@ -1,4 +1,4 @@
-"""Everything the report shows of a fusion of networks, as plain values."""
+"""Content of the report of fused networks, as plain values: inputs, groups, layers, proof, barriers, planes, scores."""
 
 from __future__ import annotations
 
@@ -20,21 +20,26 @@ if TYPE_CHECKING:
     from consilience.networks.landscape.plane import Plane
 
 _RESULT_SHOWN_APART = ("units", "notes", "proved", "refit", "repaired", "starts", "groups", "distances")
-_MAX_HISTORY_STEPS = 2_000  # steps of a history that a figure can show
+"""Keys of a result that the page shows in places of their own."""
+
+_MAX_HISTORY_STEPS = 2_000
+"""Steps of a history beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
 
 @dataclass(frozen=True)
 class FisherSummary:
-    """What is known of a network's parameters: Fisher information.
+    """The Fisher information that came with a network, in numbers.
 
     Parameters
     ----------
-    kind, rank
-        "diagonal" or "factors", and how many.
-    observations
-        How many it stands for; None where nobody said.
-    prior_precision
-        Of the prior; None where nobody said.
+    kind : str
+        "diagonal" or "factors".
+    rank : int
+        Number of factors; 0 for a diagonal.
+    observations : float or None, optional
+        How many it is summed over; None where the file does not say.
+    prior_precision : float or None, optional
+        Precision of the prior of training; None where the file does not say.
     """
 
     kind: str
@@ -45,21 +50,21 @@ class FisherSummary:
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """One of the networks that went in.
+    """One of the networks that went in, in numbers.
 
     Parameters
     ----------
-    name, full_name
+    name, full_name : str
         What it is called here, and in full.
-    units
-        All its units that can move.
-    parameters
+    units : int
+        Number of its units that can move.
+    parameters : int or None
         Number of its entries; None where its arrays are not known.
-    weight
-        How much it counted.
-    sha256
+    weight : float
+        Its weight in the average.
+    sha256 : str or None
         Digest of its file, if it was one.
-    known
+    fisher : FisherSummary or None, optional
         The Fisher information that it came with, if the method weighed by it.
     """
 
@@ -74,26 +79,28 @@ class NetworkSummary:
 
 @dataclass(frozen=True)
 class NetworkFindings:
-    """What a fusion says of itself beside its numbers.
+    """Findings of a fusion of networks: proof of the symmetry, fitted layers, repair, starts, facts by group.
 
     Parameters
     ----------
-    proved
+    is_proved : bool or None
         Whether the symmetry is proved; None for networks that need none, side by side or with units as they are.
-    trials, deviation
-        Random changes of every group in that proof, and the largest relative difference of outputs they made.
-    notes
+    trials : int or None
+        Random changes of every group in that proof.
+    deviation : float or None
+        The largest relative difference of outputs that these made.
+    notes : tuple of str
         What the tracer could not look through, so that its units never move.
-    refit
-        What became of fitting layers anew; None where that was no question.
-    repaired
+    refit : str or None
+        Outcome of fitting layers anew; None where nobody asked for it.
+    repaired : str or None
         How statistics were repaired; None if they were not.
-    needs_repair
+    needs_repair : bool
         Whether the network has statistics that averaging left wrong.
-    starts
+    starts : tuple of float
         Objective of every start.
-    by_group
-        Single facts by group: (group, ((name, value), ...)).
+    group_facts : tuple of (group, ((name, value), ...))
+        Facts of one value each, by group.
     """
 
     is_proved: bool | None
@@ -119,18 +126,38 @@ class NetworkFindings:
 
 @dataclass(frozen=True)
 class NetworkContent:
-    """Everything the report shows; parts that nothing is known of are empty.
+    """Everything the report shows of a fusion of networks; parts that are not known are empty.
 
     Parameters
     ----------
-    parameters
+    method : str
+        Name of the method.
+    options, versions : tuple of (name, value)
+        Options of the method, and versions of libraries, by name.
+    seed : int or None
+        Seed of the fusion; None where it was given a generator.
+    sites : tuple of NetworkSummary
+        The networks that went in.
+    groups : tuple of GroupSummary
+        Groups of units that move together.
+    parameters : int
         Number of entries of the fused network.
-    side_by_side
-        Whether the fused model is all models together.
-    apart
+    findings : Findings
+        Status, objective and details of the method.
+    network_findings : NetworkFindings
+        Proof, fitted layers, repair, starts and facts by group.
+    unrelated_distance : float or None, optional
         Distance from their average, as a share of the mean square, of models that have nothing in common.
-    from_file
-        Whether this was read from files, which do not hold who is who.
+    side_by_side : bool, optional
+        Whether the fused model is all models together.
+    is_from_file : bool, optional
+        Whether this was read from files, which do not hold the matching.
+    layers : tuple of LayerSummary, optional
+        Distances of the models by layer.
+    couplings : tuple of Coupling, optional
+        The matching of every group of every model.
+    barriers, planes, scores : mapping, optional
+        By name, what was given beside the fusion.
     """
 
     noun: ClassVar[str] = "network"
@@ -191,14 +218,14 @@ class NetworkContent:
 
     @property
     def shown_history(self) -> tuple[float, ...]:
-        """As much of the history as is drawn."""
+        """The first steps of the history, as many as are drawn."""
         return self.findings.history[:_MAX_HISTORY_STEPS]
 
 
 def findings_of_networks(
     result: Mapping[str, Any], symmetry: Symmetry | None, needs_repair: bool, side_by_side: bool
 ) -> tuple[Findings, NetworkFindings]:
-    """Return what a method found, from the ``result`` of a provenance, which may come from a file of somebody else.
+    """Return the findings of a method, from the ``result`` of a provenance, which may come from somebody else's file.
 
     Whether the symmetry is proved is not taken from what the result says, but from the proof itself.
     """
@@ -232,6 +259,10 @@ def _scalar_facts(values: object) -> tuple[tuple[str, tuple[tuple[str, Any], ...
 
 
 def unrelated_distance_of(weights: Sequence[float]) -> float | None:
-    """Return 1 - sum a_i^2 for weights that sum to 1; None for weights that no fusion has."""
+    """Return 1 - sum_j a_j^2 for weights a_j, scaled to sum 1; None for weights that no fusion has.
+
+    Models theta_j of independent entries of mean zero and one variance s^2 have the average theta = sum_j a_j theta_j,
+    so E sum_j a_j |theta_j - theta|^2 / E sum_j a_j |theta_j|^2 = 1 - sum_j a_j^2.
+    """
     total = sum(weights)
     return 1.0 - sum((weight / total) ** 2 for weight in weights) if total > 0 and min(weights) >= 0 else None

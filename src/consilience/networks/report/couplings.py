@@ -1,7 +1,9 @@
-"""Who became whom in each group of units: permutations and soft couplings as heat maps.
+"""Heat maps of couplings: permutations and soft transport plans of each group of units.
 
-A row of a map is a fused unit (or some neighbouring ones), a column a unit of a model; the shade is the share of the
-fused unit that came from there.
+A row of a map is a fused unit, a column a unit of a model; the shade is the share of the fused unit that came from
+there, p_gi = Pi_gi / sum_i Pi_gi for a soft plan Pi (k, k_i). Larger groups are drawn in blocks of neighbouring units,
+of which a cell shows the mean over its rows of the sum over its columns. Columns of a soft plan are ordered by the
+fused unit that received most of each, so that a sharp diagonal is a permutation.
 """
 
 from __future__ import annotations
@@ -25,16 +27,22 @@ if TYPE_CHECKING:
     from consilience.networks.landscape.couplings import CouplingDiagnostics
 
 MAX_MAPS = 48
-"""More than these are not drawn."""
+"""Maps beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
 SHARE_BOUNDS = (0.02, 0.1, 0.25, 0.5, 0.75)
-"""Shares from which on each shade is used; less than the first is left blank."""
+"""Shares from which on each shade is used; less than the first is left blank. Chosen by eye."""
 
 SHARE_SHADES = (1, 3, 5, 6, 8)
+"""Shade from each of the bounds on, out of `N_SHADES`."""
 
 _MAX_SIDE, _MIN_SIDE = 64, 12
-_MAX_CELLS = 40_000  # of all maps together: 0.3 MB at the very worst
+"""Most and fewest cells of a side of a map, as far as its group has as many units. Chosen by eye."""
+
+_MAX_CELLS = 40_000
+"""Cells of all maps together, as far as `_MIN_SIDE` allows: 0.3 MB at the very worst."""
+
 _MAP_SIZE, _LEFT, _TOP, _BOTTOM = 190.0, 40.0, 8.0, 38.0
+"""Longer side of a map, and margins around it. Chosen by eye."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,19 +51,19 @@ class Coupling:
 
     Parameters
     ----------
-    group, model
-        Their names.
-    own, fused
-        Numbers of units.
-    kept
+    group, model : str
+        Names of the group and of the model.
+    n_units, n_fused : int
+        Numbers of units of the model and of the fused network.
+    n_unmoved : int or None
         How many of the model's units kept their number; None for a soft coupling.
-    shares
-        Mean share of the fused units of each block of rows that came from each block of columns (R, C). None where all
-        units kept their numbers, and for maps beyond `MAPS_AT_MOST`.
-    diagnostics
+    shares : ndarray of shape (R, C) or None
+        Mean share of the fused units of each block of rows that came from each block of columns. None where all units
+        kept their numbers, and for maps beyond `MAX_MAPS`.
+    diagnostics : CouplingDiagnostics or None
         How close a soft coupling is to a permutation; None for a hard matching.
-    turned
-        How many of the model's units changed sign.
+    n_sign_flips : int, optional
+        How many of the model's units changed sign. Default: 0.
     """
 
     group: str
@@ -69,7 +77,7 @@ class Coupling:
 
     @property
     def is_moved(self) -> bool:
-        """Whether any unit is somewhere else now."""
+        """Whether any unit has another number or sign, or the number of units is another."""
         return (
             self.n_unmoved is None
             or self.n_unmoved < self.n_units
@@ -95,9 +103,9 @@ def couplings_of(matching: Mapping[str, Matching], models: Sequence[str]) -> tup
 
     Parameters
     ----------
-    matching
+    matching : mapping of str to Matching
         By group, which fused unit each unit of every model became.
-    models
+    models : sequence of str
         What to call the models.
     """
     matchings = [
@@ -109,6 +117,7 @@ def couplings_of(matching: Mapping[str, Matching], models: Sequence[str]) -> tup
     drawn_matchings = [
         group_matching for group_matching in matchings if group_matching.is_soft or not group_matching.is_identity
     ][:MAX_MAPS]
+    # Side^2 cells each: as fine as the bound on all cells of the page allows.
     side = max(_MIN_SIDE, min(_MAX_SIDE, math.isqrt(_MAX_CELLS // max(len(drawn_matchings), 1))))
     return tuple(
         group_matching.coupling(side if any(group_matching is drawn for drawn in drawn_matchings) else None)
@@ -118,6 +127,8 @@ def couplings_of(matching: Mapping[str, Matching], models: Sequence[str]) -> tup
 
 @dataclass(frozen=True, eq=False)
 class _GroupMatching:
+    """The matching of one group of one model: which fused unit each of its units became."""
+
     group: str
     model: str
     matching: Matching
@@ -144,12 +155,13 @@ class _GroupMatching:
 
     @property
     def _plan(self) -> Array:
-        """The plan (k, k_i): how much of every fused unit is from each of the model's."""
+        """The plan Pi (k, k_i): how much of every fused unit is from each of the model's."""
         assert self.matching.coupling is not None  # noqa: S101  (narrows the type)
         start, end = np.searchsorted(self.matching.owner, [self.number, self.number + 1])
         return self.matching.coupling[start:end].T
 
     def coupling(self, side: int | None) -> Coupling:
+        """Return the coupling, with a map of at most `side` cells each way; without a map for None."""
         n_fused, labels = self.matching.n_components, self.labels
         n_unmoved = int((labels == np.arange(len(labels))).sum())
         if not self.is_soft:
@@ -218,12 +230,13 @@ def coupling_map(coupling: Coupling, shares: Array) -> Markup:
 
 
 def _description(coupling: Coupling, shares: Array) -> str:
-    text = f"Group {shorten(coupling.group, 40)}: {format_count(coupling.n_units, 'unit')} of {shorten(coupling.model, 40)} against "
-    text += f"{format_count(coupling.n_fused, 'fused unit')}, in {shares.shape[0]} × {shares.shape[1]} cells. "
+    sizes = f"Group {shorten(coupling.group, 40)}: {format_count(coupling.n_units, 'unit')} of "
+    sizes += f"{shorten(coupling.model, 40)} against {format_count(coupling.n_fused, 'fused unit')}, in "
+    sizes += f"{shares.shape[0]} × {shares.shape[1]} cells. "
     if coupling.n_unmoved is not None:
-        return f"{text}{format_count(coupling.n_unmoved, 'unit')} kept their number."
+        return f"{sizes}{format_count(coupling.n_unmoved, 'unit')} kept their number."
     n_partners = coupling.diagnostics.effective_partners if coupling.diagnostics is not None else math.nan
-    return f"{text}A fused unit is made of {format_fixed(n_partners, 2)} units in effect."
+    return f"{sizes}A fused unit is made of {format_fixed(n_partners, 2)} units in effect."
 
 
 def share_legend() -> tuple[tuple[int, str], ...]:

@@ -1,6 +1,7 @@
-"""What the report shows of a fused network, from its file and, where they are given, the files of its sites.
+"""Content of the report of fused networks, read from files: the fused one and those of its sites, where given.
 
-The file says how it was made, not who became whom: distances after matching and couplings are known to the fusion only.
+A fused file has the provenance, not the matching: distances after matching and couplings are known to the fusion only.
+Its provenance is validated before anything of it is shown, since it may come from somebody else.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from consilience.networks.report.layers import LayerSummary, layers_of
 from consilience.networks.report.quality import GroupSummary
 
 _Count = Annotated[int, Field(ge=0, lt=10**15)]
+"""A whole number far beyond any network, and far below what a page could not print. Chosen by hand."""
 
 
 class _FisherRecord(BaseModel):
-    """What was known of a network's parameters."""
+    """The Fisher information that a network came with."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
     kind: Literal["diagonal", "factors"]
@@ -73,13 +75,13 @@ def network_content_of_files(
 
     Parameters
     ----------
-    fused
+    fused : Path
         The file that a fusion was saved to.
-    sites
+    sites : sequence of Path, optional
         Files of networks that it was made from, in any order, not necessarily all; each is known by its SHA-256. With
-        all of them the page also shows how far apart they are as they stand.
-    read
-        How each of these files is read.
+        all of them the page also shows how far apart they are as they stand. Default: none.
+    read : callable, optional
+        Function that reads one of these files. Default: `read_network`.
 
     Raises
     ------
@@ -182,7 +184,10 @@ def _read_sites(
 def _distances_unmoved(
     site_networks: Sequence[NetworkFile | Network | None], weights: Sequence[float]
 ) -> tuple[dict[str, float], tuple[LayerSummary, ...]]:
-    """Return how far apart the sites are with no unit moved, by group and layer; nothing if not all are known."""
+    """Return how far apart the sites are with no unit moved, by group and layer; nothing if not all are known.
+
+    Networks of different widths have no such distance either.
+    """
     networks = [network for network in site_networks if isinstance(network, Network)]
     total_weight = sum(weights)
     if len(networks) < len(site_networks) or not 0 < total_weight < math.inf:
@@ -217,7 +222,7 @@ def _groups(
 
 
 def _n_movable_units(units: dict[str, int], file: NetworkFile) -> int:
-    """Return how many units can move, those inside the units of another group not counted again."""
+    """Return how many units can move; those inside the units of another group are not counted again."""
     groups = {} if file.symmetry is None else file.symmetry.by_name
     return sum(count for name, count in units.items() if name not in groups or groups[name].parent is None)
 

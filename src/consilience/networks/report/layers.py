@@ -1,4 +1,11 @@
-"""How far apart the models are, layer by layer, before and after their units were matched."""
+"""Layer distances of several models, before and after their units were matched.
+
+For a layer with weights theta_j in model j, aligned by T_j (the identity before matching), and weights a_j of sum 1,
+
+    sum_j a_j |T_j theta_j - theta|^2 / sum_j a_j |T_j theta_j|^2,        theta = sum_j a_j T_j theta_j,
+
+summed over the arrays of the layer; running statistics of normalisation are left out. A layer of zeros has distance 0.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +23,18 @@ from consilience.networks.symmetry.transport import Transport, move
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One layer.
+    """Size of one layer, and distances of the models in it.
 
     Parameters
     ----------
-    name
-        That of its arrays without their last part.
-    entries
+    name : str
+        Name of its arrays without their last part.
+    entries : int
         Number of weights in the fused network.
-    after
+    after : float or None
         Weighted mean squared distance of the aligned models from their average, as a share of their mean square;
-        None where it is not known who became whom.
-    before
+        None where the matching is not known.
+    before : float or None
         The same without moving any unit; None where widths differ.
     """
 
@@ -44,14 +51,15 @@ def layers_of(
 
     Parameters
     ----------
-    networks
+    networks : sequence of Network, of length J
         The models.
-    weights
-        What each counts (J,), summing to 1.
-    transports
-        Where the units of each go.
+    weights : ndarray of shape (J,)
+        Weight of each, of sum 1.
+    transports : sequence of mapping of str to Transport, of length J
+        By group, where the units of each model go.
     """
     same_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
+    # By layer: entries, then squared distance and mean square of the aligned models, then the same unaligned.
     sums_of_layer: dict[str, Array] = {}
     for key in networks[0].working:
         if key.endswith(STATISTICS):

@@ -17,10 +17,10 @@ from consilience.posteriors.report import charts
 from consilience.posteriors.report.matching_map import SITES_AT_MOST
 
 PLANES_AT_MOST = 8
-"""More planes than these are not drawn."""
+"""Planes beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
 QUANTITIES_AT_MOST = 4
-"""More quantities than these are not drawn of a barrier or a plane."""
+"""Values of a barrier or a plane beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
 
 def write_network_content(path: Path, content: NetworkContent) -> None:
@@ -40,7 +40,19 @@ def render_network(
     styles: tuple[str, ...] = ("report.css", "network.css"),
     **context: Any,
 ) -> str:
-    """Return the report as HTML; the same content gives the same text. `more` is what another template shows."""
+    """Return the report as HTML; the same content gives the same text.
+
+    Parameters
+    ----------
+    content : NetworkContent
+        What to show.
+    template : str, optional
+        File name of the template; another one extends that of networks. Default: that of networks.
+    styles : tuple of str, optional
+        File names of the style sheets.
+    **context
+        Further variables of another template.
+    """
     return render_template(
         template,
         styles,

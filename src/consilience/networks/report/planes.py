@@ -1,6 +1,8 @@
-"""Planes through three networks: filled levels of what the networks there give, with where networks lie.
+"""Filled contour maps of loss surfaces on the plane through three networks, with markers where networks lie.
 
-Between the points that were evaluated, values are interpolated linearly (their logarithms where levels are ratios).
+Between the points of the grid (alpha_i, beta_j) values are interpolated bilinearly, V = R E C^T with the surface E
+(B, A) and interpolation weights R (rows, B) and C (columns, A) of two entries a row: their logarithms where levels are
+about equal ratios apart. A cell near a point that is not finite is drawn as unknown.
 """
 
 from __future__ import annotations
@@ -22,21 +24,30 @@ if TYPE_CHECKING:
     from consilience.networks.landscape.plane import Marker, Plane
 
 _N_CLASSES = 7
-_MIN_LOG_RATIO = 20.0  # of the greatest to the least value, from which on levels are ratios
+"""About how many classes of values, each with a shade. Chosen by eye, so that neighbouring shades differ."""
+
+_MIN_LOG_RATIO = 20.0
+"""Ratio of the greatest to the least value from which on levels are ratios. Chosen by eye."""
+
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 390.0, 62.0, 14.0, 30.0, 40.0
+"""Width of the drawing, and margins around the map. Chosen by eye."""
+
 _HEIGHT_RANGE = (120.0, 420.0)
-_CELLS_ACROSS = 200  # cells across
+"""Least and greatest height of a map; a plane outside this is drawn to two scales. Chosen by eye."""
+
+_CELLS_ACROSS = 200
+"""Cells of a map across: about two units of the drawing each, finer than an eye sees. Chosen by eye."""
 
 
 @dataclass(frozen=True)
 class ContourLevels:
-    """Where the shades of one quantity change, the same in all planes.
+    """Values at which the shade of one quantity changes, the same in all planes.
 
     Parameters
     ----------
-    edges
-        Ascending; one shade more than these.
-    ratios
+    edges : tuple of float
+        The values, ascending; there is one shade more than these.
+    ratios : bool
         Whether they are about equal ratios apart rather than equal differences.
     """
 
@@ -105,7 +116,24 @@ def is_stretched(plane: Plane) -> bool:
 
 
 def _class_grid(surface: Array, alphas: Array, betas: Array, shape: tuple[int, int], levels: ContourLevels) -> Labels:
-    """Return the class of every fine cell, its middle interpolated; `UNKNOWN` where a point near it is not finite."""
+    """Return the class of the value at the middle of every cell; `UNKNOWN` where a grid point near it is not finite.
+
+    Parameters
+    ----------
+    surface : ndarray of shape (B, A)
+        Values on the grid.
+    alphas, betas : ndarray of shape (A,) and (B,)
+        The grid.
+    shape : tuple of two int
+        Rows and columns of cells.
+    levels : ContourLevels
+        Where classes change.
+
+    Returns
+    -------
+    ndarray of shape (rows, columns)
+        Class of each cell, the first row at the least beta.
+    """
     row_weights, column_weights = _interpolation_weights(betas, shape[0]), _interpolation_weights(alphas, shape[1])
     is_finite = np.isfinite(surface)
     values = np.where(is_finite, surface, 1.0)
@@ -129,7 +157,11 @@ def _interpolation_weights(grid: Array, n_cells: int) -> Array:
 
 
 def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
-    """Return the networks on the map with their names, each where it covers no other as far as there is room."""
+    """Return the networks on the map with their names, each where it covers no other as far as there is room.
+
+    Greedy, in the order of the markers: a name goes right, left, above or below its network, to where the area that it
+    covers of networks and of earlier names, weighted by their prices, plus a price for leaving the map, is least.
+    """
     grid_ends = (plane.alphas[[0, -1]], plane.betas[[0, -1]])
     inside = [
         marker
@@ -166,12 +198,14 @@ def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
     return dots + labels
 
 
-_CHARACTER_WIDTH = 8.2  # width of a bold sign, on average
+_CHARACTER_WIDTH = 8.2
+"""Width of a bold character, on average, in the fonts of report.css; measured by eye."""
+
 Box = tuple[float, float, float, float]
 
 
 def _box(anchor: str, x: float, y: float, length: float) -> Box:
-    """Return what a line of text covers."""
+    """Return the box (left, top, right, bottom) that a line of text covers."""
     start = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * length
     return start, y - 11.0, start + length, y + 4.0
 
@@ -185,7 +219,7 @@ def _overlap_area(box: Box, other: Box) -> float:
 
 
 def _overhang_price(box: Box) -> float:
-    """Return how much of a text is off the map, on which it is easiest to read."""
+    """Return the price of the part of a text that is off the map, on which it is easiest to read."""
     return 15.0 * (max(0.0, _LEFT - box[0]) + max(0.0, box[2] - _WIDTH + _RIGHT) + max(0.0, _TOP - box[1]))
 
 

@@ -1,4 +1,11 @@
-"""How far apart the units of each group are, before and after matching, as bars."""
+"""Bar chart of match quality: distance of the models from their average by group, before and after matching.
+
+The distance of a group is, over all arrays that touch it and with a_j the weight and theta_j the parameters of model j,
+
+    sum_j a_j |theta_j - theta|^2 / sum_j a_j |theta_j|^2,        theta = sum_j a_j theta_j,
+
+which is 0 for copies and 1 - sum_j a_j^2 for models of independent parameters of mean zero ("nothing in common").
+"""
 
 from __future__ import annotations
 
@@ -11,26 +18,30 @@ from consilience.drawing.svg import WIDTH, Scale, drawing, element, line, text, 
 from consilience.drawing.words import format_count, format_fixed, shorten
 
 MAX_ROWS = 60
+"""Groups beyond these get no bar. Bounds the size of the page; chosen by hand."""
+
 _STEP, _TOP, _BOTTOM = 34.0, 30.0, 46.0
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """One group of units that move together.
+    """Numbers and distances of one group of units that move together.
 
     Parameters
     ----------
-    units
-        Of each model, in their order.
-    fused
-        Of the fused network.
-    shared
+    name : str
+        Name of the group.
+    units : tuple of int
+        Number of units of each model, in their order.
+    fused : int
+        Number of units of the fused network.
+    shared : int or None, optional
         How many of these more than one model has; None where that is not known.
-    after, before
+    after, before : float or None, optional
         Distance of the models from their average with units matched and as they are, as a share of the mean square;
         None where it is not known.
-    parent
-        The group whose units its own lie in.
+    parent : str or None, optional
+        The group whose units its own lie in, as heads have.
     """
 
     name: str
@@ -50,7 +61,7 @@ class GroupSummary:
 
 
 def bars(groups: Sequence[GroupSummary], unrelated_distance: float | None) -> Markup:
-    """Return the distances of every group; `apart` is that of models with nothing in common, drawn as a line."""
+    """Return bars of the distances of every group; a line marks that of models with nothing in common, if given."""
     drawn = [group for group in groups if group.after is not None or group.before is not None][:MAX_ROWS]
     values = [value for group in drawn for value in (group.before, group.after) if value is not None]
     names = [shorten(group.name, 30) for group in drawn]
@@ -94,4 +105,5 @@ def _description(drawn: Sequence[GroupSummary]) -> str:
         for group in drawn[:12]
     ]
     more = f", and {len(drawn) - 12} more" if len(drawn) > 12 else ""
-    return f"Distances of the models from their average in {format_count(len(drawn), 'group')}: {'; '.join(descriptions)}{more}."
+    n_groups = format_count(len(drawn), "group")
+    return f"Distances of the models from their average in {n_groups}: {'; '.join(descriptions)}{more}."

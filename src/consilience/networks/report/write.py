@@ -35,11 +35,11 @@ Comparison = TypeVar("Comparison")
 
 
 class FusedInput(Protocol):
-    """One of the networks that went in, as ``consilience.networks.fusion`` has it."""
+    """Protocol of an input of a fusion: what the report reads of that of ``consilience.networks.fusion``."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the network."""
 
     @property
     def network(self) -> Network:
@@ -47,7 +47,7 @@ class FusedInput(Protocol):
 
     @property
     def weight(self) -> float:
-        """How much it counted."""
+        """Its weight in the average."""
 
     @property
     def sha256(self) -> str | None:
@@ -55,11 +55,11 @@ class FusedInput(Protocol):
 
     @property
     def information(self) -> FisherInformation | None:
-        """What is known of its parameters."""
+        """Fisher information of its parameters, if the method weighed by it."""
 
 
 class FusedNetworks(Protocol):
-    """What the report reads of a fusion, as ``consilience.networks.fusion`` has it."""
+    """Protocol of a fusion of networks: what the report reads of that of ``consilience.networks.fusion``."""
 
     @property
     def network(self) -> Network:
@@ -67,7 +67,7 @@ class FusedNetworks(Protocol):
 
     @property
     def matching(self) -> Mapping[str, Matching]:
-        """Who is who, by group."""
+        """Fused unit of every unit of every model, by group."""
 
     @property
     def transports(self) -> tuple[Mapping[str, Transport], ...]:
@@ -75,11 +75,11 @@ class FusedNetworks(Protocol):
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """How it came to be."""
+        """Method, options, seed, result and versions."""
 
     @property
     def inputs(self) -> Sequence[FusedInput]:
-        """What went in."""
+        """The networks that went in."""
 
     @property
     def quality(self) -> Mapping[str, GroupQuality]:
@@ -87,7 +87,7 @@ class FusedNetworks(Protocol):
 
     @property
     def needs_repair(self) -> bool:
-        """Whether its statistics are wrong."""
+        """Whether it has statistics of batch normalisation that averaging left wrong."""
 
     @property
     def keeps_models(self) -> bool:
@@ -106,16 +106,17 @@ def write_network_page(
 
     Parameters
     ----------
-    path
-        Where to.
-    fusion
+    path : Path
+        The file to write.
+    fusion : FusedNetworks
         What ``fuse`` gave for networks.
-    barriers
-        By name, such as "as they are" and "aligned": drawn on common axes.
-    planes
-        By name.
-    scores
+    barriers : mapping of str to Barrier, optional
+        By name, such as "as they are" and "aligned": drawn on common axes. Default: none.
+    planes : mapping of str to Plane, optional
+        By name. Default: none.
+    scores : mapping of str to mapping of str to float, optional
         By model, in the order to show: its numbers by name, such as ``{"model 0": {"accuracy": 0.98}}``.
+        Default: none.
 
     Raises
     ------
@@ -216,9 +217,8 @@ def _check_comparisons(
             f"{argument}: expected {expected}, found {type(comparisons).__name__}; write {{'aligned': ...}}"
         )
     if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
-        raise InputError(
-            f"{argument}: expected {expected}, found {type(comparisons[wrong_names[0]]).__name__} under {wrong_names[0]!r}"
-        )
+        name = wrong_names[0]
+        raise InputError(f"{argument}: expected {expected}, found {type(comparisons[name]).__name__} under {name!r}")
     return {str(name): comparison for name, comparison in comparisons.items()}
 
 

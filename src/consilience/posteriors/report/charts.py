@@ -93,7 +93,8 @@ def _curve(
 
 def _ceiling(values: Sequence[float]) -> float:
     """Return the largest value worth drawing to scale: a few far above the others would flatten what was decided."""
-    # Only where the maximum is 8 interquartile-like lengths up, all above 4 of them are cut off. Both chosen by eye.
+    # With q the distance from the least value to the upper quartile, values above 4 q are cut off, but only where the
+    # largest is above 8 q. Both chosen by eye.
     low, upper_quartile = min(values), float(np.quantile(values, 0.75))
     limit = low + 4.0 * (upper_quartile - low)
     largest_inside = max((value for value in values if value <= limit), default=max(values))

@@ -16,7 +16,7 @@ from consilience.drawing.words import format_count, format_number
 from consilience.posteriors.report.planar_components import ComponentEllipse, ComponentPlane
 
 _HALF_MASS_RADIUS = math.sqrt(2.0 * math.log(2.0))
-"""Radius, in standard deviations, of the ellipse with half of a Gaussian in two dimensions: P(r < R) = 1 - e^{-R^2/2}."""
+"""Radius, in standard deviations, of the ellipse with half of a planar Gaussian: P(r < R) = 1 - exp(-R^2 / 2)."""
 
 _HALF_MASS_RADIUS_1D = 0.6745
 """The same in one dimension: the 0.75 quantile of the standard normal, to four digits."""
@@ -49,9 +49,13 @@ def plane_figure(plane: ComponentPlane) -> Markup:
     height = _TOP + plot_height + _BOTTOM
     parts = _frame(plane, x, y, height)
     local_kind = "thin" if len(plane.local) <= _MAX_OPAQUE_ELLIPSES else "thin faint"
-    shapes = [_ellipse(ellipse, x, y, f"{local_kind} {colour_class(ellipse.component)}", plane.kind) for ellipse in plane.local]
-    shapes += [_ellipse(ellipse, x, y, "halo", plane.kind) for ellipse in plane.fused]
-    shapes += [_ellipse(ellipse, x, y, f"thick {colour_class(ellipse.component)}", plane.kind) for ellipse in plane.fused]
+    layers = ((plane.local, local_kind), (plane.fused, "halo"), (plane.fused, "thick"))
+    shapes = []
+    for ellipses, layer_kind in layers:
+        for ellipse in ellipses:
+            # A halo of the paper's colour sets a fused ellipse off from what is below it; it has no colour class.
+            kind = layer_kind if layer_kind == "halo" else f"{layer_kind} {colour_class(ellipse.component)}"
+            shapes.append(_ellipse(ellipse, x, y, kind, plane.kind))
     clip = element("clipPath", element("rect", x=_LEFT, y=_TOP, width=plot_width, height=plot_height), id="frame")
     parts.append(element("defs", clip))
     parts.append(element("g", Markup("").join(shapes), clip_path="url(#frame)"))
@@ -73,9 +77,9 @@ def _axis_range(plane: ComponentPlane, axis: int) -> tuple[float, float]:
     """Return the interval of all ellipses with a margin; local ones count no further than fused ones reach."""
     variance_index = (0, 2)[axis]  # of (xx, xy, yy)
     radii = [_HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[variance_index], 0.0)) for ellipse in plane.fused]
-    ends = [
-        ellipse.centre[axis] + sign * radius for ellipse, radius in zip(plane.fused, radii, strict=True) for sign in (-1, 1)
-    ]
+    ends = []
+    for ellipse, radius in zip(plane.fused, radii, strict=True):
+        ends += [ellipse.centre[axis] - radius, ellipse.centre[axis] + radius]
     largest_radius = max(radii)
     for ellipse in plane.local:
         radius = min(largest_radius, _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[variance_index], 0.0)))
@@ -144,12 +148,11 @@ def _ellipse(ellipse: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kin
 
 
 def _description(plane: ComponentPlane) -> str:
-    centres = [
-        f"{ellipse.component} at ({format_number(float(f'{ellipse.centre[0]:.3g}'))}, {format_number(float(f'{ellipse.centre[1]:.3g}'))})"
-        if plane.kind != "line"
-        else f"{ellipse.component} at {format_number(float(f'{ellipse.centre[0]:.3g}'))}"
-        for ellipse in plane.fused[:12]
-    ]
+    centres = []
+    for ellipse in plane.fused[:12]:
+        x, y = (format_number(float(f"{coordinate:.3g}")) for coordinate in ellipse.centre)
+        centres.append(f"{ellipse.component} at {x}" if plane.kind == "line" else f"{ellipse.component} at ({x}, {y})")
     more = f" and {len(plane.fused) - 12:,} more" if len(plane.fused) > 12 else ""
     locals_text = f" over {format_count(len(plane.local), 'local component')}" if plane.local else ""
-    return f"{format_count(len(plane.fused), 'fused component')}{locals_text}. Centres of the fused: {', '.join(centres)}{more}."
+    fused_text = format_count(len(plane.fused), "fused component")
+    return f"{fused_text}{locals_text}. Centres of the fused: {', '.join(centres)}{more}."

@@ -1,9 +1,9 @@
 """Content of the report of sparse Gaussian processes, as plain values in the units of the data.
 
-A process models standardised values; with shift b and scale a of every column, a point z lies at b + a z in the units of
-the data, variances of the target scale by a^2 and length-scales of an input by its a. For one input x the page shows
-the mean m(x) with the bands m(x) +- 1.96 sqrt(v(x)) of the function and m(x) +- 1.96 sqrt(v(x) + noise) of observations;
-for several inputs, the inducing inputs in the two of shortest length-scale. What overflows is left out.
+A process models standardised values; with shift b and scale a of every column, a point z lies at b + a z in the units
+of the data, variances of the target scale by a^2 and length-scales of an input by its a. For one input x the page shows
+the mean m(x) with the bands m(x) +- 1.96 sqrt(v(x)) of the function and m(x) +- 1.96 sqrt(v(x) + noise) of
+observations; for several inputs, the inducing inputs in the two of shortest length-scale. What overflows is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from consilience.checks import Array
 from consilience.errors import ConsilienceError
 from consilience.posteriors.adapters import adapter_of
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.report.planar_components import MAX_DRAWABLE
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter, SparseGPAdapter
 from consilience.posteriors.sparse_gp.model import SparseGP
 
@@ -179,7 +180,7 @@ def _inducing_points(gp: SparseGP) -> Array:
 
 
 def _finite_points(points: Array) -> Points:
-    is_drawable = (np.abs(points) < 1e150).all(axis=1)
+    is_drawable = (np.abs(points) < MAX_DRAWABLE).all(axis=1)
     return tuple((float(x), float(y)) for x, y in points[is_drawable])
 
 
@@ -200,7 +201,7 @@ def _band(gp: SparseGP, extent: Array) -> PredictiveBand | None:
     mean, variance = gp.predict(x[:, None])
     noisy = variance + gp.noise * float(gp.scale[-1]) ** 2
     columns = np.stack([x, mean, _Z_95 * np.sqrt(variance), _Z_95 * np.sqrt(noisy)])
-    if not np.all(np.abs(columns) < 1e150):
+    if not np.all(np.abs(columns) < MAX_DRAWABLE):
         return None
     x_values, means, function, observation = columns.tolist()
     return PredictiveBand(tuple(x_values), tuple(means), tuple(function), tuple(observation))

@@ -23,8 +23,8 @@ from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.illustration import DecodedSequence, has_states
 
 _MAX_DRAWN_STEPS = 700
-"""Steps that can be told apart in a drawing, which is about as wide; of longer sequences, each of so many bins shows the
-state that it has most. Chosen by hand."""
+"""Steps that can be told apart in a drawing, which is about as wide; chosen by hand. A longer sequence is cut into so
+many bins, each of which shows the state that it has most."""
 
 
 @dataclass(frozen=True)

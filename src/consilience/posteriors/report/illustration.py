@@ -1,4 +1,8 @@
-"""What data given beside a fused model show of it: the states behind sequences, or rows to hold against a curve."""
+"""Illustrations of fused models on data: decoded states of sequences, or rows beside the curve of a process.
+
+A hidden Markov model shows the most probable path of states of each sequence, as its adapter decodes it; a sparse
+Gaussian process shows the rows themselves. Other models show nothing of data: an `InputError` says so.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,12 @@ class DecodedSequence:
 
     Parameters
     ----------
-    name
+    name : str
         What it is called.
-    states
-        State at every step (T,).
-    truth
-        The known label of every step (T,), where given.
+    states : ndarray of shape (T,)
+        State at every step.
+    truth : tuple of str, of length T, or None
+        True label of every step, where given.
     """
 
     name: str
@@ -60,14 +64,14 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
 
     Parameters
     ----------
-    posterior
+    posterior : Posterior
         The fused model.
-    data
+    data : array_like of shape (T, D), table, path, or mapping of str to these; or None
         Rows (T, D) by name, or one array of them; instead of an array also a table with named columns, or the path of a
         .csv, .npy or .npz file. The rows of one name are one sequence in the order of time; for sparse Gaussian
         processes, whatever their name, inputs with the target in the last column.
-    truth
-        Known labels (T,) by name, or for the one array; or the name of the column that has them.
+    truth : array_like of shape (T,), column name, or mapping of str to these, optional
+        True labels (T,) by name, or for the one array; or the name of the column that has them. Default: none.
 
     Raises
     ------
@@ -136,7 +140,7 @@ def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth:
 def _decode_sequences(
     adapter: Adapter, posterior: Posterior, observations_by_name: Mapping[str, Observations]
 ) -> tuple[DecodedSequence, ...]:
-    """Return every sequence with its most probable path, as the adapter's scores tell it."""
+    """Return every sequence with its most probable path of states, which the adapter's scores have as labels."""
     model = rebuild(posterior)
     sequences, problems = [], []
     for name, observed in observations_by_name.items():

@@ -1,4 +1,4 @@
-"""Who is who: sites against fused components."""
+"""Matching maps: sites against fused components, with the local components that became each."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary
 
 SITES_AT_MOST = 60
-"""More sites than this are shown as shares."""
+"""With more sites than this the map gives way to shares of sites. Bounds the size of the page; chosen by hand."""
 
 _N_SHADES = 5
+"""Shades of confidence, each a fifth of [0, 1]; report.css has as many beside that for no confidence."""
+
 _LEGEND_WIDTH = 350.0
+"""Width of the legend of confidences: five entries of 70."""
 
 
 def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
@@ -124,7 +127,8 @@ def _description(sites: Sequence[SiteSummary], n_components: int) -> str:
     return (
         f"A map of {format_count(len(sites), 'site')} against {format_count(n_components, 'fused component')}. "
         f"{int((n_holders > 1).sum())} components were found at several sites, {int((n_holders == 1).sum())} at one; "
-        f"the most widely shared at {int(n_holders.max(initial=0))}. {format_count(n_dropped, 'local component')} dropped."
+        f"the most widely shared at {int(n_holders.max(initial=0))}. "
+        f"{format_count(n_dropped, 'local component')} dropped."
     )
 
 

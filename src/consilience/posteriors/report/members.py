@@ -1,4 +1,4 @@
-"""Sites and fused components as plain values."""
+"""Summaries of sites and of fused components: counts, weights, members, confidences, entropies, words."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ class SiteSummary:
 
     Parameters
     ----------
-    name, full_name
-        What to call it, and what it was called.
-    labels
+    name, full_name : str
+        What it is called here, and in full.
+    components : int
+        Number L_j of its components.
+    weight : float
+        Its weight.
+    sha256 : str or None
+        Digest of its file, if it was one.
+    labels : tuple of int, of length L_j, or None
         Fused component of each of its own, -1 for dropped; None in files that do not say.
-    confidence
-        How sure each of these is.
-    observations, smallest
+    confidence : tuple of float or None, of length L_j, or None
+        Confidence of each of these matches, from 0 to 1.
+    observations, smallest : float or None
         Sum and minimum of its counts.
-    outlier
-        Why the method took it for an outlier.
+    outlier : str or None
+        Why the method took it for an outlier; None if it did not.
     """
 
     name: str
@@ -53,15 +59,21 @@ class ComponentSummary:
 
     Parameters
     ----------
-    members
-        Per site that has any: its name and the numbers of its components.
-    confidence
+    number : int
+        Its number.
+    members : tuple of (name, numbers) or None
+        Per site that has any: its name and the numbers of its components; None where the matching is not known.
+    observations, weight : float or None
+        Its effective count, and its weight in a mixture.
+    confidence : float or None
         Mean confidence of the matches behind it.
-    entropy, local_entropies
-        In nats, of itself and of the local components behind it.
-    words
-        Its most probable words and their probabilities, for a topic.
-    parameters
+    entropy : float or None
+        Entropy in nats; None where it does not exist.
+    local_entropies : tuple of float
+        Entropies of the local components behind it.
+    words : tuple of (word, probability)
+        Its most probable words, for a topic.
+    parameters : tuple of (name, value)
         Its standard parameters, where each is one number.
     """
 
@@ -100,7 +112,7 @@ def site_of(record: Mapping[str, Any], name: str, posterior: Posterior | None, o
 
 
 def _clip_confidence(value: float | None) -> float | None:
-    """Return a confidence between 0 and 1, None for one that is not known."""
+    """Return a confidence clipped to [0, 1], None for one that is not known."""
     return None if value is None or not np.isfinite(value) else min(1.0, max(0.0, float(value)))
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file: no scripts, nothing fetched, every name escaped."""
+"""The report of fused posteriors as one HTML file."""
 
 from __future__ import annotations
 

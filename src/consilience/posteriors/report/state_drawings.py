@@ -1,4 +1,4 @@
-"""Drawings of hidden Markov models: where states lead, and the states behind sequences."""
+"""Drawings of hidden Markov models: the map of transition probabilities, and decoded states over time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.posteriors.report.hidden_markov import ChainContent, StateSummary, Timeline
 
 STATES_AT_MOST = 40
-"""Of more states than this no map is drawn."""
+"""Of more states than this no map is drawn: its cells would be too narrow for their numbers. Chosen by eye."""
 
 _SHADE_BOUNDS = (0.01, 0.05, 0.2, 0.5, 0.8)
+"""Probabilities from which on each shade is used; less than the first is blank. Chosen by eye."""
+
 _SEQUENCES_PER_FIGURE = 8
+"""Chosen by eye, so that a figure fits on a screen."""
+
 SEQUENCES_AT_MOST = 40
-"""Sequences beyond these are not drawn."""
+"""Sequences beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
 _LEFT, _RIGHT, _TOP, _BAND_HEIGHT = 150.0, 14.0, 8.0, 22.0
+"""Margins of the timelines within the drawing, and height of the band of each. Chosen by eye."""
 
 
 def transitions(states: Sequence[StateSummary]) -> Markup:
@@ -94,7 +99,8 @@ def _transitions_alt(states: Sequence[StateSummary]) -> str:
         f"{state.number} with {format_fixed(state.transition_shares[state.number], 2)}" for state in described
     )
     more = f" and {len(states) - 12} more" if len(states) > 12 else ""
-    return f"Transition probabilities of {format_count(len(states), 'state')}. Probabilities to stay: {stay_probabilities}{more}."
+    n_states = format_count(len(states), "state")
+    return f"Transition probabilities of {n_states}. Probabilities to stay: {stay_probabilities}{more}."
 
 
 def timelines(chain: ChainContent) -> list[Markup]:
@@ -158,8 +164,8 @@ def _timelines_alt(chain: ChainContent, drawn: Sequence[Timeline]) -> str:
     descriptions = []
     for timeline in drawn:
         n_visited = len({state for _, _, state in timeline.states})
-        words = f"{shorten(timeline.name)}: {format_count(timeline.steps, 'step')} in {format_count(len(timeline.states), 'run')} of "
-        words += format_count(n_visited, "state")
+        words = f"{shorten(timeline.name)}: {format_count(timeline.steps, 'step')} in "
+        words += f"{format_count(len(timeline.states), 'run')} of {format_count(n_visited, 'state')}"
         if timeline.name in agreement_of and timeline.truth:
             words += f", {format_fixed(100 * agreement_of[timeline.name].matched_share, 0)} % as the true labels"
         descriptions.append(words)
