@@ -32,7 +32,7 @@ class ClassEntropies(Protocol):
         """Upper quartile."""
 
 
-class ReliabilityBin(Protocol):
+class PredictiveBin(Protocol):
     """One bin of a reliability curve."""
 
     @property
@@ -44,7 +44,7 @@ class ReliabilityBin(Protocol):
         """How often they are right."""
 
 
-class OutsideScores(Protocol):
+class PredictiveOutside(Protocol):
     """Predictive scores of inputs from outside the training distribution."""
 
     @property
@@ -105,7 +105,7 @@ class Predictive(Protocol):
         """Brier score."""
 
     @property
-    def reliability(self) -> Sequence[ReliabilityBin]:
+    def reliability(self) -> Sequence[PredictiveBin]:
         """The reliability curve."""
 
     @property
@@ -113,5 +113,5 @@ class Predictive(Protocol):
         """Entropies by class."""
 
     @property
-    def outside(self) -> OutsideScores | None:
+    def outside(self) -> PredictiveOutside | None:
         """Scores of inputs from outside the training distribution; None where there are none."""

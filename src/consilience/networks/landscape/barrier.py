@@ -220,7 +220,7 @@ def _refine_maximum(curve: Barrier, values_at: Callable[[Array], dict[str, Array
     """Return the curve with the places of a golden-section search for the maximum of the excess added."""
     name = "loss" if "loss" in curve.values else next(iter(curve.values))
     excess = curve.excess(name)
-    if not np.all(np.isfinite(excess)) or excess.max() <= 0.0:
+    if not np.all(np.isfinite(excess)) or excess.max() <= 0.0:  # nothing to refine
         return curve
     start, end = curve.curve(name)[[0, -1]]  # E(0), E(1)
     values_of_place: dict[float, dict[str, Array]] = {}
@@ -232,6 +232,8 @@ def _refine_maximum(curve: Barrier, values_at: Callable[[Array], dict[str, Array
     # The excess is zero at both ends and positive here, so the peak has a neighbour on either side.
     peak = int(excess.argmax())
     low, high = float(curve.t[peak - 1]), float(curve.t[peak + 1])
+    # Golden-section search: of the four places low < left < right < high, one end goes and one inner place stays, so
+    # every step costs one evaluation. A maximum beside the bracket is not found; the grid has it, then.
     left, right = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
     left_height, right_height = height(left), height(right)
     for _ in range(_N_GOLDEN_EVALUATIONS - 2):
@@ -243,6 +245,7 @@ def _refine_maximum(curve: Barrier, values_at: Callable[[Array], dict[str, Array
             low, left, left_height = left, right, right_height
             right = low + _GOLDEN_RATIO * (high - low)
             right_height = height(right)
+    # All places that were evaluated join the grid, so the barrier is never below that of the grid.
     t, order = np.unique(np.concatenate([curve.t, list(values_of_place)]), return_index=True)
     added_values = {key: np.concatenate([values[key] for values in values_of_place.values()]) for key in curve.values}
     return Barrier(

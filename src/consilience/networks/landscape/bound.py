@@ -164,6 +164,7 @@ def _unit_order(permutation: ArrayLike | None, units: int) -> Labels:
     if permutation is None:
         return np.arange(units)
     matrix = np.asarray(permutation)
+    # A coupling of mass one has entries 1/h where a permutation has ones.
     order = matrix.argmax(axis=1) if matrix.shape == (units, units) else matrix
     if order.shape != (units,) or not np.array_equal(np.sort(order), np.arange(units)):
         raise InputError(f"permutation: expected the numbers 0 to {units - 1} in some order, or a coupling that is one")

@@ -101,18 +101,18 @@ def coupling_diagnostics(coupling: ArrayLike) -> CouplingDiagnostics:
             f"coupling: expected a matrix of finite numbers, not negative and not all zero, found shape {matrix.shape}"
         )
     row_sums, column_sums = matrix.sum(axis=1), matrix.sum(axis=0)
-    row_shares = matrix / np.where(row_sums > 0, row_sums, np.nan)[:, None]
+    row_shares = matrix / np.where(row_sums > 0, row_sums, np.nan)[:, None]  # p (k, k_i), NaN in rows without mass
     permutation, distance, off_permutation = None, float("nan"), float("nan")
     if matrix.shape[0] == matrix.shape[1]:
         # |k Pi - P|^2 = |k Pi|^2 + k - 2 k <Pi, P>: the permutation of greatest overlap is the nearest one.
         permutation = assign_block(-matrix)
-        units = np.arange(len(matrix))
+        units = np.arange(len(matrix))  # (k,)
         difference = len(matrix) * matrix
         difference[units, permutation] -= 1.0
         distance = float(np.linalg.norm(difference))
         off_permutation = float(max(0.0, 1.0 - matrix[units, permutation].sum() / matrix.sum()))
     return CouplingDiagnostics(
-        entropy=entr(row_shares).sum(axis=1),
+        entropy=entr(row_shares).sum(axis=1),  # entr(p) = -p log p, and 0 at p = 0
         largest=row_shares.max(axis=1),
         permutation=permutation,
         distance=distance,

@@ -168,7 +168,7 @@ class Classification:
             return self._evaluate_one_by_one(module, states)
 
     def _evaluate_one_by_one(self, module: nn.Module, states: Mapping[str, Tensor]) -> dict[str, Array]:
-        scratch_module = deepcopy(module)
+        scratch_module = deepcopy(module)  # one copy for all states; the module itself is never written to
         scores = []
         for index in range(len(next(iter(states.values())))):
             write_tensors(scratch_module, {name: values[index] for name, values in states.items()})
@@ -187,6 +187,7 @@ class Classification:
                 logits = forward(rows.to(reference.dtype) if rows.is_floating_point() else rows)
                 n_classes = self._count_classes(logits, len(labels))
                 logits = logits.to(torch.float64)  # (n, batch, classes)
+                # Cross-entropy -log softmax(z)_y = logsumexp(z) - z_y, for each network and sample: (n, batch).
                 true_logits = logits.gather(2, labels.expand(len(logits), -1)[..., None])[..., 0]
                 total_loss = total_loss + (logits.logsumexp(dim=2) - true_logits).sum(dim=1)
                 n_wrong = n_wrong + (logits.argmax(dim=2) != labels).sum(dim=1)

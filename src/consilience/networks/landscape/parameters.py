@@ -260,7 +260,7 @@ class Span:
             block = self.vectors[:, start:stop]  # (m, entries of this tensor)
             combined = block[base_index]  # (n, entries)
             for index in set(base_index.tolist()):
-                has_base = base_index == index
+                has_base = base_index == index  # (n,), combinations written as differences to this network
                 combined[has_base] += rows[has_base] @ (block - block[index])
             states[name] = combined.to(dtype).reshape(-1, *shape)
         return states

@@ -84,7 +84,7 @@ class Axes:
 
     def coordinates(self, point: Tensor) -> tuple[float, float, float]:
         """Return the (alpha, beta) of the nearest point of the plane, and the distance to it."""
-        offset = point - self.origin
+        offset = point - self.origin  # (P,)
         x, y = float(offset @ self.u), float(offset @ self.v)
         return x / self.dx, y / self.dy, float((offset - x * self.u - y * self.v).norm())
 

@@ -27,7 +27,7 @@ _MAX_HISTORY_STEPS = 2_000
 
 
 @dataclass(frozen=True)
-class FisherSummary:
+class InformationSummary:
     """The Fisher information that came with a network, in numbers.
 
     Parameters
@@ -49,7 +49,7 @@ class FisherSummary:
 
 
 @dataclass(frozen=True)
-class NetworkSummary:
+class InputNetworkSummary:
     """One of the networks that went in, in numbers.
 
     Parameters
@@ -64,7 +64,7 @@ class NetworkSummary:
         Its weight in the average.
     sha256 : str or None
         Digest of its file, if it was one.
-    fisher : FisherSummary or None, optional
+    fisher : InformationSummary or None, optional
         The Fisher information that it came with, if the method weighed by it.
     """
 
@@ -74,7 +74,7 @@ class NetworkSummary:
     parameters: int | None
     weight: float
     sha256: str | None
-    fisher: FisherSummary | None = None
+    fisher: InformationSummary | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class NetworkContent:
         Options of the method, and versions of libraries, by name.
     seed : int or None
         Seed of the fusion; None where it was given a generator.
-    sites : tuple of NetworkSummary
+    sites : tuple of InputNetworkSummary
         The networks that went in.
     groups : tuple of GroupSummary
         Groups of units that move together.
@@ -172,7 +172,7 @@ class NetworkContent:
     options: tuple[tuple[str, Any], ...]
     seed: int | None
     versions: tuple[tuple[str, str], ...]
-    sites: tuple[NetworkSummary, ...]
+    sites: tuple[InputNetworkSummary, ...]
     groups: tuple[GroupSummary, ...]
     parameters: int
     findings: Findings

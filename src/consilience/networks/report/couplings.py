@@ -140,6 +140,7 @@ class _GroupMatching:
 
     @property
     def is_soft(self) -> bool:
+        # A plan that is a permutation in every row is drawn as the hard matching that it is.
         return self.matching.coupling is not None and bool(((self._plan > 0).sum(axis=1) > 1).any())
 
     @property
@@ -157,6 +158,7 @@ class _GroupMatching:
     def _plan(self) -> Array:
         """The plan Pi (k, k_i): how much of every fused unit is from each of the model's."""
         assert self.matching.coupling is not None  # noqa: S101  (narrows the type)
+        # Rows of the coupling are the units of all models, one model after the other.
         start, end = np.searchsorted(self.matching.owner, [self.number, self.number + 1])
         return self.matching.coupling[start:end].T
 
@@ -178,6 +180,7 @@ class _GroupMatching:
         shares = None
         if side is not None:
             row_mass = plan.sum(axis=1, keepdims=True)
+            # (k, k_i), rows of sum 1, columns ordered by the fused unit that has most of each
             row_shares = (plan / np.where(row_mass > 0, row_mass, 1.0))[:, np.argsort(labels, kind="stable")]
             row, column = np.nonzero(row_shares)
             shares = _block_means(row, column, row_shares[row, column], n_fused, len(labels), side)
@@ -187,19 +190,28 @@ class _GroupMatching:
 
 
 def _block_means(row: Labels, column: Labels, value: Array, rows: int, columns: int, side: int) -> Array:
-    """Return the mean over the rows of each block of the sum over its columns, in at most `side` blocks each way."""
+    """Return the mean over the rows of each block of the sum over its columns, in at most `side` blocks each way.
+
+    Parameters
+    ----------
+    row, column, value : ndarray of shape (n,)
+        Entries of a matrix (rows, columns) that are not zero.
+    rows, columns, side : int
+        Size of the matrix, and most blocks along each axis.
+    """
     block_rows, block_columns = math.ceil(rows / side), math.ceil(columns / side)
     n_blocks = math.ceil(rows / block_rows), math.ceil(columns / block_columns)
     total = np.bincount(
         (row // block_rows) * n_blocks[1] + column // block_columns, weights=value, minlength=n_blocks[0] * n_blocks[1]
     )
+    # The last block of rows may be smaller than the others.
     rows_in_block = np.diff(np.minimum(np.arange(n_blocks[0] + 1) * block_rows, rows))
     return np.asarray(total.reshape(n_blocks) / rows_in_block[:, None], dtype=np.float64)
 
 
 def coupling_map(coupling: Coupling, shares: Array) -> Markup:
     """Return the heat map of one coupling."""
-    bound_index = np.searchsorted(SHARE_BOUNDS, shares, side="right") - 1
+    bound_index = np.searchsorted(SHARE_BOUNDS, shares, side="right") - 1  # (R, C); -1 takes the last shade, BLANK
     shades = np.append(np.array(SHARE_SHADES), BLANK)[bound_index]
     n_longest = max(coupling.n_units, coupling.n_fused)
     map_width, map_height = (max(60.0, _MAP_SIZE * count / n_longest) for count in (coupling.n_units, coupling.n_fused))

@@ -22,9 +22,9 @@ from consilience.networks.files import NetworkFile, read_network
 from consilience.networks.match_quality import match_quality
 from consilience.networks.network import Network, identity, total_size
 from consilience.networks.report.content import (
-    FisherSummary,
+    InformationSummary,
+    InputNetworkSummary,
     NetworkContent,
-    NetworkSummary,
     findings_of_networks,
     unrelated_distance_of,
 )
@@ -118,14 +118,14 @@ def network_content_of_files(
         seed=provenance.seed,
         versions=tuple(sorted(provenance.versions.items())),
         sites=tuple(
-            NetworkSummary(
+            InputNetworkSummary(
                 name,
                 record.name,
                 _n_movable_units(record.units, file),
                 None if network is None else total_size(network.arrays),
                 record.weight,
                 record.sha256,
-                None if record.fisher is None else FisherSummary(**record.fisher.model_dump()),
+                None if record.fisher is None else InformationSummary(**record.fisher.model_dump()),
             )
             for record, name, network in zip(inputs, names, site_networks, strict=True)
         ),

@@ -62,7 +62,7 @@ def layers_of(
     # By layer: entries, then squared distance and mean square of the aligned models, then the same unaligned.
     sums_of_layer: dict[str, Array] = {}
     for key in networks[0].working:
-        if key.endswith(STATISTICS):
+        if key.endswith(STATISTICS):  # running means and variances are no weights
             continue
         layout = networks[0].symmetry.layouts[key]
         aligned = [
@@ -84,8 +84,9 @@ def layers_of(
 
 
 def _squared_distance(values: Sequence[AnyArray], weights: Array) -> tuple[float, float]:
-    """Return the weighted mean squared distance from the average, and the mean square, summed over the entries."""
+    """Return sum_j a_j |theta_j - theta|^2 and sum_j a_j |theta_j|^2 of one array of every model."""
     xp = array_namespace(values[0])
+    # Sums are float64 whatever the dtype of the arrays: those of a large layer would lose digits.
     mean = sum(weight * array for weight, array in zip(weights.tolist(), values, strict=True))
     weighted_arrays = list(zip(weights.tolist(), values, strict=True))
     distance = sum(weight * float(xp.sum((array - mean) ** 2, dtype=xp.float64)) for weight, array in weighted_arrays)
@@ -93,4 +94,5 @@ def _squared_distance(values: Sequence[AnyArray], weights: Array) -> tuple[float
 
 
 def _ratio(part: float, whole: float) -> float:
+    """Return part / whole, 0 for a layer of zeros."""
     return float(part / whole) if whole else 0.0

@@ -70,7 +70,7 @@ def levels_of(surfaces: Iterable[Array]) -> ContourLevels:
     if values.size == 0 or values.min() == values.max():
         return ContourLevels((), ratios=False)
     low, high = float(values.min()), float(values.max())
-    if low > 0 and high > _MIN_LOG_RATIO * low:
+    if low > 0 and high > _MIN_LOG_RATIO * low:  # two digits of each level, so that the legend is short
         exact_edges = np.geomspace(low, high, _N_CLASSES + 1)[1:-1].tolist()
         return ContourLevels(tuple(dict.fromkeys(float(f"{value:.2g}") for value in exact_edges)), ratios=True)
     edges = [float(f"{mark:.12g}") for mark in ticks(low, high, _N_CLASSES) if low < mark < high]
@@ -92,6 +92,7 @@ def plane_map(plane: Plane, quantity: str, levels: ContourLevels) -> Markup:
         text(0, 14, shorten(quantity, 40), "axis"),
         text(_WIDTH - _RIGHT, map_bottom + 36, "distance", "axis", "end"),
     ]
+    # The first row of a map is at the top, that of a surface at the least beta.
     parts.append(cell_map(shade_classes(classes[::-1], shades), _LEFT, _TOP, map_width, map_height))
     marks = ticks(x.low, x.high, 6)
     parts += [text(x(mark), map_bottom + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
@@ -135,19 +136,21 @@ def _class_grid(surface: Array, alphas: Array, betas: Array, shape: tuple[int, i
         Class of each cell, the first row at the least beta.
     """
     row_weights, column_weights = _interpolation_weights(betas, shape[0]), _interpolation_weights(alphas, shape[1])
+    # One in place of what is not finite: it keeps the product and the logarithm finite, and is not drawn.
     is_finite = np.isfinite(surface)
     values = np.where(is_finite, surface, 1.0)
     edges = np.array(levels.edges)
     if levels.ratios:
         values, edges = np.log(values), np.log(edges)
-    interpolated = row_weights @ values @ column_weights.T
+    interpolated = row_weights @ values @ column_weights.T  # (rows, columns)
     classes = np.searchsorted(edges, interpolated, side="right")
     return np.where(row_weights @ (~is_finite).astype(np.float64) @ column_weights.T > 0, UNKNOWN, classes)
 
 
 def _interpolation_weights(grid: Array, n_cells: int) -> Array:
-    """Return the weights (count, n) that interpolate values at n places at the middles of as many equal cells."""
+    """Return the weights (n_cells, n) that interpolate values on a grid (n,) at the middles of equal cells over it."""
     cell_middles = grid[0] + (np.arange(n_cells) + 0.5) / n_cells * (grid[-1] - grid[0])
+    # Each middle lies between two neighbouring grid points, the nearer of which has the larger weight.
     right_neighbour = np.clip(np.searchsorted(grid, cell_middles), 1, len(grid) - 1)
     fraction = (cell_middles - grid[right_neighbour - 1]) / (grid[right_neighbour] - grid[right_neighbour - 1])
     weights = np.zeros((n_cells, len(grid)))
@@ -169,6 +172,7 @@ def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
         if grid_ends[0][0] <= marker.alpha <= grid_ends[0][1] and grid_ends[1][0] <= marker.beta <= grid_ends[1][1]
     ]
     positions = [(x(marker.alpha * plane.dx), y(marker.beta * plane.dy)) for marker in inside]
+    # Boxes that a name should not cover: the dots of all networks, then names as they are placed.
     occupied = [(px - 7, py - 7, px + 7, py + 7) for px, py in positions]
     prices = [20.0] * len(occupied)  # to cover a network is worse than to cover a name
     dots, labels = [], []

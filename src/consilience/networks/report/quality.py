@@ -68,6 +68,7 @@ def bars(groups: Sequence[GroupSummary], unrelated_distance: float | None) -> Ma
     left_margin = max(60.0, 16.0 + 7.4 * max(map(len, names)))
     x = Scale(
         0.0,
+        # Room for the label of the line, and a positive length where all distances are zero.
         max([*values, *([] if unrelated_distance is None else [1.08 * unrelated_distance]), 1e-3]),
         left_margin,
         WIDTH - 60,

@@ -15,9 +15,9 @@ from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality
 from consilience.networks.network import Network, total_size
 from consilience.networks.report.content import (
-    FisherSummary,
+    InformationSummary,
+    InputNetworkSummary,
     NetworkContent,
-    NetworkSummary,
     findings_of_networks,
     unrelated_distance_of,
 )
@@ -147,7 +147,7 @@ def network_content_of(
         seed=provenance["seed"],
         versions=tuple(sorted(provenance["versions"].items())),
         sites=tuple(
-            NetworkSummary(
+            InputNetworkSummary(
                 name,
                 fused_input.name,
                 _n_movable_units(fused_input.network),
@@ -172,10 +172,10 @@ def network_content_of(
     )
 
 
-def _fisher_summary(information: FisherInformation | None) -> FisherSummary | None:
+def _fisher_summary(information: FisherInformation | None) -> InformationSummary | None:
     if information is None:
         return None
-    return FisherSummary(information.kind, information.rank, information.observations, information.prior_precision)
+    return InformationSummary(information.kind, information.rank, information.observations, information.prior_precision)
 
 
 def _n_movable_units(network: Network) -> int:

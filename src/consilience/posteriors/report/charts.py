@@ -62,7 +62,7 @@ def _curve(
     low, high = min(ys), _ceiling(ys)
     if high > 0 and 0 <= low < 0.35 * high:  # near enough to zero that leaving it out would exaggerate
         low = 0.0
-    y = Scale(low, high, height - bottom_margin, top_margin + 6)
+    y = Scale(low, high, height - bottom_margin, top_margin + 6)  # y of the drawing points down
     marks = ticks(y.low, y.high) if high > low else [low]
     labels = [tick_label(mark, marks) for mark in marks]
     left_margin = max(62.0, 12.0 + 7.5 * max(map(len, labels)))
@@ -81,6 +81,7 @@ def _curve(
         parts.append(text(x(xs[chosen_index]) + shift, top_margin + 10, f"chosen: {xs[chosen_index]}", "note", side))
     points = [(x(a), y(min(b, high)), b > high) for a, b in zip(xs, ys, strict=True)]
     parts.append(element("polyline", points=" ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points), kind="curve"))
+    # Values above the ceiling are drawn at it, as triangles that point up.
     if len(xs) <= 80:
         parts += [element("circle", cx=a, cy=b, r=3, kind="point") for a, b, above in points if not above]
         parts += [

@@ -85,7 +85,7 @@ def _axis_range(plane: ComponentPlane, axis: int) -> tuple[float, float]:
         radius = min(largest_radius, _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[variance_index], 0.0)))
         ends += [ellipse.centre[axis] - radius, ellipse.centre[axis] + radius]
     low, high = min(ends), max(ends)
-    margin = 0.06 * (high - low) or 0.5 * abs(low) or 1.0
+    margin = 0.06 * (high - low) or 0.5 * abs(low) or 1.0  # an interval of no length still needs one
     return low - margin, high + margin
 
 

@@ -125,6 +125,7 @@ def content_of(
         for position, i in enumerate(site_order)
         if (posterior := posteriors[i]) is not None
     ]
+    # (L,) and (L, P) of the sites whose posteriors are known; the empty first part gives the dtype where none is.
     local_labels = np.concatenate([np.zeros(0, dtype=np.int64), *(labels_of(site) for site, _ in described)])
     local_natural = np.concatenate(
         [np.zeros((0, fused.family.size)), *(posterior.natural for _, posterior in described)]

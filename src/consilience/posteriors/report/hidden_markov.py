@@ -117,8 +117,9 @@ def chain_of(fused: Posterior, sequences: Sequence[DecodedSequence] = ()) -> Cha
     """Return what is shown of a hidden Markov model and of `sequences`; None for other models."""
     if not has_states(fused):
         return None
-    transition_counts = np.maximum(fused.attached["transition_counts"].values, 0.0)
-    start_counts = np.maximum(fused.attached["start_counts"].values, 0.0)
+    # A difference of counts may round to just below zero.
+    transition_counts = np.maximum(fused.attached["transition_counts"].values, 0.0)  # (G, G), from row to column
+    start_counts = np.maximum(fused.attached["start_counts"].values, 0.0)  # (G,)
     labelled = [sequence for sequence in sequences if sequence.truth is not None]
     label_names = sorted({label for sequence in labelled for label in sequence.truth or ()}, key=natural_key)
     index_of_label = {name: index for index, name in enumerate(label_names)}
@@ -126,6 +127,7 @@ def chain_of(fused: Posterior, sequences: Sequence[DecodedSequence] = ()) -> Cha
         sequence.name: np.array([index_of_label[label] for label in sequence.truth or ()], dtype=np.int64)
         for sequence in labelled
     }
+    # One partner of each label for all sequences together, so that a colour means the same in all of them.
     contingency_tables = [
         _contingency_table(sequence.states, label_indices[sequence.name], fused.n_components, len(label_names))
         for sequence in labelled
@@ -159,6 +161,7 @@ def chain_of(fused: Posterior, sequences: Sequence[DecodedSequence] = ()) -> Cha
 
 
 def _state(number: int, transition_counts: Array, start_counts: Array) -> StateSummary:
+    """Return the summary of one state, given counts of transitions (G, G) and of starts (G,)."""
     n_transitions, n_starts = float(transition_counts[number].sum()), float(start_counts.sum())
     n_departures = n_transitions - float(transition_counts[number, number])
     return StateSummary(
@@ -171,7 +174,14 @@ def _state(number: int, transition_counts: Array, start_counts: Array) -> StateS
 
 
 def runs(labels: Labels, max_runs: int = _MAX_DRAWN_STEPS) -> tuple[tuple[int, int, int], ...]:
-    """Return runs (first step, step after the last, label) of equal labels, at most about as many as `places`.
+    """Return runs (first step, step after the last, label) of equal labels.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (T,)
+        Labels from 0.
+    max_runs : int, optional
+        A sequence of more steps is cut into so many bins, each with the label that it has most. Default: 700.
 
     Examples
     --------
@@ -180,11 +190,13 @@ def runs(labels: Labels, max_runs: int = _MAX_DRAWN_STEPS) -> tuple[tuple[int, i
     >>> runs(np.array([2, 2, 0, 2]), 2)
     ((0, 2, 2), (2, 4, 0))
     """
+    # Edges (bins + 1,) of bins: one bin per step unless there are too many.
     edges = np.unique(np.linspace(0, len(labels), min(len(labels), max_runs) + 1).round().astype(np.int64))
-    drawn_labels = labels
+    drawn_labels = labels  # (bins,)
     if len(edges) <= len(labels):
         bin_of_step = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
         drawn_labels = _contingency_table(bin_of_step, labels, len(edges) - 1, int(labels.max()) + 1).argmax(axis=1)
+    # A run starts where the label differs from the one before; the first is made to differ.
     run_starts = np.flatnonzero(np.diff(drawn_labels, prepend=drawn_labels[0] - 1))
     run_ends = np.append(run_starts[1:], len(drawn_labels))
     return tuple(
@@ -203,7 +215,7 @@ def _contingency_table(row_labels: Labels, column_labels: Labels, rows: int, col
 
 
 def _best_partners(table: Array) -> Labels:
-    """Return for every column the row it shares most with, one to one; -1 where no row is left or nothing is shared."""
+    """Return for every column the row of greatest overlap, one to one; -1 where no row is left or nothing overlaps."""
     columns = table.shape[1]
     if not columns:
         return np.zeros(0, dtype=np.int64)

@@ -31,11 +31,13 @@ def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
     gap = 24.0 if dropped_width else 0.0
     names = [shorten(site.name, 24) for site in sites]
     left = max(16.0 + 7.4 * max(map(len, names)), 90.0)
+    # Widths of texts are estimated at 7.2 to 7.4 a character, since no font can be measured here.
     width = min(46.0, (WIDTH - left - dropped_width - gap) / n_components)
     step = 26.0
     header_height = 50.0 if width < 20 else 44.0
     table_height = header_height + step * len(sites)
     parts = [text(left, 14, "fused component", "axis")]
+    # Every column is numbered where numbers have room, else every second, fifth, ...
     column_step = 1 if width >= 20 else next(n for n in (2, 5, 10, 20, 50, 100, 10**9) if n * width >= 26)
     numbered_columns = range(0, n_components, column_step)
     parts += [
@@ -64,6 +66,7 @@ def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
 
 
 def _components_by_label(site: SiteSummary) -> dict[int, list[int]]:
+    """Return the numbers of a site's components by the fused one that they became, -1 for dropped."""
     components: dict[int, list[int]] = {}
     for component, label in enumerate(site.labels or ()):
         components.setdefault(label, []).append(component)
@@ -77,6 +80,7 @@ def _join_numbers(numbers: Sequence[int]) -> str:
 def _cell(
     site: SiteSummary, column: int, numbers: Sequence[int], x: float, y: float, width: float, step: float
 ) -> Markup:
+    """Return the cell of a site and a fused component (column -1: dropped), with the numbers of the site's own."""
     confidences = [] if site.confidence is None else [v for i in numbers if (v := site.confidence[i]) is not None]
     mean_confidence = float(np.mean(confidences)) if confidences else None
     gap = 2.0 if width >= 12 else 0.5
@@ -90,7 +94,7 @@ def _cell(
         kind="cell gone" if column < 0 else f"cell {_shade_class(site, mean_confidence)}",
     )
     label = _join_numbers(numbers)
-    if 7.2 * len(label) > width - 6:
+    if 7.2 * len(label) > width - 6:  # where the numbers have no room, how many there are
         label = f"{len(numbers)}×" if width >= 24 else ""
     tooltip = f"{shorten(site.name)}: {', '.join(map(str, numbers[:20]))} " + (
         "dropped"
@@ -104,6 +108,7 @@ def _cell(
 
 
 def _shade_class(site: SiteSummary, mean_confidence: float | None) -> str:
+    """Return the CSS class of a confidence: s1 to s5, s0 where it is not known, s3 where no match has one."""
     if site.confidence is None:
         return "s3"
     return "s0" if mean_confidence is None else f"s{min(_N_SHADES, 1 + int(mean_confidence * _N_SHADES))}"
@@ -120,7 +125,7 @@ def _legend(y: float, left: float) -> list[Markup]:
 
 def _description(sites: Sequence[SiteSummary], n_components: int) -> str:
     labels = [np.array(site.labels or (), dtype=np.int64) for site in sites]
-    n_holders = np.zeros(n_components, dtype=np.int64)
+    n_holders = np.zeros(n_components, dtype=np.int64)  # sites that have each fused component
     for site_labels in labels:
         n_holders[np.unique(site_labels[site_labels >= 0])] += 1
     n_dropped = sum(int((site_labels < 0).sum()) for site_labels in labels)
@@ -137,6 +142,7 @@ def share_bars(components: Sequence[ComponentSummary], n_sites: int, n_dropping:
     drawn = components[:SITES_AT_MOST]
     step, left, top, right = 22.0, 90.0, 30.0, 150.0
     parts = [text(0, 14, "component", "axis"), text(left, 14, "share of sites", "axis")]
+    # Name, number of sites, confidence, whether these are the dropped ones.
     rows = [(str(component.number), len(component.members or ()), component.confidence, False) for component in drawn]
     if n_dropping:
         rows.append(("dropped", n_dropping, None, True))

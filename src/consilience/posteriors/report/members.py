@@ -15,6 +15,7 @@ from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.illustration import has_states
 
 _N_WORDS = 10
+"""Most probable words of a topic that are shown. Chosen by hand."""
 
 
 @dataclass(frozen=True)
