@@ -70,13 +70,17 @@ def test_a_network_of_the_mean_has_the_mean_of_every_tensor_and_the_counters_of_
 
 
 def test_a_network_of_weight_one_and_a_mean_of_equal_ones_are_exact():
-    one, two = (make("perceptron", seed).double() for seed in (1, 2))
+    net_a, net_b = (make("perceptron", seed).double() for seed in (1, 2))
     with torch.no_grad():
-        for value in (*one.parameters(), *two.parameters()):
+        for value in (*net_a.parameters(), *net_b.parameters()):
             value.div_(3.0)  # numbers that need all the digits of float64
-    for others, weights in (([two, one], [0.0, 1.0]), ([one, two], [1.0, 0.0]), ([one, one, one], [0.3, 0.6, 0.1])):
-        copied = interpolate(one, others, weights).state_dict()
-        assert all(torch.equal(copied[name], value) for name, value in one.state_dict().items())
+    for others, weights in (
+        ([net_b, net_a], [0.0, 1.0]),
+        ([net_a, net_b], [1.0, 0.0]),
+        ([net_a, net_a, net_a], [0.3, 0.6, 0.1]),
+    ):
+        copied = interpolate(net_a, others, weights).state_dict()
+        assert all(torch.equal(copied[name], value) for name, value in net_a.state_dict().items())
 
 
 def test_the_numbers_of_the_module_play_no_part_where_others_are_combined():
