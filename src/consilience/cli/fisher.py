@@ -9,7 +9,7 @@ import click
 
 from consilience import api
 from consilience.cli.options import module_option
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.fisher.information import LIKELIHOODS
@@ -72,8 +72,8 @@ def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, se
     found = api.fisher(made, read_inputs(data, made), rng=seed, progress=not quiet, **options)
     api.save(found, output)
     if not quiet:
-        kind = f"diagonal and {counted(found.rank, 'factor')}" if found.rank else "diagonal"
+        kind = f"diagonal and {format_count(found.rank, 'factor')}" if found.rank else "diagonal"
         click.echo(
-            f"Fisher information of {printable(str(network))}: {kind}, {counted(found.seen or 0, 'observation')}"
+            f"Fisher information of {printable(str(network))}: {kind}, {format_count(found.seen or 0, 'observation')}"
         )
         click.echo(f"wrote {output}")
