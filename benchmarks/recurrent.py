@@ -85,7 +85,7 @@ def recorded(method: GromovFusion, ensemble: NetworkEnsemble) -> tuple[Any, Call
     costs: list[np.ndarray] = []
     at, at_permutation, assign = gromov.FusedGromov.at, gromov.FusedGromov.at_permutation, gromov.assign_block
 
-    def dense(problem: gromov.FusedGromov, plan: gromov.Plan) -> Any:
+    def dense(problem: gromov.FusedGromov, plan: gromov.TransportPlan) -> Any:
         plans.append((problem, False))
         return at(problem, plan)
 

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import Robust, symmetric_divergence
-from consilience.posteriors.robust.minority import match_backed, minority
+from consilience.posteriors.robust.estimators import RobustEstimator, symmetric_divergence
+from consilience.posteriors.robust.minority import match_supported_first, minority
 from tests import tolerances
 from tests.families.zoo import ZOO
 from tests.posteriors import planted
@@ -149,7 +149,7 @@ def test_an_average_is_no_farther_from_what_it_is_judged_by_than_honest_copies_a
             rows = np.concatenate([natural, *bad])
             ensemble = Ensemble.of([cs.Posterior(kind, row[None]) for row in rows])
             labels = np.zeros(len(rows), dtype=np.int64)
-            robust = Robust(how, 0.25)
+            robust = RobustEstimator(how, 0.25)
             kept, (medoid,) = robust.kept(symmetric_divergence(kind), rows, labels, np.ones(len(rows)), 1)
             average = kind.barycenter(rows[kept > 0])
             bound = honest if how == "trim" else 4.0 * honest
@@ -259,7 +259,7 @@ def test_backed_components_are_matched_first():
         seen.append(part.n_sites)
         return cs.KLFusion(n_components=3).match(part, np.random.default_rng(0), lambda _a, _b: None)
 
-    found = match_backed(Ensemble.of(sites), Robust("trim", 0.2), match, open_number=False)
+    found = match_supported_first(Ensemble.of(sites), RobustEstimator("trim", 0.2), match, open_number=False)
     assert seen == [6]
     assert (found.labels[3], found.details["backed"]) == (-1, 18)
 

@@ -7,7 +7,7 @@ the log posterior of a matching with groups of n members v, by y = (v - mu0) / s
 
     sum_g { log p(n) + 1/2 sum_d [ (sum y)^2 r / (n r + 1) - log(n r + 1) ] } - 1/2 sum_l sum_d [ y^2 + log 2 pi s ],
 
-which is equation (8) completed by its constants; p(n) is in ``Sharing``.
+which is equation (8) completed by its constants; p(n) is in ``BetaBernoulliPrior``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TABLE = 4096  # sites up to which what groups are worth is looked up rather tha
 
 
 @dataclass(frozen=True)
-class Sharing:
+class BetaBernoulliPrior:
     """The Beta-Bernoulli process of who holds what, equation (2): log p(n) of an atom that n of J sites hold.
 
     Integrating out its probability p gives log(concentration * mass) + log B(n, J - n + concentration). Given the
@@ -66,7 +66,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, eq=False)
-class Normal:
+class AtomLaw:
     """The law of atoms and of their copies, per dimension.
 
     Parameters
@@ -88,7 +88,7 @@ class Normal:
         """What a copy tells of its atom, in nats: their mutual information, sum_d log(1 + s0 / s) / 2."""
         return 0.5 * float(np.log1p(self.between / self.within).sum())
 
-    def distance(self, other: Normal, spread: Array) -> float:
+    def distance(self, other: AtomLaw, spread: Array) -> float:
         """Return the largest step between two laws: of means in widths of the data, of variances in ratios."""
         means = np.abs(self.mean - other.mean) / np.sqrt(spread)
         ratios = np.abs(np.log([self.within / other.within, self.between / other.between]))
@@ -122,8 +122,8 @@ class GaussianAtoms:
 
     pieces: Array
     offsets: Labels
-    law: Normal
-    sharing: Sharing
+    law: AtomLaw
+    sharing: BetaBernoulliPrior
     marginal: bool = True
 
     def _whitened(self, sums: Array, count: Array | float) -> Array:

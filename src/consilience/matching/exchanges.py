@@ -21,7 +21,7 @@ class ValuedObjective(GroupObjective, Protocol):
         """Return what groups are worth (n,)."""
 
 
-def exchanged(objective: ValuedObjective, labels: Labels) -> Labels | None:
+def improve_by_exchange(objective: ValuedObjective, labels: Labels) -> Labels | None:
     """Return a better matching (L,), the best swap of two sites' members between two groups; None where none helps.
 
     The search takes J^2 G^2 values of groups; where that is more than some seconds' work it is not made.

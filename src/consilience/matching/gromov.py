@@ -25,7 +25,7 @@ from consilience.matching.transport import exact_plan
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TransportPlan:
     """A coupling.
 
     Parameters
@@ -105,13 +105,13 @@ class FusedGromov:
         left, right = self.squares
         return self.alpha * float(left.mean() + right.mean())
 
-    def hidden_costs(self, plan: Plan) -> Array:
+    def hidden_costs(self, plan: TransportPlan) -> Array:
         """Return sum_g L(H_g, H'_g) (x) P (K, k), for plans without signs."""
         left, right = self.squares
         costs: Array = left[:, None] + right - 2.0 * self.at(plan).received_odd
         return costs
 
-    def at(self, plan: Plan) -> State:
+    def at(self, plan: TransportPlan) -> PlanProducts:
         """Return what F needs to know of a plan."""
         turned = plan.turned
         rows, columns = self.shape
@@ -120,9 +120,9 @@ class FusedGromov:
             left, right = self.left[gate], self.right[gate]
             found[1 if odd else 0] += left @ (turned @ right.T)
             found[3 if odd else 2] += left.T @ ((turned if odd else plan.mass) @ right)
-        return State(plan, *found)
+        return PlanProducts(plan, *found)
 
-    def at_permutation(self, columns: Labels, signs: Array | None) -> State:
+    def at_permutation(self, columns: Labels, signs: Array | None) -> PlanProducts:
         """Return the same for a permutation, unit ``columns[j]`` to unit j: half of the products are look-ups."""
         rows = len(columns)
         share = np.full((rows, 1), 1.0 / rows)
@@ -134,13 +134,13 @@ class FusedGromov:
             left, right = self.left[gate], self.right[gate]
             found[1 if odd else 0] += left @ (turned * right.T[columns])
             found[3 if odd else 2] += left.T @ ((turned if odd else share) * right[columns])
-        return State(Plan(mass, None if signs is None else mass * signs[:, None]), *found)
+        return PlanProducts(TransportPlan(mass, None if signs is None else mass * signs[:, None]), *found)
 
     @property
     def _odd_gates(self) -> tuple[bool, ...]:
         return self.flips if self.odd is not None else (True,) * len(self.left)
 
-    def value(self, state: State) -> float:
+    def value(self, state: PlanProducts) -> float:
         """Return F."""
         plan = state.plan
         linear = float(np.vdot(self.costs, plan.mass))
@@ -148,7 +148,7 @@ class FusedGromov:
             linear -= 2.0 * float(np.vdot(self.odd, plan.turned))
         return linear + self.constant - 2.0 * self.alpha * state.quadratic
 
-    def gradients(self, state: State) -> tuple[Array, Array]:
+    def gradients(self, state: PlanProducts) -> tuple[Array, Array]:
         """Return the derivatives of F in P and in S; without signs, F moves with their sum."""
         by_mass = self.costs - 2.0 * self.alpha * state.received_even
         by_turned = -2.0 * self.alpha * (state.sent_even + state.received_odd + state.sent_odd)
@@ -156,7 +156,7 @@ class FusedGromov:
             by_turned -= 2.0 * self.odd
         return by_mass, by_turned
 
-    def vertex(self, by_mass: Array, by_turned: Array) -> State:
+    def vertex(self, by_mass: Array, by_turned: Array) -> PlanProducts:
         """Return the plan of least cost under linear costs of P and of S."""
         costs = by_mass + by_turned if self.odd is None else by_mass - np.abs(by_turned)
         signs = None if self.odd is None else np.where(by_turned <= 0.0, 1.0, -1.0)
@@ -164,25 +164,25 @@ class FusedGromov:
             columns = assign_block(costs)
             return self.at_permutation(columns, None if signs is None else signs[np.arange(len(columns)), columns])
         mass = exact_plan(costs)
-        return self.at(Plan(mass, None if signs is None else mass * signs))
+        return self.at(TransportPlan(mass, None if signs is None else mass * signs))
 
-    def uniform(self) -> Plan:
+    def uniform(self) -> TransportPlan:
         """Return the plan that tells nothing apart."""
         rows, columns = self.shape
         mass = np.full((rows, columns), 1.0 / (rows * columns))
-        return Plan(mass, None if self.odd is None else np.zeros_like(mass))
+        return TransportPlan(mass, None if self.odd is None else np.zeros_like(mass))
 
-    def by_costs(self) -> Plan:
+    def by_costs(self) -> TransportPlan:
         """Return the plan of least cost without the weights among units."""
         by_turned = np.zeros_like(self.costs) if self.odd is None else -2.0 * self.odd
         return self.vertex(self.costs, by_turned).plan
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class PlanProducts:
     """A plan with its products: H S H'^T and H^T P H' summed over even gates, H S H'^T and H^T S H' over odd ones."""
 
-    plan: Plan
+    plan: TransportPlan
     received_even: Array
     received_odd: Array
     sent_even: Array
@@ -194,7 +194,7 @@ class State:
         even = np.vdot(self.received_even, self.plan.mass)
         return float(even + np.vdot(self.received_odd, self.plan.turned))
 
-    def moved(self, step: float, other: State) -> State:
+    def moved(self, step: float, other: PlanProducts) -> PlanProducts:
         """Return the state of (1 - step) this plan + step the other; everything is linear in the plan."""
 
         def mixed(one: Array, two: Array) -> Array:
@@ -202,8 +202,8 @@ class State:
 
         plan, to = self.plan, other.plan
         signed = None if plan.signed is None or to.signed is None else mixed(plan.signed, to.signed)
-        return State(
-            Plan(mixed(plan.mass, to.mass), signed),
+        return PlanProducts(
+            TransportPlan(mixed(plan.mass, to.mass), signed),
             mixed(self.received_even, other.received_even),
             mixed(self.received_odd, other.received_odd),
             mixed(self.sent_even, other.sent_even),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import Array
-from consilience.matching.gromov import FusedGromov, Plan, State
+from consilience.matching.gromov import FusedGromov, PlanProducts, TransportPlan
 from consilience.matching.transport import entropic_plan, exact_plan
 
 _GAP = 1e-5
@@ -17,7 +17,7 @@ _SETTLED = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class GromovSolution:
     """A plan.
 
     Parameters
@@ -32,13 +32,13 @@ class Solution:
         Whether no step lowers F.
     """
 
-    plan: Plan
+    plan: TransportPlan
     objective: float
     history: Array
     converged: bool
 
 
-def conditional_gradient(problem: FusedGromov, start: Plan, max_iterations: int = 100) -> Solution:
+def conditional_gradient(problem: FusedGromov, start: TransportPlan, max_iterations: int = 100) -> GromovSolution:
     """Descend F by going towards the vertex of the steepest fall, as far as F falls most.
 
     No step of the descent raises F. Where there are as many units on both sides, a permutation is wanted: if the
@@ -58,7 +58,7 @@ def conditional_gradient(problem: FusedGromov, start: Plan, max_iterations: int 
     >>> among = np.array([[[0.0, 1, 0], [0, 0, 2], [3, 0, 0]]])
     >>> order = [2, 0, 1]
     >>> problem = FusedGromov(np.zeros((3, 3)), among[:, order][:, :, order], among, 1.0)
-    >>> found = conditional_gradient(problem, Plan(np.eye(3)[order] / 3))
+    >>> found = conditional_gradient(problem, TransportPlan(np.eye(3)[order] / 3))
     >>> found.plan.mass.argmax(axis=1), round(found.objective, 9) + 0.0
     (array([2, 0, 1]), 0.0)
     """
@@ -73,10 +73,10 @@ def conditional_gradient(problem: FusedGromov, start: Plan, max_iterations: int 
         history.append(problem.value(state))
     if problem.square and not is_permutation(state.plan):
         return _rounded(problem, state, history)
-    return Solution(state.plan, history[-1], np.array(history), converged)
+    return GromovSolution(state.plan, history[-1], np.array(history), converged)
 
 
-def _step(problem: FusedGromov, state: State, whole: bool = False) -> tuple[State, bool]:
+def _step(problem: FusedGromov, state: PlanProducts, whole: bool = False) -> tuple[PlanProducts, bool]:
     """Return the state after one step of exact length, or of length one, and whether there was any."""
     by_mass, by_turned = problem.gradients(state)
     towards = problem.vertex(by_mass, by_turned)
@@ -94,15 +94,15 @@ def _step(problem: FusedGromov, state: State, whole: bool = False) -> tuple[Stat
     return (towards if length == 1.0 else state.moved(length, towards)), True
 
 
-def is_permutation(plan: Plan) -> bool:
+def is_permutation(plan: TransportPlan) -> bool:
     """Return whether every unit goes to one unit, with one sign."""
     whole = np.abs(plan.turned).max(axis=1) * len(plan.mass)
     return bool(np.all(whole > 1.0 - 1e-9))
 
 
-def _rounded(problem: FusedGromov, state: State, history: list[float]) -> Solution:
+def _rounded(problem: FusedGromov, state: PlanProducts, history: list[float]) -> GromovSolution:
     """Return the best permutation that is reached in whole steps from the nearest one, or from where it pulls."""
-    found: list[tuple[float, State, bool]] = []
+    found: list[tuple[float, PlanProducts, bool]] = []
     zeros = np.zeros_like(problem.costs)
     for first in (
         problem.vertex(-state.plan.mass if problem.odd is None else zeros, -state.plan.turned),
@@ -114,15 +114,15 @@ def _rounded(problem: FusedGromov, state: State, history: list[float]) -> Soluti
             steps += 1
         found.append((problem.value(here), here, not moved))
     value, best, converged = min(found, key=lambda one: one[0])
-    return Solution(best.plan, value, np.array(history), converged)
+    return GromovSolution(best.plan, value, np.array(history), converged)
 
 
 _WHOLE_STEPS = 50
 
 
 def alternating(
-    problem: FusedGromov, start: Plan, epsilon: float, max_iterations: int = 50, tolerance: float = 1e-5
-) -> Solution:
+    problem: FusedGromov, start: TransportPlan, epsilon: float, max_iterations: int = 50, tolerance: float = 1e-5
+) -> GromovSolution:
     """Repeat equation (43) of the paper: the plan of least cost under C + alpha L (x) P of the plan before.
 
     For matrices that are not symmetric this is no descent of F, since only the rows of H count; it may rise.
@@ -146,14 +146,14 @@ def alternating(
         costs = problem.costs + problem.alpha * problem.hidden_costs(plan)
         new = exact_plan(costs) if epsilon == 0 else entropic_plan(costs, epsilon)
         change = float(np.abs(new - plan.mass).sum())
-        plan = Plan(new)
+        plan = TransportPlan(new)
         history.append(problem.value(problem.at(plan)))
         if change < tolerance:
-            return Solution(plan, history[-1], np.array(history), True)
-    return Solution(plan, history[-1], np.array(history), False)
+            return GromovSolution(plan, history[-1], np.array(history), True)
+    return GromovSolution(plan, history[-1], np.array(history), False)
 
 
-def mirror_descent(problem: FusedGromov, start: Plan, max_iterations: int = 100) -> Solution:
+def mirror_descent(problem: FusedGromov, start: TransportPlan, max_iterations: int = 100) -> GromovSolution:
     """Descend F by steps that stay inside: P is multiplied by exp(-tau times the gradient) and given its marginals.
 
     tau is halved until F falls, and doubled after a step that did.
@@ -174,25 +174,25 @@ def mirror_descent(problem: FusedGromov, start: Plan, max_iterations: int = 100)
         gradient = np.add(*problem.gradients(state))
         spread = float(gradient.max() - gradient.min())
         if spread == 0.0:
-            return Solution(state.plan, history[-1], np.array(history), True)
+            return GromovSolution(state.plan, history[-1], np.array(history), True)
         tau = 1.0 / spread if tau is None else 2.0 * tau
         logarithm = np.log(np.maximum(state.plan.mass, _LEAST_MASS))
         moved = False
         for _ in range(_HALVINGS):
             costs = gradient - logarithm / tau
-            trial = problem.at(Plan(entropic_plan(costs, 1.0 / (tau * float(np.abs(costs).max())))))
+            trial = problem.at(TransportPlan(entropic_plan(costs, 1.0 / (tau * float(np.abs(costs).max())))))
             value = problem.value(trial)
             if value < history[-1]:
                 moved = True
                 break
             tau /= 2.0
         if not moved:
-            return Solution(state.plan, history[-1], np.array(history), True)
+            return GromovSolution(state.plan, history[-1], np.array(history), True)
         state = trial
         history.append(value)
         if history[-2] - value <= _SETTLED * problem.stake:
-            return Solution(state.plan, history[-1], np.array(history), True)
-    return Solution(state.plan, history[-1], np.array(history), False)
+            return GromovSolution(state.plan, history[-1], np.array(history), True)
+    return GromovSolution(state.plan, history[-1], np.array(history), False)
 
 
 _LEAST_MASS = 1e-300

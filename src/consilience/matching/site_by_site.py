@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, consecutive, group_sums
-from consilience.matching.site_step import ANY, Openings
+from consilience.matching.site_step import UNLIMITED, Openings
 
 _IMPOSSIBLE = -1e12
 _CHUNK_BYTES = 2**26
@@ -76,7 +76,7 @@ def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups
     return gains
 
 
-class Places:
+class MatchedGroups:
     """The groups of a matching, kept up to date while sites leave and come back.
 
     Parameters
@@ -139,7 +139,7 @@ class Places:
         self._mass[labels] += 1.0
 
 
-def grow(objective: GroupObjective, order: Labels, openings: Openings = ANY) -> Labels:
+def grow(objective: GroupObjective, order: Labels, openings: Openings = UNLIMITED) -> Labels:
     """Return the matching (L,) that adds one site after another, each matched exactly to what is there.
 
     Parameters
@@ -152,7 +152,7 @@ def grow(objective: GroupObjective, order: Labels, openings: Openings = ANY) -> 
         What it takes to open new groups.
     """
     nowhere = np.full(len(objective.pieces), -1, dtype=np.int64)
-    places = Places(objective, nowhere)
+    places = MatchedGroups(objective, nowhere)
     for site in order:
         rows = np.arange(objective.offsets[site], objective.offsets[site + 1])
         if rows.size:
@@ -171,7 +171,7 @@ def scatter(offsets: Labels, n_groups: int, rng: np.random.Generator) -> Labels:
 
 
 def ascend(
-    objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, openings: Openings = ANY
+    objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, openings: Openings = UNLIMITED
 ) -> tuple[Labels, bool]:
     """Raise the objective site by site, each matched exactly given the others, with new groups where they pay.
 
@@ -193,7 +193,7 @@ def ascend(
     tuple
         Consecutive labels (L,) of no less value, and whether a whole round changed nothing.
     """
-    places = Places(objective, labels)
+    places = MatchedGroups(objective, labels)
     for _ in range(sweeps):
         changed = False
         for site in rng.permutation(len(objective.offsets) - 1):
@@ -223,7 +223,7 @@ def ascend_among(
     openings
         What it takes to open new groups.
     """
-    places = Places(objective, labels, others)
+    places = MatchedGroups(objective, labels, others)
     for site in order:
         rows = places.rows(int(site))
         if rows.size:
@@ -231,7 +231,7 @@ def ascend_among(
     return places.labels
 
 
-def _step(places: Places, rows: Labels, openings: Openings) -> bool:
+def _step(places: MatchedGroups, rows: Labels, openings: Openings) -> bool:
     """Match the rows of one site anew and return whether that was better."""
     own = places.labels[rows]
     places.leave(rows)
@@ -260,7 +260,7 @@ def match_probabilities(objective: GroupObjective, labels: Labels) -> Array:
     For each component its site's best matching without this match is compared with the one it has: the odds are
     exp(difference in the objective). Components labelled -1 have none (NaN).
     """
-    places = Places(objective, labels)
+    places = MatchedGroups(objective, labels)
     sure = np.full(len(labels), np.nan)
     for site in range(len(objective.offsets) - 1):
         rows = places.rows(site)

@@ -61,8 +61,8 @@ class Openings:
         return total - float(gammaln(np.count_nonzero(opens) + 1.0)) if self.factorial else total
 
 
-ANY = Openings()
+UNLIMITED = Openings()
 """As many new groups as pay."""
 
-NONE = Openings(max_groups=0)
+NO_NEW_GROUPS = Openings(max_groups=0)
 """None but those that are there."""

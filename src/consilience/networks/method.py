@@ -31,7 +31,7 @@ from consilience.networks.robust import credible, distances, geometric_median, r
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, dense, move_axis, undense
-from consilience.posteriors.robust.estimators import How, Robust
+from consilience.posteriors.robust.estimators import How, RobustEstimator
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +227,7 @@ class NetworkMethod(Options, ABC):
         if reasons := self.reasons(ensemble):
             raise InputError(reasons)
         prepared = self.prepare(ensemble)
-        robust = None if self.robust is None else Robust(self.robust, self.trim)
+        robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
         found = self.align(prepared if robust is None else credible(prepared, robust), rng, progress)
         arrays = found.arrays
         if arrays is None:
@@ -250,7 +250,7 @@ def _unsplittable(ensemble: NetworkEnsemble) -> list[str]:
 
 
 def average(
-    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], robust: Robust | None = None
+    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], robust: RobustEstimator | None = None
 ) -> dict[str, AnyArray]:
     """Return the average of moved networks, every weight over the models that own the unit which receives it."""
     weights = ensemble.weights.tolist()

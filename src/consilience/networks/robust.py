@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from consilience.checks import AnyArray, Array
 from consilience.networks.network import alike, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
-from consilience.posteriors.robust.estimators import FEWEST, Robust
+from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
 
 if TYPE_CHECKING:
     from consilience.networks.method import NetworkEnsemble
@@ -35,7 +35,7 @@ _STEPS = 50
 _TOLERANCE = 1e-9
 
 
-def credible(ensemble: NetworkEnsemble, robust: Robust) -> NetworkEnsemble:
+def credible(ensemble: NetworkEnsemble, robust: RobustEstimator) -> NetworkEnsemble:
     """Return the networks with arrays cut to the largest root mean square that is credible, for aligning them."""
     tolerated = robust.tolerated(len(ensemble.networks))
     scaled: list[dict[str, AnyArray]] = [{} for _ in ensemble.networks]
@@ -49,12 +49,12 @@ def credible(ensemble: NetworkEnsemble, robust: Robust) -> NetworkEnsemble:
     return replace(ensemble, networks=tuple(networks))
 
 
-def trusted(distances: Array, robust: Robust) -> Array:
+def trusted(distances: Array, robust: RobustEstimator) -> Array:
     """Return which models (J,) are kept, 1 or 0, given how far each array of each (A, J) is from the middle one.
 
     Examples
     --------
-    >>> trusted(np.array([[1.0, 1.1, 9.0, 0.9], [1.0, 0.2, 1.0, 1.1]]), Robust("trim", 0.25))
+    >>> trusted(np.array([[1.0, 1.1, 9.0, 0.9], [1.0, 0.2, 1.0, 1.1]]), RobustEstimator("trim", 0.25))
     array([1., 1., 0., 1.])
     """
     count = distances.shape[1]
@@ -138,7 +138,7 @@ def _blocks(
 def _median(rows: Array, shares: Array) -> Array:
     """Return geometric medians (R, C) of rows (J, R, C) with weights (J, R); the mean of one or two."""
     owns = shares > 0
-    few = owns.sum(axis=0) < FEWEST
+    few = owns.sum(axis=0) < MIN_VOTES
     centre = _middle(rows, owns)
     for _ in range(_STEPS):
         with np.errstate(over="ignore"):
@@ -178,6 +178,8 @@ def refuse_robust(name: str, robust: str, count: int, *, averages: bool) -> list
             f"{name}: robust={robust!r} is for methods that average aligned weights, which this one does not with "
             "these options; use 'consensus', 'rebasin', 'ot', 'wb', 'gwb' or 'average'"
         )
-    if count < FEWEST:
-        reasons.append(f"{name}: robust={robust!r} needs at least {FEWEST} networks: of two, none tells which is right")
+    if count < MIN_VOTES:
+        reasons.append(
+            f"{name}: robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right"
+        )
     return reasons

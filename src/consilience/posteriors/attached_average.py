@@ -13,7 +13,7 @@ from consilience.posteriors.posterior import Attached, AxisTag, Rule
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class AttachedSums:
     """An attached array of some sites at its groups' places; additive over sites, in any order.
 
     Parameters
@@ -33,10 +33,10 @@ class Carried:
     kept: Array
     key: NDArray[np.uint64]
 
-    def __add__(self, other: Carried) -> Carried:
+    def __add__(self, other: AttachedSums) -> AttachedSums:
         kept = np.where(other.key < self.key, other.kept, self.kept)
         key = np.minimum(self.key, other.key)
-        return Carried(self.total + other.total, self.mass + other.mass, kept, key)
+        return AttachedSums(self.total + other.total, self.mass + other.mass, kept, key)
 
 
 def carry(
@@ -46,7 +46,7 @@ def carry(
     weights: Array,
     n_groups: int,
     keys: NDArray[np.uint64] | None = None,
-) -> Carried:
+) -> AttachedSums:
     """Return the array of several sites at its groups' places.
 
     Parameters
@@ -83,10 +83,10 @@ def carry(
         lower = keys[site] < lowest[places]
         kept[places] = np.where(lower, values.values, kept[places])
         lowest[places] = np.minimum(lowest[places], keys[site])
-    return Carried(total, mass, kept, lowest)
+    return AttachedSums(total, mass, kept, lowest)
 
 
-def finished(carried: Carried, axes: tuple[AxisTag, ...], rule: Rule) -> Attached:
+def fused_attached(carried: AttachedSums, axes: tuple[AxisTag, ...], rule: Rule) -> Attached:
     """Return the fused array: sums, means, or what the first sites had."""
     if rule == "sum":
         return Attached(carried.total, axes, "sum")

@@ -18,7 +18,7 @@ from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import group_sums
-from consilience.posteriors.attached_average import carry, finished
+from consilience.posteriors.attached_average import carry, fused_attached
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached, Posterior
 
@@ -147,5 +147,5 @@ def _carry(ensemble: Ensemble, labels: Labels, n_groups: int) -> dict[str, Attac
     for name in sorted(shared):
         arrays = [posterior.attached[name] for posterior in ensemble.posteriors]
         carried = carry(arrays, ensemble.offsets, labels, ensemble.site_weights, n_groups)
-        found[name] = finished(carried, arrays[0].axes, arrays[0].rule)
+        found[name] = fused_attached(carried, arrays[0].axes, arrays[0].rule)
     return found

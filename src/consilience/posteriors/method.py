@@ -26,8 +26,8 @@ from consilience.posteriors.average import Combine, combine, kl_average
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import most_common, robust_combine
-from consilience.posteriors.robust.estimators import FEWEST, How, Robust
-from consilience.posteriors.robust.minority import match_backed, told_minority, without_minority
+from consilience.posteriors.robust.estimators import MIN_VOTES, How, RobustEstimator
+from consilience.posteriors.robust.minority import match_supported_first, report_minority, without_minority
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class PosteriorOutcome:
     """A finished fusion of posteriors; fields as in Assignment."""
 
     posterior: Posterior
@@ -174,8 +174,10 @@ class Method(Options, ABC):
                     f"robust={self.robust!r}: {', '.join(lacking)} states no {name}, others do; leave it out, or all "
                     f"{name} would be"
                 )
-        if ensemble.voting().n_sites < FEWEST:
-            reasons.append(f"robust={self.robust!r} needs at least {FEWEST} models: of two, none tells which is right")
+        if ensemble.voting().n_sites < MIN_VOTES:
+            reasons.append(
+                f"robust={self.robust!r} needs at least {MIN_VOTES} models: of two, none tells which is right"
+            )
         return reasons
 
     def _told(self, fused: Posterior, silent_model: Posterior) -> Labels:
@@ -189,7 +191,7 @@ class Method(Options, ABC):
         return np.where(columns < fused.n_components, columns, -1)
 
     @final
-    def fuse(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress = silent) -> Outcome:
+    def fuse(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress = silent) -> PosteriorOutcome:
         """Match and average.
 
         Raises
@@ -202,11 +204,11 @@ class Method(Options, ABC):
             raise InputError(reasons)
         canonical, origin = ensemble.canonical(relabel=self.relabels)
         voting, total = canonical.voting(), len(canonical.natural)
-        robust = None if self.robust is None else Robust(self.robust, self.trim)
+        robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
         if robust is None or not self.matches_parts:
             voted = self.match(voting, rng, progress)
         else:
-            voted = match_backed(
+            voted = match_supported_first(
                 voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
             )
         if self.minority == "drop" and self.matches:
@@ -225,16 +227,18 @@ class Method(Options, ABC):
             posterior = posterior.take(order)
             voted = _renumbered(voted, order)
         if self.matches:
-            voted = told_minority(voted, voting)
-        found = placed(voted, np.flatnonzero(canonical.row_weights > 0), total)
+            voted = report_minority(voted, voting)
+        found = expand_assignment(voted, np.flatnonzero(canonical.row_weights > 0), total)
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
             found.labels[rows] = self._told(posterior, canonical.posteriors[site])
-        found = placed(found, origin, total)
+        found = expand_assignment(found, origin, total)
         matching = Matching(found.labels, ensemble.owner, n_components, found.coupling, found.confidence)
         sources = [one.source for one in canonical.posteriors]
         posterior = replace(posterior, source=dict(sources[0] if robust is None else most_common(sources)))
-        return Outcome(posterior, matching, found.objective, found.history, found.status, found.details, found.atoms)
+        return PosteriorOutcome(
+            posterior, matching, found.objective, found.history, found.status, found.details, found.atoms
+        )
 
 
 def without_priors(ensemble: Ensemble, what: str) -> list[str]:
@@ -265,7 +269,7 @@ def _renumbered(found: Assignment, order: Labels) -> Assignment:
     )
 
 
-def placed(found: Assignment, rows: Labels, total: int) -> Assignment:
+def expand_assignment(found: Assignment, rows: Labels, total: int) -> Assignment:
     """Return an assignment of some components as one of all `total`, given their rows; the others get label -1."""
     labels = np.full(total, -1, dtype=np.int64)
     labels[rows] = found.labels
@@ -305,7 +309,7 @@ def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemb
     if len(rows) == total:
         return found
     details = {**found.details, "left_out": total - len(rows) + found.details.get("left_out", 0)}
-    return placed(replace(found, details=details), rows, total)
+    return expand_assignment(replace(found, details=details), rows, total)
 
 
 def fused_order(posterior: Posterior, labels: Labels) -> Labels:

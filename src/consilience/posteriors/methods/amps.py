@@ -23,7 +23,7 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.matching.conjugate_groups import ConjugateGroups
-from consilience.matching.exchanges import ValuedObjective, exchanged
+from consilience.matching.exchanges import ValuedObjective, improve_by_exchange
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow, match_probabilities, scatter, subtraction_gains
 from consilience.matching.site_step import Openings
@@ -124,7 +124,7 @@ class AMPS(Method):
             if values[-1] > history[-1]:
                 best, converged, history = labels, settled, values
         progress(restarts, restarts)
-        while self.revisit and converged and (swapped := exchanged(objective, best)) is not None:
+        while self.revisit and converged and (swapped := improve_by_exchange(objective, best)) is not None:
             best, converged, values = self._settle(objective, swapped, openings, rng)
             history += values
         return Assignment(

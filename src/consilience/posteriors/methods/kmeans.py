@@ -14,7 +14,7 @@ from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method, match_informed
 from consilience.posteriors.methods.kl.descent import fit_clusters
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class KMeans(Method):
         return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
-        problem = Problem.of(ensemble, self.direction)
+        problem = KLProblem.of(ensemble, self.direction)
         count = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
-        best: Fit | None = None
+        best: KLFit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             fit = fit_clusters(problem, problem.seeds(count, generator), self.max_iterations)

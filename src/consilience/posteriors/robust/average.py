@@ -1,6 +1,6 @@
 """The fused posterior when sites may send anything: every part of it, not the components alone.
 
-Components are averaged by ``robust.Robust``. What is added up is bounded twice: first a site's total is cut to the
+Components are averaged by ``robust.estimators``. What is added up is bounded twice: first a site's total is cut to the
 largest total that remains when as many sites as may be hostile are left out, then within each group of three or more a
 count to the largest that remains there. So no count decides the mixture weights, however large; and a site that is
 honestly much larger than all others counts no more than the next ones, which is the price. Priors and attached arrays
@@ -24,7 +24,7 @@ from consilience.families import Direction
 from consilience.posteriors.average import Combine, likelihoods
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.robust.estimators import Robust, squared_distance, votes_of
+from consilience.posteriors.robust.estimators import RobustEstimator, group_votes, squared_distance
 
 Average = Callable[[Ensemble, Labels, int], Array]
 Value = TypeVar("Value")
@@ -37,7 +37,7 @@ def robust_combine(
     how: Combine,
     average: Average,
     direction: Direction,
-    robust: Robust,
+    robust: RobustEstimator,
 ) -> Posterior:
     """Return the fused posterior of a matching as ``combine`` does, robustly; parameters as there.
 
@@ -78,19 +78,19 @@ def _text(value: Any) -> str:
     return json.dumps(told, sort_keys=True, default=str)
 
 
-def capped_sites(values: Array, ensemble: Ensemble, robust: Robust) -> Array:
+def capped_sites(values: Array, ensemble: Ensemble, robust: RobustEstimator) -> Array:
     """Return the factor (J,) by which each site's values are cut, so that its total is no larger than is credible."""
     totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])
     return _cut(totals, robust)
 
 
-def _cut(totals: Array, robust: Robust) -> Array:
+def _cut(totals: Array, robust: RobustEstimator) -> Array:
     limit = np.sort(totals)[len(totals) - 1 - robust.tolerated(len(totals))]
     cut: Array = np.minimum(1.0, limit / np.where(totals > 0, totals, 1.0))
     return cut
 
 
-def _capped(values: Array, labels: Labels, n_groups: int, robust: Robust) -> Array:
+def _capped(values: Array, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:
     """Return values (L,) cut to the largest that remains of their group when those that may be hostile are left out."""
     order = np.lexsort((values, labels))
     ends = np.searchsorted(labels[order], np.arange(n_groups + 1))
@@ -102,14 +102,14 @@ def _capped(values: Array, labels: Labels, n_groups: int, robust: Robust) -> Arr
     return np.minimum(values, limits[labels])
 
 
-def _totals(values: Array, ensemble: Ensemble, labels: Labels, n_groups: int, robust: Robust) -> Array:
+def _totals(values: Array, ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:
     cut = _capped(values, labels, n_groups, robust) * ensemble.row_weights
     held = labels >= 0
     return np.bincount(labels[held], weights=cut[held], minlength=n_groups).astype(np.float64, copy=False)
 
 
 def _mixture_weights(
-    ensemble: Ensemble, counts: Array | None, labels: Labels, n_groups: int, robust: Robust
+    ensemble: Ensemble, counts: Array | None, labels: Labels, n_groups: int, robust: RobustEstimator
 ) -> Array | None:
     """Return mixture weights (G,) as ``combine`` does, of counts that are credible (`counts` are cut already)."""
     weights = ensemble.column("weights")
@@ -124,7 +124,7 @@ def _mixture_weights(
     return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
 
 
-def _prior(ensemble: Ensemble, robust: Robust) -> Array | None:
+def _prior(ensemble: Ensemble, robust: RobustEstimator) -> Array | None:
     priors = [posterior.prior for posterior in ensemble.posteriors]
     known = [prior for prior in priors if prior is not None]
     if len(known) < len(priors):
@@ -140,7 +140,7 @@ def _prior(ensemble: Ensemble, robust: Robust) -> Array | None:
 def _product(ensemble: Ensemble, labels: Labels, kept: Array, n_groups: int, prior: Array) -> Array:
     """Return the product of the copies kept, as if those left out had said what the others say."""
     held = labels >= 0
-    weights = votes_of(ensemble, labels) * ensemble.row_weights
+    weights = group_votes(ensemble, labels) * ensemble.row_weights
     everyone = np.bincount(labels[held], weights=ensemble.row_weights[held], minlength=n_groups)
     ours = np.bincount(labels[held], weights=(weights * kept)[held], minlength=n_groups)
     sums = np.zeros((n_groups, ensemble.natural.shape[1]))
@@ -151,7 +151,7 @@ def _product(ensemble: Ensemble, labels: Labels, kept: Array, n_groups: int, pri
     return natural
 
 
-def _carry(ensemble: Ensemble, labels: Labels, n_groups: int, robust: Robust) -> dict[str, Attached]:
+def _carry(ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator) -> dict[str, Attached]:
     shared = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
     return {
         name: _carry_one([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups, robust)
@@ -159,7 +159,9 @@ def _carry(ensemble: Ensemble, labels: Labels, n_groups: int, robust: Robust) ->
     }
 
 
-def _carry_one(arrays: list[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: Robust) -> Attached:
+def _carry_one(
+    arrays: list[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator
+) -> Attached:
     """Return one attached array: a robust average at every place, of blocks that do not follow the matching."""
     first = arrays[0]
     follows = [axis for axis, tag in enumerate(first.axes) if tag == "component"]

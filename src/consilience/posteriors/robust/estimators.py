@@ -37,7 +37,7 @@ How = Literal["trim", "median"]
 Apart = Callable[[Array, Array], Array]
 """Gives the divergences (n_a, n_b) between two sets of rows."""
 
-FEWEST = 3
+MIN_VOTES = 3
 """Below three copies nothing tells which of them is right."""
 
 _CANDIDATES = 64  # copies among which the medoid is sought: one honest one is enough for the bound
@@ -49,7 +49,7 @@ _SAME = 1e-9  # divergences below are rounding
 
 
 @dataclass(frozen=True)
-class Robust:
+class RobustEstimator:
     """How much of what sites send may be wrong, and what is done about it.
 
     Parameters
@@ -68,9 +68,9 @@ class Robust:
 
         Examples
         --------
-        >>> [Robust("trim", 0.2).tolerated(n) for n in (2, 3, 5, 6, 10)]
+        >>> [RobustEstimator("trim", 0.2).tolerated(n) for n in (2, 3, 5, 6, 10)]
         [0, 1, 1, 2, 2]
-        >>> Robust("median", 0.2).tolerated(10)
+        >>> RobustEstimator("median", 0.2).tolerated(10)
         4
         """
         fewer_than_half = max(0, math.ceil(votes - 1e-9) - 1) // 2
@@ -90,7 +90,7 @@ class Robust:
         labels
             Group of each row (L,); -1 is in none.
         votes
-            What each row counts (L,), see ``votes_of``.
+            What each row counts (L,), see ``group_votes``.
         n_groups
             Number G of groups.
         """
@@ -102,7 +102,7 @@ class Robust:
             if members.size == 0:
                 continue
             medoids[group] = members[0]
-            if votes[members].sum() >= FEWEST - 1e-9:
+            if votes[members].sum() >= MIN_VOTES - 1e-9:
                 own, medoid = self._of_group(apart, rows[members], votes[members])
                 kept[members], medoids[group] = own, members[medoid]
         return kept, medoids
@@ -142,10 +142,10 @@ class Robust:
         direction
             Which divergence the geometric median takes: KL(centre || local) or the other way round.
         """
-        votes = votes_of(ensemble, labels)
+        votes = group_votes(ensemble, labels)
         kept, _ = self.kept(symmetric_divergence(ensemble.family), ensemble.natural, labels, votes, n_groups)
         weights = votes * ensemble.row_weights
-        weighed = weighing(ensemble, weights)
+        weighed = with_row_weights(ensemble, weights)
         centres = average(weighed, np.where(kept > 0, labels, -1), n_groups)
         if self.how == "median":
             return _weiszfeld(weighed, np.where(kept > 0, labels, -1), weights, centres, average, direction), kept
@@ -172,7 +172,7 @@ class Robust:
         return kept
 
 
-def votes_of(ensemble: Ensemble, labels: Labels) -> Array:
+def group_votes(ensemble: Ensemble, labels: Labels) -> Array:
     """Return what each component counts in its group (L,): a site has one vote, however many it has there."""
     pairs = ensemble.owner * (int(labels.max(initial=0)) + 2) + labels
     _, place, count = np.unique(pairs, return_inverse=True, return_counts=True)
@@ -218,7 +218,7 @@ def _by_pair(family: Family, a: Array, b: Array) -> Array:
     return np.where(np.isnan(far), np.inf, far)
 
 
-def weighing(ensemble: Ensemble, weights: Array) -> Ensemble:
+def with_row_weights(ensemble: Ensemble, weights: Array) -> Ensemble:
     """Return the same ensemble with a weight for every component (L,) in the place of its site's."""
     weighed = copy(ensemble)
     weighed.__dict__["row_weights"] = weights
@@ -252,7 +252,7 @@ def _weiszfeld(
         # weights of mean 1 in every group, since averages take a group of little weight for an empty one
         mean = np.bincount(own, weights=share[rows], minlength=n_groups) / np.bincount(own, minlength=n_groups)
         share[rows] /= mean[own]
-        moved = average(weighing(ensemble, share), labels, n_groups)
+        moved = average(with_row_weights(ensemble, share), labels, n_groups)
         apart = divergences(moved)
         value = np.bincount(own, weights=weights[rows] * np.sqrt(apart + smooth[own]), minlength=n_groups)
         better = value < best

@@ -25,7 +25,7 @@ from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import Robust, finite, symmetric_divergence
+from consilience.posteriors.robust.estimators import RobustEstimator, finite, symmetric_divergence
 
 if TYPE_CHECKING:
     from consilience.posteriors.method import Assignment
@@ -82,7 +82,7 @@ def minority(
     return told
 
 
-def told_minority(found: Assignment, ensemble: Ensemble) -> Assignment:
+def report_minority(found: Assignment, ensemble: Ensemble) -> Assignment:
     """Return an assignment whose details name the components that fewer than half of the models hold."""
     few = minority(ensemble.owner, found.labels, ensemble.names, ensemble.column("counts"), int(found.labels.max()) + 1)
     return replace(found, details={**found.details, "minority": few}) if few else found
@@ -113,7 +113,9 @@ def without_minority(found: Assignment, ensemble: Ensemble) -> Assignment:
     )
 
 
-def match_backed(ensemble: Ensemble, robust: Robust, match: Match, *, open_number: bool) -> Assignment:
+def match_supported_first(
+    ensemble: Ensemble, robust: RobustEstimator, match: Match, *, open_number: bool
+) -> Assignment:
     """Match the components that enough sites back, then the others to them, then the rest among themselves.
 
     Parameters

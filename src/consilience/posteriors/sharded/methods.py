@@ -19,7 +19,7 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.average import Average
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.methods.kl.problem import Problem
+from consilience.posteriors.methods.kl.problem import KLProblem
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
@@ -108,7 +108,7 @@ def fit_kl(method: KLFusion, sites: Sites, rng: np.random.Generator, progress: P
     strength, told = 0.0, method
     details: dict[str, Any] = {}
     if method.n_components is None and method.regularization != "auto":
-        spread = Problem.of(pilot, method.direction).spread
+        spread = KLProblem.of(pilot, method.direction).spread
         strength = method.regularization * spread
         told = replace(method, regularization=method.regularization * share**0.5)
         details |= {"regularization": float(method.regularization), "spread": spread}
@@ -158,7 +158,7 @@ def _limit(told: int | None, largest: int, n_rows: int) -> int:
 
 def _with_more(pilot: Ensemble, averages: Array, users: Array, missing: int) -> tuple[Array, Array]:
     """Return centres with the sampled components farthest from them added, so that the largest site has room."""
-    costs = Problem.of(pilot).geometry.costs(averages).min(axis=0)
+    costs = KLProblem.of(pilot).geometry.costs(averages).min(axis=0)
     farthest = np.resize(np.argsort(-costs, kind="stable"), missing)
     return np.concatenate([averages, pilot.natural[farthest]]), np.concatenate([users, np.zeros(missing)])
 

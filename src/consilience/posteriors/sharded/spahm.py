@@ -19,11 +19,11 @@ from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.engines import Engine, Placed
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_step import Openings
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.methods.spahm.atom_law import Copies, improved, spread_of
+from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, point_variances, update_law
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.sharded.passes import Work
 from consilience.posteriors.sharded.spahm_wave import (
@@ -64,7 +64,7 @@ class Ascent:
 
     labels: list[Labels]
     groups: GroupSums
-    law: Normal
+    law: AtomLaw
     centre: Array
     history: list[float]
     status: Status
@@ -79,11 +79,13 @@ def ascend_shards(method: SPAHM, work: Work, pilot: Ensemble, rng: np.random.Gen
     centre = points.mean(axis=0)
     assert found.atoms is not None  # noqa: S101  (the Gaussian likelihood has atoms)
     known = {name: one.values for name, one in found.atoms.attached.items()}
-    law = Normal(known["mean"] - centre, known["within_variance"], known["between_variance"])
+    law = AtomLaw(known["mean"] - centre, known["within_variance"], known["between_variance"])
     groups = group_sums(points - centre, found.labels, np.ones(len(points)), int(found.labels.max()) + 1)
     shards: Placed[PointShard] = work.engine.derive(points_of, work.shards, centre)
-    waves = _Waves(work.engine, shards, method, Sharing(work.n_sites, method.concentration, method.mass, method.clip))
-    return waves.run(law, groups, centre, spread_of(points), rng, progress)
+    waves = _Waves(
+        work.engine, shards, method, BetaBernoulliPrior(work.n_sites, method.concentration, method.mass, method.clip)
+    )
+    return waves.run(law, groups, centre, point_variances(points), rng, progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +93,10 @@ class _Waves:
     engine: Engine
     shards: Placed[PointShard]
     method: SPAHM
-    sharing: Sharing
+    sharing: BetaBernoulliPrior
 
     def run(
-        self, law: Normal, groups: GroupSums, centre: Array, spread: Array, rng: np.random.Generator, report: Progress
+        self, law: AtomLaw, groups: GroupSums, centre: Array, spread: Array, rng: np.random.Generator, report: Progress
     ) -> Ascent:
         seed = int(rng.integers(2**63))
         squares = np.sum(self.engine.map(sum_of_squares, self.shards), axis=0)
@@ -140,7 +142,7 @@ class _Waves:
                 labels, groups = self._together(self.engine.map(move, self.shards, now, each=turns))
         return labels, groups
 
-    def _told(self, law: Normal, groups: GroupSums, seed: int) -> Told:
+    def _told(self, law: AtomLaw, groups: GroupSums, seed: int) -> Told:
         openings = Openings(self.method.max_components, self.method.factorial)
         return Told(law, self.sharing, self.method.marginal, groups, openings, seed)
 
@@ -155,23 +157,23 @@ class _Waves:
         sums[mass == 0] = 0.0
         return [one.labels for one in moved], GroupSums(sums, mass)
 
-    def _improved(self, law: Normal, groups: GroupSums, squares: Array, spread: Array) -> Normal:
+    def _improved(self, law: AtomLaw, groups: GroupSums, squares: Array, spread: Array) -> AtomLaw:
         if not self.method.optimize:
             return law
         used = groups.mass > 0
-        copies = Copies(GroupSums(groups.sums[used], groups.mass[used]), squares)
+        copies = AtomStatistics(GroupSums(groups.sums[used], groups.mass[used]), squares)
         for _ in range(_LAW_STEPS):
-            before, law = law, improved(copies, law, spread, scalar=self.method.variances == "scalar")
+            before, law = law, update_law(copies, law, spread, scalar=self.method.variances == "scalar")
             if law.distance(before, spread) < _SETTLED:
                 break
         return law
 
-    def _value(self, law: Normal, groups: GroupSums, squares: Array) -> float:
+    def _value(self, law: AtomLaw, groups: GroupSums, squares: Array) -> float:
         """Return the log posterior (up to P(v)), as ``GaussianAtoms.total`` does of all points."""
         used = groups.mass > 0
         there = GroupSums(groups.sums[used], groups.mass[used])
         count = float(there.mass.sum())
-        centred = Copies(there, squares).about(law.mean).squares
+        centred = AtomStatistics(there, squares).about(law.mean).squares
         noise = 0.5 * float((centred / law.within).sum())
         if self.method.marginal:
             noise += 0.5 * count * float((np.log(2.0 * np.pi * law.within)).sum())

@@ -9,10 +9,10 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_blocks
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend_among
-from consilience.matching.site_step import NONE, Openings
+from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.sharded.passes import Shard
 
 _FEW = 5  # sites with a component in a group of no more members are always visited: there own members count
@@ -60,8 +60,8 @@ class Told:
         Of the orders of sites.
     """
 
-    law: Normal
-    sharing: Sharing
+    law: AtomLaw
+    sharing: BetaBernoulliPrior
     marginal: bool
     groups: GroupSums
     openings: Openings
@@ -117,7 +117,7 @@ def move(shard: PointShard, turn: Turn, told: Told) -> Moved:
     others.sums[others.mass == 0] = 0.0
     sites, wish = _gaining(objective, labels, told.groups, opens)
     order = np.random.default_rng([told.seed, number]).permutation(sites)
-    moved = ascend_among(objective, labels, others, order, told.openings if opens else NONE)
+    moved = ascend_among(objective, labels, others, order, told.openings if opens else NO_NEW_GROUPS)
     return Moved(moved, _sums(shard.points, moved, max(n_groups, int(moved.max(initial=-1)) + 1)), wish)
 
 

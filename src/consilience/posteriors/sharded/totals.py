@@ -10,7 +10,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.posteriors.attached_average import Carried, carry, finished
+from consilience.posteriors.attached_average import AttachedSums, carry, fused_attached
 from consilience.posteriors.average import Combine
 from consilience.posteriors.columns import Block, Kind
 from consilience.posteriors.posterior import Attached, Posterior
@@ -45,7 +45,7 @@ class Totals:
     sites: float
     counts: Array | None
     shares: Array | None
-    attached: Mapping[str, Carried] = field(default_factory=dict)
+    attached: Mapping[str, AttachedSums] = field(default_factory=dict)
 
 
 def total(shard: Shard, labels: Labels, n_groups: int) -> Totals:
@@ -145,7 +145,7 @@ def fused(work: Work, kind: Kind, totals: Totals, how: Combine, averaged: Array 
         whole = weights.sum()
         weights = weights / whole if whole > 0 else np.full(len(weights), 1.0 / len(weights))
     attached: dict[str, Attached] = {
-        name: finished(totals.attached[name], axes, rule) for name, (axes, rule, _) in kind.attached.items()
+        name: fused_attached(totals.attached[name], axes, rule) for name, (axes, rule, _) in kind.attached.items()
     }
     return Posterior(
         kind.family,

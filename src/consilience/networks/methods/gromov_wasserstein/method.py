@@ -19,9 +19,9 @@ import numpy as np
 
 from consilience.checks import AnyArray, Array, is_number
 from consilience.core.progress import Progress
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import (
-    Solution,
+    GromovSolution,
     alternating,
     conditional_gradient,
     is_permutation,
@@ -163,7 +163,7 @@ class GromovFusion(WassersteinFusion):
             support, left = self._layer(rows, among, ensemble.weights, [self._transport(plan) for plan in plans])
         inputs = inputs_of(ensemble, group)
         alpha, told = self._alpha(support, left, rows, among, ensemble.weights, inputs)
-        solved: list[Solution] = []
+        solved: list[GromovSolution] = []
         steps = np.zeros(len(among), dtype=np.int64)
         history: list[float] = []
         transports: list[Transport] = []
@@ -192,7 +192,7 @@ class GromovFusion(WassersteinFusion):
         facts = {"iterations": len(history), "steps": steps.tolist(), "signs": signed, **told}
         return Layer(tuple({group: one} for one in transports), history, facts, converged)
 
-    def _solve(self, problem: FusedGromov, starts: Sequence[Plan]) -> Solution:
+    def _solve(self, problem: FusedGromov, starts: Sequence[TransportPlan]) -> GromovSolution:
         """Return the best solution from several starts; never worse than a start that is a permutation."""
         found = []
         for start in starts:
@@ -200,17 +200,17 @@ class GromovFusion(WassersteinFusion):
                 found.append(conditional_gradient(problem, start))
                 before = found[-1].history[:1]
                 if problem.square and is_permutation(start) and found[-1].objective > before[0]:
-                    found.append(Solution(start, float(before[0]), before, converged=True))
+                    found.append(GromovSolution(start, float(before[0]), before, converged=True))
             elif self.mode == "paper":
                 found.append(alternating(problem, start, self.epsilon))
             else:
-                inside = Plan(0.5 * (start.mass + problem.uniform().mass))  # mass that is zero would stay so
+                inside = TransportPlan(0.5 * (start.mass + problem.uniform().mass))  # mass that is zero would stay so
                 found.append(mirror_descent(problem, inside))
         return min(found, key=lambda one: one.objective)
 
     def _first_plans(
         self, problem: FusedGromov, group: str, ensemble: NetworkEnsemble, reference: int, model: int
-    ) -> list[Plan]:
+    ) -> list[TransportPlan]:
         """Return the couplings to start from."""
         plans = []
         for start in self.starts:
@@ -224,10 +224,10 @@ class GromovFusion(WassersteinFusion):
                     plans.append(plan_of(own.then(base.inverse), problem.odd is not None))
         if problem.odd is not None and not problem.square:  # in other widths the unsigned plan may be the better start
             unsigned = conditional_gradient(problem.unsigned, problem.unsigned.by_costs()).plan.mass
-            plans.append(Plan(unsigned, unsigned))
+            plans.append(TransportPlan(unsigned, unsigned))
         return plans or [problem.by_costs()]
 
-    def _transport(self, plan: Plan) -> Transport:
+    def _transport(self, plan: TransportPlan) -> Transport:
         """Return how a coupling moves units."""
         width, count = plan.mass.shape
         if width == count and is_permutation(plan):

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from consilience.checks import AnyArray, Array
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.layerwise import Rows
 from consilience.networks.methods.optimal_transport import squared_costs
@@ -60,16 +60,16 @@ def mean_product(problem: FusedGromov) -> float:
     return float(np.einsum("g,g->", problem.left.mean(axis=(1, 2)), problem.right.mean(axis=(1, 2))))
 
 
-def stay(problem: FusedGromov) -> Plan:
+def stay(problem: FusedGromov) -> TransportPlan:
     """Return the coupling of every unit with itself."""
     mass = np.eye(len(problem.costs)) / len(problem.costs)
-    return Plan(mass, None if problem.odd is None else mass)
+    return TransportPlan(mass, None if problem.odd is None else mass)
 
 
-def plan_of(moved: Injection, signed: bool) -> Plan:
+def plan_of(moved: Injection, signed: bool) -> TransportPlan:
     """Return a permutation as a coupling."""
     mass = np.zeros((moved.width, moved.width))
     mass[moved.slots, np.arange(moved.width)] = 1.0 / moved.width
     if not signed:
-        return Plan(mass)
-    return Plan(mass, mass if moved.signs is None else mass * moved.signs)
+        return TransportPlan(mass)
+    return TransportPlan(mass, mass if moved.signs is None else mass * moved.signs)

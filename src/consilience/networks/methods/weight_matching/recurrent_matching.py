@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.checks import Array
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import conditional_gradient
 from consilience.networks.methods.weight_matching.recurrent_weights import loops, weights_among
 from consilience.networks.methods.weight_matching.state import Others, Placed, Slots
@@ -50,7 +50,7 @@ def looped(slots: Slots, one: Placed, others: Others, group: str, places: Sequen
         own.flips,
     )
     here = np.eye(width) / width
-    stay = Plan(here, here if turning else None)
+    stay = TransportPlan(here, here if turning else None)
     now = problem.value(problem.at(stay))
     best = min(
         (conditional_gradient(problem, start) for start in (stay, problem.by_costs())), key=lambda one: one.objective
@@ -60,7 +60,7 @@ def looped(slots: Slots, one: Placed, others: Others, group: str, places: Sequen
     return {group: moved_by(best.plan)}
 
 
-def moved_by(plan: Plan) -> Injection:
+def moved_by(plan: TransportPlan) -> Injection:
     """Return a coupling that is a permutation as a transport."""
     columns = np.abs(plan.turned).argmax(axis=1)
     slots = np.empty(len(columns), dtype=np.int64)

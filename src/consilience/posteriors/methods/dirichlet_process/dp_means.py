@@ -20,7 +20,7 @@ from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow, subtraction_gains
 from consilience.posteriors.methods.kl.divergences import KLGeometry
-from consilience.posteriors.methods.kl.problem import Fit, Problem, compact, matched_cost
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, matched_cost
 
 _DIGITS = 1e-9  # of divergences from one matrix product, against a typical one
 _HALVING_STEPS = 3
@@ -31,8 +31,8 @@ _NO_STRUCTURE = 0.25
 
 
 def fit_dp_means(
-    problem: Problem, penalty: float, rng: np.random.Generator, max_iterations: int, *, grown: bool = False
-) -> Fit:
+    problem: KLProblem, penalty: float, rng: np.random.Generator, max_iterations: int, *, grown: bool = False
+) -> KLFit:
     """Descend from one cluster of all components, or from clusters that were grown.
 
     Every iteration opens a cluster at each component, in random order, that is farther than `penalty` from all centres
@@ -73,7 +73,7 @@ def fit_dp_means(
     return replace(fit, history=tuple(history))
 
 
-def refine_clusters(problem: Problem, fit: Fit, penalty: float, rng: np.random.Generator) -> Fit:
+def refine_clusters(problem: KLProblem, fit: KLFit, penalty: float, rng: np.random.Generator) -> KLFit:
     """Move components one by one to where the objective is least, a new cluster included; parameters as above.
 
     Averages follow every move. Nearest centres do not foresee that a component would draw its new centre along.
@@ -83,10 +83,10 @@ def refine_clusters(problem: Problem, fit: Fit, penalty: float, rng: np.random.G
     value = matched_cost(problem.costs(centres), labels) + penalty * (len(centres) - 1)
     if value >= fit.objective:
         return fit
-    return Fit(labels, centres, value, (*fit.history, value), fit.converged)
+    return KLFit(labels, centres, value, (*fit.history, value), fit.converged)
 
 
-def _worth(problem: Problem, penalty: float) -> _Worth:
+def _worth(problem: KLProblem, penalty: float) -> _Worth:
     assert isinstance(problem.geometry, KLGeometry)  # noqa: S101  (narrows the type; DP-means has no other)
     return _Worth(problem.geometry, problem.ensemble.row_weights, penalty)
 
@@ -134,7 +134,7 @@ class _Worth:
         return mass * self.geometry.potential(groups.sums[:, :-1] / mass[:, None])
 
 
-def best_penalty(problem: Problem, most: int, rng: np.random.Generator, max_iterations: int) -> float:
+def best_penalty(problem: KLProblem, most: int, rng: np.random.Generator, max_iterations: int) -> float:
     """Return the penalty whose clusters have the greatest silhouette.
 
     The rule of Kulis and Jordan (2012, section 3.1), for G clusters the divergence of the G-th component of a
@@ -174,18 +174,18 @@ def best_penalty(problem: Problem, most: int, rng: np.random.Generator, max_iter
     return equal[len(equal) // 2]  # in the middle of those that give the same clusters, none is about to change
 
 
-def _grand_mean(problem: Problem) -> Array:
+def _grand_mean(problem: KLProblem) -> Array:
     return problem.barycenters(np.zeros(len(problem.ensemble.natural), dtype=np.int64), 1)
 
 
-def _assigned(problem: Problem, centres: Array, penalty: float) -> Fit:
+def _assigned(problem: KLProblem, centres: Array, penalty: float) -> KLFit:
     """Assign components to their nearest centres, drop centres without any, and average."""
     labels, averages = compact(problem, problem.costs(centres).argmin(axis=1))
     value = matched_cost(problem.costs(averages), labels) + penalty * (len(averages) - 1)
-    return Fit(labels, averages, value, (), converged=False)
+    return KLFit(labels, averages, value, (), converged=False)
 
 
-def _opened(problem: Problem, fit: Fit, penalty: float, rounding: float, rng: np.random.Generator) -> Array:
+def _opened(problem: KLProblem, fit: KLFit, penalty: float, rounding: float, rng: np.random.Generator) -> Array:
     """Return the centres and one at each component that is too far from all others at its turn."""
     nearest = problem.costs(fit.centres).min(axis=1)
     order = rng.permutation(len(nearest))
@@ -197,7 +197,7 @@ def _opened(problem: Problem, fit: Fit, penalty: float, rounding: float, rng: np
     return np.concatenate([fit.centres, problem.ensemble.natural[rows]])
 
 
-def _split(problem: Problem, fit: Fit, penalty: float) -> Array:
+def _split(problem: KLProblem, fit: KLFit, penalty: float) -> Array:
     """Return the centres with two in place of each whose members gain more than the penalty by it.
 
     Components that are all near enough to a centre between them may still be two clusters. The halves start at the
@@ -223,7 +223,7 @@ def _farthest_members(costs: Array, labels: Labels) -> Labels:
     return order[np.searchsorted(labels[order], np.arange(labels.max() + 1))]
 
 
-def _closed(problem: Problem, fit: Fit, penalty: float) -> Array:
+def _closed(problem: KLProblem, fit: KLFit, penalty: float) -> Array:
     """Return the centres without the one that is missed least, if it is missed by less than the penalty."""
     if fit.n_groups == 1:
         return fit.centres
@@ -233,7 +233,7 @@ def _closed(problem: Problem, fit: Fit, penalty: float) -> Array:
     return np.delete(fit.centres, least, axis=0) if missed[least] < penalty else fit.centres
 
 
-def _farthest_first(problem: Problem, count: int) -> float:
+def _farthest_first(problem: KLProblem, count: int) -> float:
     """Return the divergence, from those before it, of the component that is number `count` when farthest go first."""
     nearest = problem.costs(_grand_mean(problem))[:, 0]
     for _ in range(count - 1):
@@ -243,7 +243,7 @@ def _farthest_first(problem: Problem, count: int) -> float:
     return float(nearest.max())
 
 
-def _distances(problem: Problem, rows: Labels) -> Array:
+def _distances(problem: KLProblem, rows: Labels) -> Array:
     """Return the roots of the mean of both divergences of some components (n, n): proportional to those of points."""
     divergences = problem.geometry.costs(problem.ensemble.natural[rows])[:, rows]
     distances: Array = np.sqrt((divergences + divergences.T) / 2.0)

@@ -17,11 +17,11 @@ from consilience.posteriors.methods.dirichlet_process.dp_means import best_penal
 from consilience.posteriors.methods.dirichlet_process.mixture import (
     CovarianceType,
     MixtureFit,
-    Setting,
+    MixtureSetting,
     fit_mixture,
     standardised,
 )
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 from consilience.posteriors.methods.kmeans import violations
 
 _CONCENTRATION, _OTHERS = 0.1, (0.01, 1.0)
@@ -120,7 +120,7 @@ class DirichletProcess(Method):
         if not points.shape[1]:
             return _one_cluster(ensemble)
         distinct = len(np.unique(points, axis=0))
-        first = Setting(
+        first = MixtureSetting(
             truncation=min(self._limit(ensemble), distinct),
             covariance_type=self.covariance_type,
             concentration=_CONCENTRATION if self.concentration is None else float(self.concentration),
@@ -128,7 +128,7 @@ class DirichletProcess(Method):
         steps = len(_SHARES) + (len(_OTHERS) if self.concentration is None else 0)
         fits: list[MixtureFit] = []
 
-        def fitted(setting: Setting) -> MixtureFit:
+        def fitted(setting: MixtureSetting) -> MixtureFit:
             progress(len(fits), steps)
             fits.append(fit_mixture(points, setting, self.restarts, self.max_iterations, int(rng.integers(2**32))))
             return fits[-1]
@@ -151,13 +151,13 @@ class DirichletProcess(Method):
     def _cluster(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         if not np.any(ensemble.natural != ensemble.natural[0]):
             return _one_cluster(ensemble)
-        problem = Problem.of(ensemble, self.direction)
+        problem = KLProblem.of(ensemble, self.direction)
         if self.penalty is None:
             penalty = best_penalty(problem, self._limit(ensemble), rng, self.max_iterations)
         else:
             penalty = self.penalty * problem.spread
         few = len(ensemble.natural) <= _REFINE_BEST_ROWS
-        best: Fit | None = None
+        best: KLFit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             fit = fit_dp_means(problem, penalty, generator, self.max_iterations, grown=few and start % 2 == 1)

@@ -26,7 +26,7 @@ _FAR = 10.0
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class MixtureSetting:
     """What is fitted.
 
     Parameters
@@ -65,7 +65,7 @@ class MixtureFit:
         Whether the last iteration changed it by less than 1e-3.
     """
 
-    setting: Setting
+    setting: MixtureSetting
     labels: Labels
     confidence: Array
     bounds: Array
@@ -107,7 +107,7 @@ def _spread(offsets: Array, covariance_type: CovarianceType) -> Array:
     return np.sqrt(variances if covariance_type == "diag" else variances.mean(keepdims=True))
 
 
-def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: int, seed: int) -> MixtureFit:
+def fit_mixture(points: Array, setting: MixtureSetting, restarts: int, max_iterations: int, seed: int) -> MixtureFit:
     """Return the fit of greatest lower bound of `restarts` starts: k-means++ seeds, other points, and chance in turn.
 
     Parameters
@@ -132,7 +132,7 @@ def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: 
     return MixtureFit(setting, labels, shares.max(axis=1), bounds + setting.truncation * base, bool(model.converged_))
 
 
-def _fitted(points: Array, setting: Setting, start: str, count: int, max_iterations: int, seed: int) -> Any:
+def _fitted(points: Array, setting: MixtureSetting, start: str, count: int, max_iterations: int, seed: int) -> Any:
     """Return scikit-learn's mixture of greatest lower bound of `count` starts of a kind."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import BayesianGaussianMixture

@@ -18,7 +18,7 @@ from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.methods.kl.descent import fit_number, without_one_group
 from consilience.posteriors.methods.kl.evidence import Evidence
 from consilience.posteriors.methods.kl.heterogeneity import calibrated, heterogeneity
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 
 _ROUNDS = 5
 _SWEEPS = 10
@@ -29,7 +29,7 @@ _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Number:
+class SelectedNumber:
     """A matching whose number of components was found, and how.
 
     Parameters
@@ -61,13 +61,13 @@ class Number:
         return self.evidence.likelihood(self.labels)
 
 
-def find_number(
+def select_n_components(
     stack: Stack,
     limit: int,
     rng: np.random.Generator,
     restarts: int,
     report: Callable[[int, int], None],
-) -> Number:
+) -> SelectedNumber:
     """Return the matching of the greatest evidence with at most `limit` components, as far as descent finds it.
 
     Parameters
@@ -83,8 +83,8 @@ def find_number(
     report
         Told (rounds done, rounds at most).
     """
-    problem = Problem.of(stack)
-    best: Number | None = None
+    problem = KLProblem.of(stack)
+    best: SelectedNumber | None = None
     sizes = _first_sizes(int(stack.sizes.max()), limit)
     for number, (size, child) in enumerate(zip(sizes, rng.spawn(len(sizes)), strict=True)):
         report(number, len(sizes))
@@ -92,7 +92,7 @@ def find_number(
         tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, None, child)
         if best is not None and _same(tried.labels, best.labels):
             continue
-        tried = settle(stack, tried, limit, child)
+        tried = refine_until_stationary(stack, tried, limit, child)
         if best is None or tried.likelihood > best.likelihood:
             best = tried
     assert best is not None  # noqa: S101  (there is at least one first size)
@@ -100,8 +100,10 @@ def find_number(
     return best
 
 
-def settle(stack: Stack, found: Number, limit: int, rng: np.random.Generator) -> Number:
-    """Calibrate and search in turn until the matching stays; parameters as in ``find_number``."""
+def refine_until_stationary(
+    stack: Stack, found: SelectedNumber, limit: int, rng: np.random.Generator
+) -> SelectedNumber:
+    """Calibrate and search in turn until the matching stays; parameters as in ``select_n_components``."""
     for _ in range(_ROUNDS):
         if found.converged:
             break
@@ -123,17 +125,17 @@ def _first_sizes(least: int, limit: int) -> list[int]:
     return sorted({least, round(least * ratio ** (1 / 3)), round(least * ratio ** (2 / 3))})
 
 
-def _round(stack: Stack, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator) -> Number:
+def _round(stack: Stack, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator) -> SelectedNumber:
     """Calibrate by one matching and search for the matching of the greatest evidence."""
     amount = heterogeneity(stack, labels, start)
     evidence = calibrated(stack, amount)
     search = _Search(evidence, limit, rng)
     found = search.best(labels)
     settled = _same(found, labels)
-    return Number(found, evidence, amount, search.path, tuple(search.history), settled)
+    return SelectedNumber(found, evidence, amount, search.path, tuple(search.history), settled)
 
 
-def _descend(problem: Problem, centres: Array, rng: np.random.Generator) -> Fit:
+def _descend(problem: KLProblem, centres: Array, rng: np.random.Generator) -> KLFit:
     return fit_number(problem, centres, rng, _STEPS, _TOLERANCE)
 
 
@@ -158,7 +160,7 @@ class _Search:
 
     def best(self, labels: Labels) -> Labels:
         """Return the best matching found from `labels` and from fresh seeds, from `limit` components down."""
-        problem = Problem.of(self.evidence.stack)
+        problem = KLProblem.of(self.evidence.stack)
         least = int(self.evidence.stack.sizes.max())
         self._offer(labels)
         fits = [

@@ -19,7 +19,7 @@ from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.group_sparse import binary_penalty, descend_binary
 from consilience.matching.groups import group_sums
 from consilience.posteriors.methods.kl.divergences import KLGeometry
-from consilience.posteriors.methods.kl.problem import Fit, Problem, compact, matched_cost, objective
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, matched_cost, objective
 
 _SWEEPS = 20
 _ROUNDING = 1e-12
@@ -27,8 +27,8 @@ _REFINE_EVERY_START_ROWS = 64
 
 
 def fit_binary(
-    problem: Problem, centres: Array, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
-) -> Fit:
+    problem: KLProblem, centres: Array, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> KLFit:
     """Descend on (9) with binary P from `centres`.
 
     A group that nobody uses may have any centre at no cost, so it is offered the worst-matched local component; the
@@ -58,8 +58,8 @@ def fit_binary(
 
 
 def fit_number(
-    problem: Problem, centres: Array, rng: np.random.Generator, max_iterations: int, tolerance: float
-) -> Fit:
+    problem: KLProblem, centres: Array, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> KLFit:
     """Descend on (6), where no component has a price, without refinement; parameters as in ``fit_binary``."""
     fit = _alternate(problem, centres, 0.0, None, rng, max_iterations, tolerance, ())
     labels, centres = compact(problem, fit.labels)
@@ -67,7 +67,7 @@ def fit_number(
 
 
 def _alternate(
-    problem: Problem,
+    problem: KLProblem,
     centres: Array,
     strength: float,
     labels: Labels | None,
@@ -75,7 +75,7 @@ def _alternate(
     max_iterations: int,
     tolerance: float,
     history: tuple[float, ...],
-) -> Fit:
+) -> KLFit:
     offsets, n_groups = problem.ensemble.offsets, centres.shape[0]
     values = list(history)
     costs = problem.costs(centres)
@@ -99,10 +99,10 @@ def _alternate(
             converged = True
             break
     assert current is not None  # noqa: S101  (max_iterations is at least 1)
-    return Fit(current, centres, best, tuple(values), converged)
+    return KLFit(current, centres, best, tuple(values), converged)
 
 
-def _offer_spares(problem: Problem, centres: Array, labels: Labels, costs: Array) -> Array:
+def _offer_spares(problem: KLProblem, centres: Array, labels: Labels, costs: Array) -> Array:
     """Put the centres of unused groups on the worst-matched local components."""
     unused = np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0)
     if unused.size:
@@ -112,8 +112,8 @@ def _offer_spares(problem: Problem, centres: Array, labels: Labels, costs: Array
 
 
 def dissolve(
-    problem: Problem, fit: Fit, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
-) -> Fit:
+    problem: KLProblem, fit: KLFit, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> KLFit:
     """Try to do without each group, smallest first, as long as the objective falls."""
     largest = int(problem.ensemble.sizes.max())
     improved = True
@@ -130,7 +130,7 @@ def dissolve(
             left, averages = compact(problem, trial)
             value = objective(problem, averages, left, strength)
             if value < fit.objective:
-                kept = Fit(trial, problem.barycenters(trial, fit.n_groups - 1, fit.centres[others]), value, (), True)
+                kept = KLFit(trial, problem.barycenters(trial, fit.n_groups - 1, fit.centres[others]), value, (), True)
                 fit = _alternate(
                     problem, kept.centres, strength, trial, rng, max_iterations, tolerance, (*fit.history, value)
                 )
@@ -139,7 +139,7 @@ def dissolve(
     return fit
 
 
-def fit_clusters(problem: Problem, centres: Array, max_iterations: int) -> Fit:
+def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int) -> KLFit:
     """Cluster from `centres` without the constraint of one per site: nearest centres and barycenters in turn.
 
     Bregman hard clustering, algorithm 1 of Banerjee et al. 2005.
@@ -155,10 +155,10 @@ def fit_clusters(problem: Problem, centres: Array, max_iterations: int) -> Fit:
         centres = problem.barycenters(labels, len(centres), centres)
         history.append(matched_cost(problem.costs(centres), labels))
     consecutive, averages = compact(problem, labels)
-    return Fit(consecutive, averages, history[-1], tuple(history), converged)
+    return KLFit(consecutive, averages, history[-1], tuple(history), converged)
 
 
-def without_one_group(problem: Problem, fit: Fit) -> Array:
+def without_one_group(problem: KLProblem, fit: KLFit) -> Array:
     """Return the centres (G - 1, P) left when the group goes whose members cost least to place elsewhere."""
     costs = problem.costs(fit.centres)
     trials = []
@@ -168,7 +168,7 @@ def without_one_group(problem: Problem, fit: Fit) -> Array:
     return np.delete(fit.centres, int(np.argmin(trials)), axis=0)
 
 
-def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator) -> Fit:
+def refine(problem: KLProblem, fit: KLFit, strength: float, rng: np.random.Generator) -> KLFit:
     """Improve a binary matching site by site, exactly: averages follow every choice, not every round of choices.
 
     The least cost of a group of mass m with barycenter b is sum_l w_l phi(l) - m phi(b), a Jensen gap of the potential

@@ -12,16 +12,16 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.matching.site_by_site import match_probabilities
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.method import Assignment, placed
-from consilience.posteriors.methods.kl.choose_number import find_number, settle
+from consilience.posteriors.method import Assignment, expand_assignment
+from consilience.posteriors.methods.kl.choose_number import refine_until_stationary, select_n_components
 from consilience.posteriors.methods.kl.evidence import Evidence
 from consilience.posteriors.methods.kl.heterogeneity import calibrated, heterogeneity, likelihood_stack
-from consilience.posteriors.methods.kl.outliers import blends, describe_outliers, far_sites
+from consilience.posteriors.methods.kl.outliers import describe_outliers, find_blends, find_far_sites
 
 _JUDGED_ROWS = 5000
 
 
-def number_by_evidence(
+def match_by_evidence(
     ensemble: Ensemble, limit: int, restarts: int, rng: np.random.Generator, progress: Progress
 ) -> Assignment:
     """Return the matching of the greatest evidence, with what did not belong left out.
@@ -42,14 +42,14 @@ def number_by_evidence(
     details: dict[str, Any] = {}
     if len(rows) < len(ensemble.natural):
         details["left_out"] = len(ensemble.natural) - len(rows)
-    found = find_number(stack, limit, rng, restarts, progress)
-    odd = blends(stack, found.evidence, found.heterogeneity, found.labels)
+    found = select_n_components(stack, limit, rng, restarts, progress)
+    odd = find_blends(stack, found.evidence, found.heterogeneity, found.labels)
     blended = stack.owner[odd]
     if odd.size:
         kept = np.delete(np.arange(len(rows)), odd)
         stack, rows = stack.take(kept), rows[kept]
         labels = np.unique(found.labels[kept], return_inverse=True)[1]
-        found = settle(stack, replace(found, labels=labels, converged=False), limit, rng)
+        found = refine_until_stationary(stack, replace(found, labels=labels, converged=False), limit, rng)
     details["path"] = [{"n_components": g, "criterion": -value} for g, value in sorted(found.path.items())]
     confidence, judged = _judgement(ensemble, stack, found.evidence, found.heterogeneity, found.labels, blended)
     status = Status.CONVERGED if found.converged else Status.MAX_ITERATIONS
@@ -63,10 +63,10 @@ def number_by_evidence(
         confidence=confidence,
         details=details | judged,
     )
-    return placed(matched, rows, len(ensemble.natural))
+    return expand_assignment(matched, rows, len(ensemble.natural))
 
 
-def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
+def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
     """Return the confidence of each match (L,) of a matching found in any way, and what else is known about it.
 
     Ensembles of more than 5,000 components are not judged.
@@ -78,13 +78,13 @@ def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, A
     amount = heterogeneity(stack, own)
     evidence = calibrated(stack, amount)
     confidence, judged = _judgement(ensemble, stack, evidence, amount, own, np.zeros(0, dtype=np.int64))
-    return placed(Assignment(own, confidence=confidence), rows, len(labels)).confidence, judged
+    return expand_assignment(Assignment(own, confidence=confidence), rows, len(labels)).confidence, judged
 
 
 def _judgement(
     ensemble: Ensemble, stack: Stack, evidence: Evidence, amount: Array, labels: Labels, blended: Labels
 ) -> tuple[Array | None, dict[str, Any]]:
-    outliers = describe_outliers(ensemble.names, blended, far_sites(stack, labels))
+    outliers = describe_outliers(ensemble.names, blended, find_far_sites(stack, labels))
     judged: dict[str, Any] = {
         "heterogeneity": dict(zip(stack.family.part_names, amount.tolist(), strict=True)),
     }

@@ -17,9 +17,9 @@ from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
 from consilience.posteriors.methods.kl.descent import fit_binary, refine
-from consilience.posteriors.methods.kl.diagnostics import judge, number_by_evidence
+from consilience.posteriors.methods.kl.diagnostics import diagnose, match_by_evidence
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry, refusals
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 from consilience.posteriors.methods.kl.relaxed import fit_relaxed
 
 _REFINE_BEST_ROWS = 512
@@ -144,11 +144,11 @@ class KLFusion(Method):
         return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
-        problem = Problem(ensemble, self._geometry(ensemble))
+        problem = KLProblem(ensemble, self._geometry(ensemble))
         details: dict[str, Any] = {}
         strength = 0.0
         if self.n_components is None and self.regularization == "auto":
-            found = number_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
+            found = match_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
             if self.divergence == "kl":
                 return found
             count = max(int(found.labels.max()) + 1, int(ensemble.sizes.max()))
@@ -159,7 +159,7 @@ class KLFusion(Method):
             assert self.regularization != "auto"  # noqa: S101  (narrows the type)
             count, strength = self._limit(ensemble), self.regularization * problem.spread
             details |= {"regularization": float(self.regularization), "spread": problem.spread}
-        best: Fit | None = None
+        best: KLFit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             fit = self._start(problem, count, strength, generator, spread_out=start % 2 == 0)
@@ -171,7 +171,7 @@ class KLFusion(Method):
         progress(self.restarts, self.restarts)
         if best.gap is not None:
             details["certified_gap"] = best.gap
-        confidence, judged = judge(ensemble, best.labels)
+        confidence, judged = diagnose(ensemble, best.labels)
         return Assignment(
             best.labels,
             best.objective,
@@ -196,14 +196,14 @@ class KLFusion(Method):
         return min(total, self.max_components)
 
     def _start(
-        self, problem: Problem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True
-    ) -> Fit:
+        self, problem: KLProblem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True
+    ) -> KLFit:
         seeds = problem.seeds(count, rng, spread_out=spread_out)
         if self.assignment == "relaxed" and strength > 0:
             return fit_relaxed(problem, seeds, strength, rng, self.max_iterations, self.tolerance, self.gap)
         return fit_binary(problem, seeds, strength, rng, self.max_iterations, self.tolerance)
 
-    def _status(self, fit: Fit, ensemble: Ensemble) -> Status:
+    def _status(self, fit: KLFit, ensemble: Ensemble) -> Status:
         if not fit.converged:
             return Status.MAX_ITERATIONS
         limit = self._limit(ensemble)

@@ -21,7 +21,7 @@ _FAILURES_AT_MOST = 0.1
 _LOG_OF_FAILURE = float(np.log(0.01))  # how often a local fit is taken to go wrong
 
 
-def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
+def find_blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
     """Return the rows that are better explained as local fits gone wrong than as components of their own.
 
     A mixture fitted with too few components merges two true ones; one fitted with too many splits one. The evidence of
@@ -86,7 +86,7 @@ def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, 
     return best + _LOG_OF_FAILURE - float(np.log(tried * stack.n_sites))
 
 
-def far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
+def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
     """Return the sites that do not belong, and why.
 
     The distance of a site is the mean divergence of its components from the barycenters of the other members of their
@@ -129,9 +129,9 @@ def describe_outliers(names: tuple[str, ...], blended: Labels, far: dict[int, st
     names
         Names of the sites (J,).
     blended
-        Site of each component that ``blends`` found.
+        Site of each component that ``find_blends`` found.
     far
-        What ``far_sites`` found.
+        What ``find_far_sites`` found.
     """
     told: list[dict[str, Any]] = []
     for site, count in zip(*np.unique(blended, return_counts=True), strict=True):

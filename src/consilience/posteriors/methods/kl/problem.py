@@ -20,7 +20,7 @@ _REMEMBER_ROWS = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class KLProblem:
     """The data of one objective: fixed once and shared by every restart.
 
     Parameters
@@ -35,7 +35,7 @@ class Problem:
     geometry: Geometry
 
     @classmethod
-    def of(cls, ensemble: Stacked, direction: Direction = "forward") -> Problem:
+    def of(cls, ensemble: Stacked, direction: Direction = "forward") -> KLProblem:
         """Return the problem with a Kullback-Leibler divergence."""
         return cls(ensemble, KLGeometry(ensemble.family, ensemble.natural, direction))
 
@@ -97,7 +97,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class KLFit:
     """A matching and the averages that belong to it.
 
     Parameters
@@ -137,12 +137,12 @@ def matched_cost(costs: Array, labels: Labels) -> float:
     return float(costs[np.arange(len(labels)), labels].sum())
 
 
-def compact(problem: Problem, labels: Labels) -> tuple[Labels, Array]:
+def compact(problem: KLProblem, labels: Labels) -> tuple[Labels, Array]:
     """Return labels without gaps and the barycenters of the groups that are left."""
     used, consecutive = np.unique(labels, return_inverse=True)
     return consecutive, problem.barycenters(consecutive, len(used))
 
 
-def objective(problem: Problem, centres: Array, labels: Labels, strength: float) -> float:
+def objective(problem: KLProblem, centres: Array, labels: Labels, strength: float) -> float:
     """Return (9) of a binary matching with consecutive labels at some centres."""
     return matched_cost(problem.costs(centres), labels) + strength * binary_penalty(labels, len(centres))

@@ -10,21 +10,21 @@ from consilience.matching.group_sparse import solve_relaxed
 from consilience.matching.groups import plan_sums
 from consilience.posteriors.methods.kl.descent import dissolve, refine
 from consilience.posteriors.methods.kl.divergences import KLGeometry
-from consilience.posteriors.methods.kl.problem import Fit, Problem, compact, objective
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, objective
 
 _ADMM_STEPS = 2000
 _ACTIVE_MASS = 0.999
 
 
 def fit_relaxed(
-    problem: Problem,
+    problem: KLProblem,
     centres: Array,
     strength: float,
     rng: np.random.Generator,
     max_iterations: int,
     tolerance: float,
     gap: float,
-) -> Fit:
+) -> KLFit:
     """Descend on (9) with P relaxed to P >= 0, each matching solved to a certified relative gap; then round.
 
     Columns with total mass below 0.999 are dropped, the largest are put back while a site has more components than are
@@ -54,16 +54,16 @@ def fit_relaxed(
         rounded = assign_blocks(-plan, problem.ensemble.offsets)
         labels, averages = compact(problem, rounded)
         value = objective(problem, averages, labels, strength)
-        hard = Fit(labels, averages, value, (value,), True)
+        hard = KLFit(labels, averages, value, (value,), True)
         hard = dissolve(problem, refine(problem, hard, strength, rng), strength, rng, max_iterations, tolerance)
         labels, averages = compact(problem, hard.labels)
         if len(averages) == plan.shape[1]:
-            return Fit(labels, averages, values[-1], values, converged, certified, plan)
+            return KLFit(labels, averages, values[-1], values, converged, certified, plan)
         centres = averages
 
 
 def _alternate_relaxed(
-    problem: Problem, centres: Array, strength: float, max_iterations: int, tolerance: float, gap: float
+    problem: KLProblem, centres: Array, strength: float, max_iterations: int, tolerance: float, gap: float
 ) -> tuple[Array, Array, tuple[float, ...], bool, float]:
     geometry, weights = problem.geometry, problem.ensemble.row_weights
     assert isinstance(geometry, KLGeometry)  # noqa: S101  (the options allow no other)

@@ -16,14 +16,14 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import DiagonalGaussian, Point
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_probabilities, scatter
 from consilience.matching.site_step import Openings
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method, improper_priors, informed, match_informed
-from consilience.posteriors.methods.spahm.atom_law import Copies, first_law, improved, spread_of
+from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, initial_law, point_variances, update_law
 from consilience.posteriors.posterior import Attached, Posterior
 
 _SETTLED, _GAINED = 1e-6, 1e-8  # a law has settled when a step moves it less, in widths, or gains less, in nats
@@ -211,24 +211,24 @@ class SPAHM(Method):
 
     def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _Improve]:
         """Return what is raised first, and how it is improved given a matching."""
-        sharing = Sharing(ensemble.n_sites, self.concentration, self.mass, self.clip)
+        sharing = BetaBernoulliPrior(ensemble.n_sites, self.concentration, self.mass, self.clip)
         if self.likelihood == "conjugate":
             return conjugate_groups(ensemble, sharing.log_probability), _unchanged
         points = ensemble.family.points(ensemble.natural)
         points = points - points.mean(axis=0)
-        spread = spread_of(points)
-        first = first_law(points, ensemble.offsets, spread)
+        spread = point_variances(points)
+        first = initial_law(points, ensemble.offsets, spread)
         within, between = (
             guess if given is None else np.broadcast_to(np.asarray(given, dtype=np.float64), spread.shape)
             for given, guess in ((self.within_variance, first.within), (self.between_variance, first.between))
         )
-        atoms = GaussianAtoms(points, ensemble.offsets, Normal(first.mean, within, between), sharing, self.marginal)
+        atoms = GaussianAtoms(points, ensemble.offsets, AtomLaw(first.mean, within, between), sharing, self.marginal)
         if not self.optimize:
             return atoms, _unchanged
         squares = (points**2).sum(axis=0)
         return atoms, partial(_improved, squares=squares, spread=spread, scalar=self.variances == "scalar")
 
-    def atoms_of(self, law: Normal, sums: GroupSums, centre: Array) -> Posterior:
+    def atoms_of(self, law: AtomLaw, sums: GroupSums, centre: Array) -> Posterior:
         """Return the posterior of every fused point given the sums of its copies, with the estimated law attached.
 
         Both are of points less their `centre` (D,).
@@ -276,15 +276,15 @@ def _unchanged(objective: GroupObjective, labels: Labels) -> GroupObjective:
 
 def _improved(atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool) -> GaussianAtoms:
     """Return the objective with its law estimated anew, itself where that moves less than matters."""
-    copies, law = Copies(atoms.sums(labels), squares), atoms.law
+    copies, law = AtomStatistics(atoms.sums(labels), squares), atoms.law
     for _ in range(_STEPS):
-        before, law = law, improved(copies, law, spread, scalar=scalar)
+        before, law = law, update_law(copies, law, spread, scalar=scalar)
         if _settled(copies, before, law, spread):
             break
     return atoms if _settled(copies, atoms.law, law, spread) else replace(atoms, law=law)
 
 
-def _settled(copies: Copies, before: Normal, law: Normal, spread: Array) -> bool:
+def _settled(copies: AtomStatistics, before: AtomLaw, law: AtomLaw, spread: Array) -> bool:
     """Return whether a law has moved, or has gained, less than matters."""
     gain = float((copies.log_likelihoods(law) - copies.log_likelihoods(before)).sum())
     return gain < _GAINED or law.distance(before, spread) < _SETTLED
