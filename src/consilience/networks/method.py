@@ -31,7 +31,7 @@ from consilience.networks.robust import credible, distances, geometric_median, r
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, dense, move_axis, undense
-from consilience.posteriors.robust.estimators import How, RobustEstimator
+from consilience.posteriors.robust.estimators import RobustEstimator, RobustRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +144,7 @@ class NetworkMethod(Options, ABC):
     keeps_models: ClassVar[bool] = False
     optional_symmetry: ClassVar[bool] = False
 
-    robust: How | None = field(default=None, kw_only=True)
+    robust: RobustRule | None = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:

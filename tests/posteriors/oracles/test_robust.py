@@ -36,7 +36,7 @@ def test_the_medoid_is_that_of_all_subsets(seed):
     rng = np.random.default_rng(seed)
     points = np.concatenate([rng.normal(size=(5, 2)), 10 * rng.normal(size=(3, 2))])
     zeros = np.zeros(len(points), dtype=np.int64)
-    _, (medoid,) = RobustEstimator("trim", 0.2).kept(squared_distance, points, zeros, np.ones(len(points)), 1)
+    _, (medoid,) = RobustEstimator("trim", 0.2).inliers(squared_distance, points, zeros, np.ones(len(points)), 1)
     assert medoid == least_radius(points)
 
 
