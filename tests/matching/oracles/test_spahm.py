@@ -132,11 +132,11 @@ def test_a_sites_step_is_the_best_of_all(sizes, alpha, mass, factorial, room):
         for site in range(len(sizes)):
             rows, used = without(atoms, labels, site)
             most = None if room is None else max(len(used), len(rows)) + room
-            places = MatchedGroups(atoms, labels)
-            places.leave(places.rows(site))
-            groups, gains, opening = places.choices(rows)
+            matched = MatchedGroups(atoms, labels)
+            matched.remove(matched.rows(site))
+            groups, gains, opening = matched.gains_of_choices(rows)
             openings = Openings(most, factorial)
-            chosen = openings.best(gains, opening)
+            chosen = openings.assign(gains, opening)
             own = len(groups) + np.arange(len(rows))
             assert np.all((chosen < len(groups)) | (chosen == own))
             fresh = labels.max() + 1
@@ -151,7 +151,7 @@ def test_a_sites_step_is_the_best_of_all(sizes, alpha, mass, factorial, room):
             best = max(worth(*way) for way in ways)
             assert_allclose(worth(ours, opened), best, rtol=EXACT)
             apart = worth(ours, opened) - worth(fresh + own, len(rows))
-            stated = openings.worth(gains, opening, chosen) - openings.worth(gains, opening, own)
+            stated = openings.assigned_gain(gains, opening, chosen) - openings.assigned_gain(gains, opening, own)
             assert_allclose(stated, apart, rtol=EXACT, atol=EXACT)
 
 

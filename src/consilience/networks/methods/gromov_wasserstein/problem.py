@@ -57,7 +57,9 @@ def problem_of(
 
 def mean_product(problem: FusedGromov) -> float:
     """Return sum_g < H P H', P > at the uniform plan."""
-    return float(np.einsum("g,g->", problem.left.mean(axis=(1, 2)), problem.right.mean(axis=(1, 2))))
+    return float(
+        np.einsum("g,g->", problem.row_structure.mean(axis=(1, 2)), problem.column_structure.mean(axis=(1, 2)))
+    )
 
 
 def stay(problem: FusedGromov) -> TransportPlan:

@@ -55,14 +55,14 @@ def looped(slots: Slots, one: Placed, others: Others, group: str, places: Sequen
     best = min(
         (conditional_gradient(problem, start) for start in (stay, problem.by_costs())), key=lambda one: one.objective
     )
-    if now - best.objective <= slots.rounding * problem.stake:
+    if now - best.objective <= slots.rounding * problem.objective_scale:
         return {}
     return {group: moved_by(best.plan)}
 
 
 def moved_by(plan: TransportPlan) -> Injection:
     """Return a coupling that is a permutation as a transport."""
-    columns = np.abs(plan.turned).argmax(axis=1)
+    columns = np.abs(plan.signed_mass).argmax(axis=1)
     slots = np.empty(len(columns), dtype=np.int64)
     slots[columns] = np.arange(len(columns))
     if plan.signed is None:
