@@ -1,4 +1,7 @@
-"""Naive averaging: component k of every model is taken to be the same thing."""
+"""Averaging baseline: component k of every model is averaged with component k of the others, without matching.
+
+What federated averaging does in one round; it shows the damage of label switching.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concatenation: every component of every model is kept."""
+"""Concatenation baseline: every component of every model is kept, so nothing is lost and nothing is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prediction ensemble: all models are kept, and all are asked."""
+"""Ensemble baseline: all models are kept, and their predictions are averaged."""
 
 from __future__ import annotations
 

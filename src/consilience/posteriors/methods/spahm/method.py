@@ -1,6 +1,9 @@
-"""SPAHM: point components matched under a Beta-Bernoulli process, their number and their law found from the points.
+"""SPAHM: point components matched under a Beta-Bernoulli process, with their number and their law estimated.
 
-Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, "Statistical Model Aggregation via Parameter Matching", NeurIPS 2019.
+Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, "Statistical Model Aggregation via Parameter Matching", NeurIPS 2019. The
+log posterior of the matching, equation (8), with atoms integrated out (``beta_bernoulli``), is raised in turn by sweeps
+over the sites, each one assignment problem (9), and by estimates of the law (10) (``atom_law``): algorithm 1. It ends
+in a local maximum; the best of several starts is returned.
 """
 
 from __future__ import annotations
@@ -26,10 +29,16 @@ from consilience.posteriors.method import Assignment, Method, improper_priors, i
 from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, initial_law, point_variances, update_law
 from consilience.posteriors.posterior import Attached, Posterior
 
-_SETTLED, _GAINED = 1e-6, 1e-8  # a law has settled when a step moves it less, in widths, or gains less, in nats
-_STEPS = 100  # at most in one round
-_FIRST_SCALES = (1.0, 1.0, 4.0, 0.25)  # of the variance of copies, start by start
-_JUDGED_ROWS = 2000
+LAW_TOLERANCE = 1e-6
+"""Move of a law, in widths of the data and ratios of variances, below which it is stationary. Chosen by hand."""
+MIN_LAW_GAIN = 1e-8
+"""Gain of a step of the law, in nats, below which it is stationary."""
+MAX_LAW_STEPS = 100
+"""Steps of the law between two sweeps: a bound on slow expectation-maximisation. Chosen by hand."""
+INITIAL_WITHIN_SCALES = (1.0, 1.0, 4.0, 0.25)
+"""Factors of the first variance of copies, start by start: it is a guess that decides the optimum. Chosen by hand."""
+MAX_DIAGNOSED_ROWS = 2000
+"""Components up to which the confidence of matches is computed. Chosen by hand for its cost."""
 
 
 @dataclass(frozen=True)
@@ -114,21 +123,23 @@ class SPAHM(Method):
         for option in ("concentration", "mass"):
             self.require(option, _positive(getattr(self, option)), "a positive number")
         for option in ("within_variance", "between_variance"):
-            given = getattr(self, option)
-            if isinstance(given, list | np.ndarray):
-                given = tuple(np.ravel(np.asarray(given, dtype=np.float64)).tolist())
-                object.__setattr__(self, option, given)
-            values = given if isinstance(given, tuple) else (given,)
-            valid = given is None or (len(values) > 0 and all(map(_positive, values)))
-            self.require(option, valid, "a positive number, one per dimension, or None")
+            variance = getattr(self, option)
+            if isinstance(variance, list | np.ndarray):
+                variance = tuple(np.ravel(np.asarray(variance, dtype=np.float64)).tolist())
+                object.__setattr__(self, option, variance)
+            values = variance if isinstance(variance, tuple) else (variance,)
+            is_valid = variance is None or (len(values) > 0 and all(map(_positive, values)))
+            self.require(option, is_valid, "a positive number, one per dimension, or None")
         for option in ("restarts", "max_iterations"):
             self.require(option, is_count(getattr(self, option)), "a positive integer")
         for option in ("max_components", "clip"):
             value = getattr(self, option)
             self.require(option, value is None or is_count(value), "a positive integer or None")
         self.require("min_count", is_number(self.min_count), "a number that is not negative")
-        known = self.within_variance is not None and self.between_variance is not None and not self.optimize
-        self.require("marginal", self.marginal or known, "True unless both variances are given and optimize is False")
+        are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
+        self.require(
+            "marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False"
+        )
 
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Also refuse variances of another dimension, missing priors where they are needed, and too low a limit."""
@@ -150,7 +161,9 @@ class SPAHM(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend on the log posterior from several starts and keep the highest; the objective is minus that."""
-        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+        return match_informed(
+            ensemble, self.min_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+        )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         best: _Run | None = None
@@ -162,71 +175,71 @@ class SPAHM(Method):
                 best = run
         assert best is not None  # noqa: S101  (restarts is at least 1)
         progress(self.restarts, self.restarts)
-        few = len(best.labels) <= _JUDGED_ROWS
-        found = Assignment(
+        is_small = len(best.labels) <= MAX_DIAGNOSED_ROWS
+        assignment = Assignment(
             best.labels,
             -best.history[-1],
             -np.array(best.history),
             self._status(best),
-            confidence=match_probabilities(best.objective, best.labels) if few else None,
+            confidence=match_probabilities(best.objective, best.labels) if is_small else None,
         )
         if not isinstance(best.objective, GaussianAtoms):
-            return found
+            return assignment
         law, centre = best.objective.law, ensemble.family.points(ensemble.natural).mean(axis=0)
         atoms = self.atoms_of(law, best.objective.sums(best.labels), centre)
         variances = (law.within, law.between, atoms.parameters()["variance"])
         names = ("within_variance", "between_variance", "atom_variance")
-        copied = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
-        details = {name: float(values.mean()) for name, values in zip(names, variances, strict=True) if copied}
-        points = isinstance(ensemble.family, Point)
-        averaged = atoms.parameters()["mean"] if points and self.shrink else None
-        return replace(found, details=details, averaged=averaged, atoms=atoms)
+        has_copies = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
+        details = {name: float(values.mean()) for name, values in zip(names, variances, strict=True) if has_copies}
+        are_points = isinstance(ensemble.family, Point)
+        averaged = atoms.parameters()["mean"] if are_points and self.shrink else None
+        return replace(assignment, details=details, averaged=averaged, atoms=atoms)
 
     def _first(self, objective: GroupObjective, start: int) -> GroupObjective:
         """Return the objective that a start begins with: the variance of copies, where it is a guess, is varied."""
         if not isinstance(objective, GaussianAtoms) or self.within_variance is not None:
             return objective
-        scale = _FIRST_SCALES[start % len(_FIRST_SCALES)]
+        scale = INITIAL_WITHIN_SCALES[start % len(INITIAL_WITHIN_SCALES)]
         return replace(objective, law=replace(objective.law, within=scale * objective.law.within))
 
     def _run(
-        self, ensemble: Ensemble, objective: GroupObjective, improve: _Improve, start: int, rng: np.random.Generator
+        self, ensemble: Ensemble, objective: GroupObjective, update: _LawUpdate, start: int, rng: np.random.Generator
     ) -> _Run:
-        """One start: a first matching, then rounds over all sites and estimates of the law in turn."""
+        """Return the end of one start: a first matching, then sweeps over all sites and updates of the law in turn."""
         openings = Openings(self.max_components, self.factorial)
-        if improve is _unchanged and start % 3 == 2:  # laws estimated from random matchings make all copies of all
-            most = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
-            labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), most + 1)), rng)
+        if update is _keep_law and start % 3 == 2:  # laws estimated from random matchings make all copies of all
+            max_groups = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
+            labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), max_groups + 1)), rng)
         else:
             order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
             labels = grow(objective, order, openings)
         history = [objective.total(labels)]
         for _ in range(self.max_iterations):
-            before, objective = objective, improve(objective, labels)
-            labels, settled = ascend(objective, labels, rng, 1, openings)
+            previous, objective = objective, update(objective, labels)
+            labels, is_stationary = ascend(objective, labels, rng, 1, openings)
             history.append(objective.total(labels))
-            if settled and objective is before:
+            if is_stationary and objective is previous:
                 return _Run(labels, objective, history, converged=True)
         return _Run(labels, objective, history, converged=False)
 
-    def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _Improve]:
-        """Return what is raised first, and how it is improved given a matching."""
+    def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _LawUpdate]:
+        """Return the first objective, and the update of its law given a matching."""
         sharing = BetaBernoulliPrior(ensemble.n_sites, self.concentration, self.mass, self.clip)
         if self.likelihood == "conjugate":
-            return conjugate_groups(ensemble, sharing.log_probability), _unchanged
+            return conjugate_groups(ensemble, sharing.log_probability), _keep_law
         points = ensemble.family.points(ensemble.natural)
-        points = points - points.mean(axis=0)
+        points = points - points.mean(axis=0)  # (L, D); sums of pieces are subtracted, so large means would cancel
         spread = point_variances(points)
         first = initial_law(points, ensemble.offsets, spread)
         within, between = (
-            guess if given is None else np.broadcast_to(np.asarray(given, dtype=np.float64), spread.shape)
-            for given, guess in ((self.within_variance, first.within), (self.between_variance, first.between))
+            guess if variance is None else np.broadcast_to(np.asarray(variance, dtype=np.float64), spread.shape)
+            for variance, guess in ((self.within_variance, first.within), (self.between_variance, first.between))
         )
         atoms = GaussianAtoms(points, ensemble.offsets, AtomLaw(first.mean, within, between), sharing, self.marginal)
         if not self.optimize:
-            return atoms, _unchanged
+            return atoms, _keep_law
         squares = (points**2).sum(axis=0)
-        return atoms, partial(_improved, squares=squares, spread=spread, scalar=self.variances == "scalar")
+        return atoms, partial(_estimate_law, squares=squares, spread=spread, scalar=self.variances == "scalar")
 
     def atoms_of(self, law: AtomLaw, sums: GroupSums, centre: Array) -> Posterior:
         """Return the posterior of every fused point given the sums of its copies, with the estimated law attached.
@@ -256,7 +269,7 @@ class SPAHM(Method):
         return Status.CONVERGED
 
 
-_Improve = Callable[[Any, Labels], GroupObjective]
+_LawUpdate = Callable[[Any, Labels], GroupObjective]
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,25 +282,27 @@ class _Run:
     converged: bool
 
 
-def _unchanged(objective: GroupObjective, labels: Labels) -> GroupObjective:
+def _keep_law(objective: GroupObjective, labels: Labels) -> GroupObjective:
     del labels
     return objective
 
 
-def _improved(atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool) -> GaussianAtoms:
-    """Return the objective with its law estimated anew, itself where that moves less than matters."""
+def _estimate_law(
+    atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool
+) -> GaussianAtoms:
+    """Return the objective with its law estimated anew; the same object where the law is stationary."""
     copies, law = AtomStatistics(atoms.sums(labels), squares), atoms.law
-    for _ in range(_STEPS):
+    for _ in range(MAX_LAW_STEPS):
         before, law = law, update_law(copies, law, spread, scalar=scalar)
-        if _settled(copies, before, law, spread):
+        if _is_stationary(copies, before, law, spread):
             break
-    return atoms if _settled(copies, atoms.law, law, spread) else replace(atoms, law=law)
+    return atoms if _is_stationary(copies, atoms.law, law, spread) else replace(atoms, law=law)
 
 
-def _settled(copies: AtomStatistics, before: AtomLaw, law: AtomLaw, spread: Array) -> bool:
-    """Return whether a law has moved, or has gained, less than matters."""
+def _is_stationary(copies: AtomStatistics, before: AtomLaw, law: AtomLaw, spread: Array) -> bool:
+    """Return whether a law has moved, or has gained, less than the tolerances."""
     gain = float((copies.log_likelihoods(law) - copies.log_likelihoods(before)).sum())
-    return gain < _GAINED or law.distance(before, spread) < _SETTLED
+    return gain < MIN_LAW_GAIN or law.distance(before, spread) < LAW_TOLERANCE
 
 
 def _positive(value: object) -> bool:
