@@ -54,7 +54,7 @@ class BetaBernoulliPrior:
     @cached_property
     def log_probability(self) -> Array:
         """Return log p(n) (J + 1,), and 0 for n = 0."""
-        holders = np.arange(1.0, self.n_sites + 1.0)
+        holders = np.arange(1.0, self.n_sites + 1.0)  # n = 1 ... J
         rate = np.log(self.concentration * self.mass)
         if self.clip is None:
             log_p = rate + betaln(holders, self.n_sites - holders + self.concentration)
@@ -93,13 +93,13 @@ class AtomLaw:
     def distance(self, other: AtomLaw, spread: Array) -> float:
         """Return the largest step between two laws: of means in widths of the data, of variances in ratios."""
         means = np.abs(self.mean - other.mean) / np.sqrt(spread)
-        ratios = np.abs(np.log([self.within / other.within, self.between / other.between]))
+        ratios = np.abs(np.log([self.within / other.within, self.between / other.between]))  # (2, D)
         return float(max(means.max(), ratios.max()))
 
     def atoms(self, sums: GroupSums) -> tuple[Array, Array]:
         """Return mean and variance (G, D) of the atoms of groups, given sums and number of their copies."""
         count = sums.mass[:, None]
-        total = self.within + count * self.between
+        total = self.within + count * self.between  # s + n s0: (G, D)
         return (self.mean * self.within + self.between * sums.sums) / total, self.within * self.between / total
 
 
@@ -130,7 +130,7 @@ class GaussianAtoms:
 
     def _whitened(self, sums: Array, count: Array | float) -> Array:
         """Return sum (v - mu0) / sqrt(s) (n, D) of groups of so many members."""
-        whitened: Array = sums - np.multiply.outer(count, self.law.mean)
+        whitened: Array = sums - np.multiply.outer(count, self.law.mean)  # (n, D)
         whitened *= self._scale
         return whitened
 
@@ -166,8 +166,8 @@ class GaussianAtoms:
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,), before the members' own constants."""
-        count = groups.mass.astype(np.int64)
-        sums = self._whitened(groups.sums, groups.mass)
+        count = groups.mass.astype(np.int64)  # members of each group (G,)
+        sums = self._whitened(groups.sums, groups.mass)  # (n, D)
         shrinkage, level = self._coefficients(count)
         values: Array = np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level
         return values
@@ -178,7 +178,7 @@ class GaussianAtoms:
         With y of a newcomer and t the sum of a group's, both whitened, and c = r / (n r + 1) / 2, the gain is
         c' (t + y)^2 - c t^2 + level' - level = c' y^2 + 2 c' t y + (c' - c) t^2 + level' - level per dimension.
         """
-        count = groups.mass.astype(np.int64)
+        count = groups.mass.astype(np.int64)  # members of each group (G,)
         sums, newcomers = self._whitened(groups.sums, groups.mass), self._whitened(self.pieces[rows], 1.0)
         (shrinkage_before, level_before), (shrinkage_after, level_after) = (
             self._coefficients(count),

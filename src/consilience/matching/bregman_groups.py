@@ -56,7 +56,7 @@ class BregmanGroups:
     @cached_property
     def pieces(self) -> Array:
         """Weighted natural parameters, weights and weighted log normalisers (L, P + 2)."""
-        levels = self.family.log_normalizer(self.natural)
+        levels = self.family.log_normalizer(self.natural)  # A(eta_l): (L,)
         return np.concatenate(
             [self.natural * self.weights[:, None], self.weights[:, None], (self.weights * levels)[:, None]], axis=1
         )
@@ -82,7 +82,7 @@ class BregmanGroups:
         if not groups.mass.size:
             return np.zeros((len(rows), 0))
         weights = self.weights[rows][:, None]
-        price = self.strength * (np.sqrt(groups.mass + 1.0) - np.sqrt(groups.mass))
+        price = self.strength * (np.sqrt(groups.mass + 1.0) - np.sqrt(groups.mass))  # of one more user (G,)
         gains: Array = -weights * np.maximum(self._divergences(rows, groups), 0.0) - price  # (k, G), lower bounds
         n_exact = min(EXACT_GROUPS, len(groups.mass))
         nearest = np.argpartition(-gains, n_exact - 1, axis=1)[:, :n_exact]

@@ -50,6 +50,7 @@ class ConjugateGroups:
 
     @cached_property
     def _base_log_normalizer(self) -> float:
+        # A(base) of an improper prior is infinite; as a constant per group it cancels while their number stays.
         return 0.0 if not self.proper else float(self.family.log_normalizer(self.base[None])[0])
 
     @cached_property

@@ -49,12 +49,12 @@ def improve_by_exchange(objective: ValuedObjective, labels: Labels) -> Labels | 
     assigned = labels >= 0
     site_sums[owner[assigned], labels[assigned], :width] = objective.pieces[assigned]
     site_sums[owner[assigned], labels[assigned], width] = 1.0
-    sums = site_sums.sum(axis=0)
+    sums = site_sums.sum(axis=0)  # (G, P + 1)
     values_now = objective.value(GroupSums(sums[:, :-1], sums[:, -1]))
     best_gain, swap = MIN_RELATIVE_GAIN * max(1.0, abs(float(values_now.sum()))), None
     # For two groups, all pairs of sites at once: (pairs, P + 1) for what the first group would be, then the second.
     for first, second in combinations(range(n_groups), 2):
-        change = site_sums[:, second] - site_sums[:, first]
+        change = site_sums[:, second] - site_sums[:, first]  # by each site's swap, for the first group (J, P + 1)
         net_change = change[pairs[:, 0]] + change[pairs[:, 1]]
         swapped_sums = np.concatenate([sums[first] + net_change, sums[second] - net_change])
         is_occupied = swapped_sums[:, -1] > 0

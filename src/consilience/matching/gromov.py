@@ -119,7 +119,7 @@ class FusedGromov:
         rows, columns = self.shape
         products = [np.zeros((rows, columns)) for _ in range(4)]  # received even, odd; sent even, odd: as the fields
         for gate, odd in enumerate(self._odd_gates):
-            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]
+            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
             products[1 if odd else 0] += row_weights @ (signed_mass @ column_weights.T)
             products[3 if odd else 2] += row_weights.T @ ((signed_mass if odd else plan.mass) @ column_weights)
         return PlanProducts(plan, *products)
@@ -127,13 +127,13 @@ class FusedGromov:
     def at_permutation(self, columns: Labels, signs: Array | None) -> PlanProducts:
         """Return the same for a permutation, unit ``columns[j]`` to unit j: half of the products are look-ups."""
         rows = len(columns)
-        share = np.full((rows, 1), 1.0 / rows)
+        share = np.full((rows, 1), 1.0 / rows)  # the mass of each row, without a dense plan (K, 1)
         signed_share = share if signs is None else share * signs[:, None]
         mass = np.zeros((rows, rows))
         mass[np.arange(rows), columns] = 1.0 / rows
         products = [np.zeros((rows, rows)) for _ in range(4)]
         for gate, odd in enumerate(self._odd_gates):
-            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]
+            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
             products[1 if odd else 0] += row_weights @ (signed_share * column_weights.T[columns])
             products[3 if odd else 2] += row_weights.T @ ((signed_share if odd else share) * column_weights[columns])
         return PlanProducts(TransportPlan(mass, None if signs is None else mass * signs[:, None]), *products)
@@ -153,7 +153,7 @@ class FusedGromov:
 
     def gradients(self, state: PlanProducts) -> tuple[Array, Array]:
         """Return the derivatives of F in P and in S; without signs, F moves with their sum."""
-        by_mass = self.costs - 2.0 * self.alpha * state.received_even
+        by_mass = self.costs - 2.0 * self.alpha * state.received_even  # (K, k)
         by_signed = -2.0 * self.alpha * (state.sent_even + state.received_odd + state.sent_odd)
         if self.odd is not None:
             by_signed -= 2.0 * self.odd
@@ -167,6 +167,7 @@ class FusedGromov:
         if self.square:
             columns = assign_block(costs)
             return self.at_permutation(columns, None if signs is None else signs[np.arange(len(columns)), columns])
+        # Between unequal widths the vertex is a transport plan, no permutation.
         mass = exact_plan(costs)
         return self.at(TransportPlan(mass, None if signs is None else mass * signs))
 
@@ -195,6 +196,7 @@ class PlanProducts:
     @property
     def quadratic(self) -> float:
         """sum_{g even} <H S H'^T, P> + sum_{g odd} <H S H'^T, S>."""
+        # Rows of even gates keep their sign, so their products go with P; those of odd ones go with S.
         even = np.vdot(self.received_even, self.plan.mass)
         return float(even + np.vdot(self.received_odd, self.plan.signed_mass))
 

@@ -83,6 +83,7 @@ def conditional_gradient(problem: FusedGromov, start: TransportPlan, max_iterati
             converged = True
             break
         history.append(problem.value(state))
+    # Between equal widths a permutation is wanted: a descent that ends inside goes on from the nearest one.
     if problem.square and not is_permutation(state.plan):
         return _rounded(problem, state, history)
     return GromovSolution(state.plan, history[-1], np.array(history), converged)
@@ -94,6 +95,7 @@ def _step(problem: FusedGromov, state: PlanProducts, whole: bool = False) -> tup
     vertex = problem.vertex(by_mass, by_signed)
     mass_change = vertex.plan.mass - state.plan.mass
     signed_change = vertex.plan.signed_mass - state.plan.signed_mass
+    # Minus the Frank-Wolfe gap: zero where no direction lowers F to first order.
     slope = float(np.vdot(by_mass, mass_change) + np.vdot(by_signed, signed_change))
     if -slope <= (PERMUTATION_GAP if problem.square and not whole else OBJECTIVE_ROUNDING) * problem.objective_scale:
         return state, False
@@ -155,7 +157,7 @@ def alternating(
     plan = start
     history = [problem.value(problem.at(plan))]
     for _ in range(max_iterations):
-        costs = problem.costs + problem.alpha * problem.hidden_costs(plan)
+        costs = problem.costs + problem.alpha * problem.hidden_costs(plan)  # (K, k)
         new = exact_plan(costs) if epsilon == 0 else entropic_plan(costs, epsilon)
         change = float(np.abs(new - plan.mass).sum())
         plan = TransportPlan(new)
@@ -187,6 +189,7 @@ def mirror_descent(problem: FusedGromov, start: TransportPlan, max_iterations: i
         spread = float(gradient.max() - gradient.min())
         if spread == 0.0:
             return GromovSolution(state.plan, history[-1], np.array(history), True)
+        # Before the marginals are restored, the first step changes no entry by more than a factor e against another.
         tau = 1.0 / spread if tau is None else 2.0 * tau
         # A mirror step in the entropy is an entropic plan whose costs hold the plan before: P' ~ P exp(-tau grad F).
         logarithm = np.log(np.maximum(state.plan.mass, MIN_MASS))

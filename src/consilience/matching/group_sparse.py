@@ -95,6 +95,7 @@ def _improvable(costs: Array, offsets: Labels, strength: float, labels: Labels, 
     owner = np.repeat(np.arange(len(sizes)), sizes)
     join_price = strength * (np.sqrt(users + 1.0) - np.sqrt(users))
     stay_price = strength * (np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)))
+    # The users of a column outside a block are its users less the block's own row there, if any.
     priced = costs + join_price
     for position in range(int(sizes.max())):  # a block's own labels have one user fewer without it, in all of its rows
         own_column = np.full(len(sizes), -1)
@@ -174,7 +175,7 @@ def solve_relaxed(
     best_plan, upper, lower = consensus, np.inf, -np.inf
     for step in range(1, max_iterations + 1):
         shifted = consensus - duals[0] - c / rho
-        norms = np.linalg.norm(shifted, axis=0)
+        norms = np.linalg.norm(shifted, axis=0)  # (G,)
         shrink = np.maximum(0.0, 1.0 - weight / (rho * np.maximum(norms, MIN_NORM)))
         # (3, L, G): the group soft threshold, the rows' simplices, the block columns' sums of at most 1.
         copies = np.stack(
@@ -213,6 +214,7 @@ def _lower_bound(costs: Array, subgradient: Array, offsets: Labels, weight: floa
     """Return the assignment bound for a subgradient, first shrunk into the ball that makes it one."""
     norms = np.linalg.norm(subgradient, axis=0)
     inside = subgradient * np.minimum(1.0, weight / np.maximum(norms, MIN_NORM))
+    # min over P in U_j of <C + Y, P> is an assignment problem, since U_j has integral vertices.
     total = costs + inside
     return float(total[np.arange(len(total)), assign_blocks(total, offsets)].sum())
 
@@ -220,7 +222,7 @@ def _lower_bound(costs: Array, subgradient: Array, offsets: Labels, weight: floa
 def project_simplex(rows: Array) -> Array:
     """Return the Euclidean projection of each row on the probability simplex."""
     descending = -np.sort(-rows, axis=1)
-    excess = np.cumsum(descending, axis=1) - 1.0
+    excess = np.cumsum(descending, axis=1) - 1.0  # (n, G)
     steps = np.arange(1, rows.shape[1] + 1)
     # The threshold of Held, Wolfe and Crowder (1974): the largest prefix whose entries stay positive.
     last_positive = np.sum(descending * steps > excess, axis=1) - 1
@@ -239,7 +241,7 @@ class _Blocks:
 
     def project(self, values: Array) -> Array:
         """Project every block column on {x >= 0, sum x <= 1}."""
-        padded = np.where(self.real[:, :, None], values[self.index], -np.inf)
+        padded = np.where(self.real[:, :, None], values[self.index], -np.inf)  # (J, L_max, G)
         clipped = np.maximum(padded, 0.0)
         over = clipped.sum(axis=1) > 1.0
         if np.any(over):
@@ -255,8 +257,8 @@ class _Blocks:
         # suffices
         # since G is at least the size of a block.
         padded = padded / np.maximum(padded.sum(axis=1, keepdims=True), 1.0)  # (J, L_max, G)
-        slack = 1.0 - padded.sum(axis=1)
-        deficit = np.where(self.real, 1.0 - padded.sum(axis=2), 0.0)
+        slack = 1.0 - padded.sum(axis=1)  # room of each block column (J, G)
+        deficit = np.where(self.real, 1.0 - padded.sum(axis=2), 0.0)  # what each row lacks (J, L_max)
         slack, deficit = np.maximum(slack, 0.0), np.maximum(deficit, 0.0)
         share = slack / np.maximum(slack.sum(axis=1, keepdims=True), MIN_NORM)
         filled = self._ragged(padded + deficit[:, :, None] * share[:, None, :])

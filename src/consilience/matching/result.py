@@ -46,7 +46,7 @@ class Matching:
         """Mean confidence of the matches behind each fused component (G,)."""
         if self.confidence is None:
             return None
-        has_confidence = (self.labels >= 0) & np.isfinite(self.confidence)
+        has_confidence = (self.labels >= 0) & np.isfinite(self.confidence)  # (L,)
         totals = np.bincount(
             self.labels[has_confidence], weights=self.confidence[has_confidence], minlength=self.n_components
         )

@@ -38,7 +38,7 @@ def greedy_plus_plus(
     chosen = [int(rng.choice(len(weights), p=weights / weights.sum()))]
     nearest = divergences(np.array(chosen))[0]
     while len(chosen) < count:
-        mass = weights * nearest
+        mass = weights * nearest  # probabilities of the next centre, unnormalised (L,)
         total = mass.sum()
         if not total > 0:
             unchosen = np.setdiff1d(np.arange(len(weights)), chosen)

@@ -77,7 +77,7 @@ def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups
     for start in range(0, len(pieces), chunk_rows):
         chunk = pieces[start : start + chunk_rows]
         joined_sums = (groups.sums[None] + chunk[:, None]).reshape(-1, width)  # (chunk * G, P)
-        joined_values = value(GroupSums(joined_sums, np.tile(groups.mass + 1.0, len(chunk))))
+        joined_values = value(GroupSums(joined_sums, np.tile(groups.mass + 1.0, len(chunk))))  # (chunk * G,)
         gains[start : start + chunk_rows] = joined_values.reshape(len(chunk), n_groups)
     gains -= value(groups)
     return gains
@@ -122,6 +122,7 @@ class MatchedGroups:
 
     def gains_of_choices(self, rows: Labels) -> tuple[Labels, Array, Array]:
         """Return the groups with members (G,), their gains by each row (k, G), and the worth of rows alone (k,)."""
+        # Empty slots stay in place, so that groups keep their numbers while sites move.
         used = np.flatnonzero(self._mass)
         groups = GroupSums(self._sums[used], self._mass[used])
         return used, self.objective.gains(rows, groups), self.objective.opening(rows)
@@ -174,7 +175,7 @@ def scatter(offsets: Labels, n_groups: int, rng: np.random.Generator) -> Labels:
 
     From such starts ``ascend`` reaches optima that orders of sites do not lead to.
     """
-    site_labels = [rng.permutation(n_groups)[:size] for size in np.diff(offsets)]
+    site_labels = [rng.permutation(n_groups)[:size] for size in np.diff(offsets)]  # distinct inside a site
     return consecutive(np.concatenate(site_labels))
 
 
@@ -284,6 +285,7 @@ def match_probabilities(objective: GroupObjective, labels: Labels) -> Array:
         choice_gains = np.concatenate([gains, np.full((len(rows), len(rows)), FORBIDDEN_GAIN)], axis=1)
         choice_gains[row_range, len(used) + row_range] = opening
         old_total = choice_gains[row_range, old_choices].sum()
+        # One assignment per row: the site's best matching in which this row is anywhere else.
         for row in row_range:
             without_match = choice_gains.copy()
             without_match[row, old_choices[row]] = (

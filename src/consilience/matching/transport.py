@@ -108,6 +108,7 @@ def _rounded(plan: Array, a: Array, b: Array) -> Array:
     Altschuler, Niles-Weed, Rigollet (2017), "Near-linear time approximation algorithms for optimal transport via
     Sinkhorn iteration", algorithm 2.
     """
+    # Rows, then columns, with too much mass are scaled down; afterwards both marginals lack the same mass.
     plan = plan * np.minimum(1.0, a / plan.sum(axis=1))[:, None]
     plan = plan * np.minimum(1.0, b / plan.sum(axis=0))
     row_deficits, column_deficits = np.maximum(a - plan.sum(axis=1), 0.0), np.maximum(b - plan.sum(axis=0), 0.0)
@@ -128,8 +129,8 @@ def _sinkhorn(
     kernel = np.exp((f[:, None] + g - costs) / epsilon)  # (n, m)
     u, v = np.ones(len(a)), np.ones(len(b))
     for iteration in range(1, iterations + 1):
-        u = a / (kernel @ v)
-        v = b / (kernel.T @ u)
+        u = a / (kernel @ v)  # (n,)
+        v = b / (kernel.T @ u)  # (m,)
         if iteration % CHECK_EVERY and iteration < iterations:
             continue
         if not (np.all(np.isfinite(u)) and np.all(np.isfinite(v)) and u.min() > 0 and v.min() > 0):

@@ -92,6 +92,7 @@ def carry(
         weight = weights[site] * (1.0 if values.precision is None else values.precision)
         np.add.at(total, cells, weight * values.values)
         np.add.at(mass, cells, np.broadcast_to(weight, values.values.shape))
+        # Sites come in any order in a sharded pass: the key, not the arrival, decides which entry is first.
         is_lower = keys[site] < lowest_keys[cells]
         first_entries[cells] = np.where(is_lower, values.values, first_entries[cells])
         lowest_keys[cells] = np.minimum(lowest_keys[cells], keys[site])

@@ -54,7 +54,7 @@ def common_prior(ensemble: Ensemble) -> Array | None:
 
 def kl_average(ensemble: Ensemble, labels: Labels, n_groups: int, direction: Direction) -> Array:
     """Return the Kullback-Leibler barycenters (G, P) of a matching whose groups all have members."""
-    parameters = averaged_parameters(ensemble.family, ensemble.natural, direction)
+    parameters = averaged_parameters(ensemble.family, ensemble.natural, direction)  # (L, P)
     means = group_sums(parameters, labels, ensemble.row_weights, n_groups).means()
     return from_averaged(ensemble.family, means, direction)
 
@@ -149,7 +149,7 @@ def _mixture_weights(ensemble: Ensemble, labels: Labels, n_groups: int) -> Array
     counts = ensemble.column("counts")
     if counts is not None:  # a site's weights sum to one; what it says of the pool is in proportion to its data
         share = share * np.add.reduceat(counts, ensemble.offsets[:-1])[ensemble.owner]
-    mass = _totals(share, labels, ensemble.row_weights, n_groups)
+    mass = _totals(share, labels, ensemble.row_weights, n_groups)  # (G,)
     total = mass.sum()
     return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
 

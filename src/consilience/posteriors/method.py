@@ -234,6 +234,7 @@ class Method(Options, ABC):
         if self.matches:
             voted = report_minority(voted, voting)
         assignment = expand_assignment(voted, np.flatnonzero(canonical.row_weights > 0), n_rows)
+        # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
             assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
@@ -338,6 +339,7 @@ def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemb
 
 def fused_order(posterior: Posterior, labels: Labels) -> Labels:
     """Order components by observations (or members), largest first, then by their parameters."""
+    # Members stand in for observations where sites state none; parameters break ties, byte for byte.
     mass = posterior.counts
     if mass is None:
         mass = np.bincount(labels[labels >= 0], minlength=posterior.n_components).astype(np.float64)

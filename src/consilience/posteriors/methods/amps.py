@@ -118,6 +118,7 @@ class AMPS(Method):
         best, converged, history = np.zeros(0, dtype=np.int64), True, [-np.inf]
         for start, generator in enumerate(rng.spawn(restarts)):
             progress(start, restarts)
+            # Random matchings reach optima that orders of sites do not lead to, and the other way round.
             if start % 2 == 0:
                 order = np.arange(ensemble.n_sites) if start == 0 else generator.permutation(ensemble.n_sites)
                 labels = grow(objective, order, openings)
@@ -194,7 +195,7 @@ class DirichletProcessGroups:
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,)."""
-        count = groups.sums[:, -1]
+        count = groups.sums[:, -1]  # expected observations of each group (n,)
         # 1 - p0 with p0 = exp(-N): log(concentration) is paid as far as the component was observed at all.
         level = -np.expm1(-count) * np.log(self.concentration) + gammaln(np.maximum(count, 1.0))
         return self.groups.value(GroupSums(groups.sums[:, :-1], groups.mass)) + level

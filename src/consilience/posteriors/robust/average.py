@@ -95,7 +95,7 @@ def _text(value: Any) -> str:
 
 def capped_sites(values: Array, ensemble: Ensemble, robust: RobustEstimator) -> Array:
     """Return the factor (J,) by which each site's values are cut, so that its total is no larger than is credible."""
-    totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])
+    totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])  # (J,)
     return _cap_factors(totals, robust)
 
 
@@ -147,7 +147,7 @@ def _prior(ensemble: Ensemble, robust: RobustEstimator) -> Array | None:
     stated = [prior for prior in priors if prior is not None]
     if len(stated) < len(priors):
         return None
-    rows = np.stack(stated)
+    rows = np.stack(stated)  # (J, P)
     inliers, _ = robust.inliers(squared_distance, rows, np.zeros(len(rows), dtype=np.int64), np.ones(len(rows)), 1)
     site_shares = inliers * ensemble.site_weights
     site_shares = site_shares / site_shares.sum() if site_shares.sum() > 0 else inliers / inliers.sum()
@@ -158,7 +158,7 @@ def _prior(ensemble: Ensemble, robust: RobustEstimator) -> Array | None:
 def _product(ensemble: Ensemble, labels: Labels, inliers: Array, n_groups: int, prior: Array) -> Array:
     """Return the product of the inliers (G, P), as if the copies left out had said what the others say."""
     assigned = labels >= 0
-    weights = group_votes(ensemble, labels) * ensemble.row_weights
+    weights = group_votes(ensemble, labels) * ensemble.row_weights  # (L,)
     all_weight = np.bincount(labels[assigned], weights=ensemble.row_weights[assigned], minlength=n_groups)
     inlier_weight = np.bincount(labels[assigned], weights=(weights * inliers)[assigned], minlength=n_groups)
     sums = np.zeros((n_groups, ensemble.natural.shape[1]))

@@ -136,6 +136,7 @@ class RobustEstimator:
             return (divergences[medoid] <= OUTLIER_RADIUS_RATIO * radius[medoid] + DIVERGENCE_ROUNDING).astype(
                 np.float64
             ), int(candidates[medoid])
+        # A row is in if the votes of the nearer ones do not yet make up all that may be trusted.
         limit = total - self.tolerated(total)
         inliers = np.zeros(len(rows))
         inliers[order[medoid]] = (cumulative_votes[medoid] - votes[order[medoid]]) < limit - VOTE_ROUNDING

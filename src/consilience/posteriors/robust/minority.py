@@ -147,6 +147,7 @@ def match_supported_first(
     """
     divergence = symmetric_divergence(ensemble.family)
     support_radii = _support_radii(ensemble, robust.tolerated(ensemble.n_sites))
+    # A median: while most components are honest, it is at most the largest honest support radius.
     usual = float(np.median(support_radii))
     is_supported = support_radii <= SUPPORT_RADIUS_RATIO * usual + SUPPORT_ROUNDING
     if not np.isfinite(usual) or is_supported.all():
@@ -163,6 +164,7 @@ def match_supported_first(
     _, medoids = robust.inliers(
         divergence, supported_ensemble.natural, assignment.labels, np.ones(len(supported)), n_groups
     )
+    # Medoids, no averages: what joins later is judged by a component that some site sent and others support.
     centres = supported_ensemble.natural[medoids]
     radius = np.maximum(
         JOINING_RADIUS_RATIO * _usual_radius(supported_ensemble, assignment.labels, medoids),

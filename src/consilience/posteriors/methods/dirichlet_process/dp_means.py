@@ -169,6 +169,7 @@ def best_penalty(problem: KLProblem, max_clusters: int, rng: np.random.Generator
     rows = np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_SILHOUETTE_ROWS)).astype(np.int64))
     distances = _distances(problem, rows)
     silhouettes: list[tuple[float, float]] = []
+    # From one cluster upwards: smaller penalties give more clusters, so the grid ends at the first above the maximum.
     for penalty in np.geomspace(upper, lower, N_PENALTIES).tolist():
         fit = fit_dp_means(problem, penalty, rng, max_iterations)
         if fit.n_groups > max_clusters:
@@ -199,7 +200,7 @@ def _assigned(problem: KLProblem, centres: Array, penalty: float) -> KLFit:
 
 def _opened(problem: KLProblem, fit: KLFit, penalty: float, rounding: float, rng: np.random.Generator) -> Array:
     """Return the centres and one at each component that is too far from all others at its turn."""
-    nearest = problem.costs(fit.centres).min(axis=1)
+    nearest = problem.costs(fit.centres).min(axis=1)  # (L,)
     order = rng.permutation(len(nearest))
     rows: list[int] = []
     while (too_far := np.flatnonzero(nearest[order] > max(penalty, rounding))).size:
@@ -221,7 +222,7 @@ def _split(problem: KLProblem, fit: KLFit, penalty: float) -> Array:
     from_second = problem.costs(natural[_farthest_members(from_first, labels)])[row_range, labels]
     second, halves = from_second < from_first, np.repeat(fit.centres, 2, axis=0)
     for _ in range(HALVING_STEPS):
-        halves = problem.barycenters(2 * labels + second, len(halves), halves)
+        halves = problem.barycenters(2 * labels + second, len(halves), halves)  # (2 G, P)
         costs = problem.costs(halves)
         from_first, from_second = costs[row_range, 2 * labels], costs[row_range, 2 * labels + 1]
         second = from_second < from_first
@@ -231,7 +232,7 @@ def _split(problem: KLProblem, fit: KLFit, penalty: float) -> Array:
 
 def _farthest_members(costs: Array, labels: Labels) -> Labels:
     """Return the row of greatest cost of every group (G,)."""
-    order = np.lexsort((-costs, labels))
+    order = np.lexsort((-costs, labels))  # by group, dearest first
     return order[np.searchsorted(labels[order], np.arange(labels.max() + 1))]
 
 
@@ -239,6 +240,7 @@ def _closed(problem: KLProblem, fit: KLFit, penalty: float) -> Array:
     """Return the centres without the one that is missed least, if it is missed by less than the penalty."""
     if fit.n_groups == 1:
         return fit.centres
+    # Costs at the nearest and the next nearest centre (L,).
     first, second = np.partition(problem.costs(fit.centres), 1, axis=1)[:, :2].T
     loss_of_group = np.bincount(fit.labels, weights=second - first, minlength=fit.n_groups)
     cheapest = int(loss_of_group.argmin())

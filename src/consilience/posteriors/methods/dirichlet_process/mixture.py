@@ -98,7 +98,7 @@ def standardised(points: Array, covariance_type: CovarianceType) -> Array:
         directions, lengths, _ = np.linalg.svd(offsets, full_matrices=False)
         offsets = (directions * lengths)[:, lengths > SPREAD_ROUNDING * lengths[0]]
     spread_of_all = _spread(offsets, covariance_type)
-    distances = np.linalg.norm(offsets / spread_of_all, axis=1)
+    distances = np.linalg.norm(offsets / spread_of_all, axis=1)  # from the median, in spreads (N,)
     is_near = distances <= OUTLIER_DISTANCE_RATIO * np.median(distances)
     spread_of_near = _spread(offsets[is_near], covariance_type)
     return offsets / np.where(spread_of_near > SPREAD_ROUNDING * spread_of_all, spread_of_near, spread_of_all)

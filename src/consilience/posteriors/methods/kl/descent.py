@@ -64,7 +64,7 @@ def fit_binary(
     fit = _alternate(problem, centres, strength, None, rng, max_iterations, tolerance, ())
     if strength > 0:
         fit = dissolve(problem, fit, strength, rng, max_iterations, tolerance)
-    labels, centres = compact(problem, fit.labels)
+    labels, centres = compact(problem, fit.labels)  # groups without members go
     fit = replace(fit, labels=labels, centres=centres)
     return refine(problem, fit, strength, rng) if len(labels) <= REFINE_EVERY_START_ROWS else fit
 
@@ -74,7 +74,7 @@ def fit_number(
 ) -> KLFit:
     """Descend on (6), where no component has a price, without refinement; parameters as in ``fit_binary``."""
     fit = _alternate(problem, centres, 0.0, None, rng, max_iterations, tolerance, ())
-    labels, centres = compact(problem, fit.labels)
+    labels, centres = compact(problem, fit.labels)  # groups without members go
     return replace(fit, labels=labels, centres=centres)
 
 
@@ -138,10 +138,11 @@ def dissolve(
     improved = True
     while improved:
         improved = False
-        labels, centres = compact(problem, fit.labels)
+        labels, centres = compact(problem, fit.labels)  # groups without members go
         fit = replace(fit, labels=labels, centres=centres)
         if fit.n_groups <= largest_site:
             break
+        # Members of a closed group go where they cost least, at unchanged centres; the descent then follows.
         costs = problem.costs(fit.centres)
         for group in np.argsort(np.bincount(fit.labels), kind="stable"):
             others = np.arange(fit.n_groups) != group

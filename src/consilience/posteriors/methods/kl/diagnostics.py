@@ -55,6 +55,7 @@ def match_by_evidence(
         the heterogeneity and the outliers. ``AT_CAPACITY`` where the limit was the best number.
     """
     stack, rows = likelihood_stack(ensemble)
+    # Components that cannot be judged by their data were left out, so there may be fewer than the limit.
     limit = min(limit, len(rows))
     details: dict[str, Any] = {}
     if len(rows) < len(ensemble.natural):
@@ -62,6 +63,7 @@ def match_by_evidence(
     selected = select_n_components(stack, limit, rng, restarts, progress)
     blend_rows = find_blends(stack, selected.evidence, selected.heterogeneity, selected.labels)
     blend_sites = stack.owner[blend_rows]
+    # The number is selected again without the fits gone wrong, from the matching that is left.
     if blend_rows.size:
         others = np.delete(np.arange(len(rows)), blend_rows)
         stack, rows = stack.take(others), rows[others]

@@ -137,7 +137,7 @@ class RenyiGeometry(Geometry):
 
     def costs(self, centres: Array) -> Array:
         """One log normaliser for each pair, in chunks of bounded memory."""
-        gaps = np.empty((len(centres), len(self.natural)))
+        gaps = np.empty((len(centres), len(self.natural)))  # (G, L)
         for row, centre in enumerate(centres):
             gaps[row] = self._gaps(np.broadcast_to(centre, self.natural.shape), np.arange(len(self.natural)))
         return self._of_gap(gaps)
@@ -165,7 +165,7 @@ class RenyiGeometry(Geometry):
         """Descend from the mean of natural parameters until no group gains."""
         rows = np.flatnonzero(labels >= 0)
         groups = labels[rows]  # (n,): the group of each row that is matched
-        centres = group_sums(self.natural, labels, weights, n_groups).means()
+        centres = group_sums(self.natural, labels, weights, n_groups).means()  # (G, P): the KL barycenter
         gaps = self._gaps(centres[groups], rows)
         best = np.bincount(groups, weights=weights[rows] * self._of_gap(gaps), minlength=n_groups)
         rounding = LOG_NORMALIZER_ROUNDING * np.bincount(
@@ -174,7 +174,7 @@ class RenyiGeometry(Geometry):
         for _ in range(MAX_RENYI_STEPS):
             # 1 - exp(-x) lies below its tangent, so the step of the weighted sum of gaps lowers the bounded sum too.
             row_weights = weights[rows] * (np.exp(-gaps) if self.bounded else 1.0)
-            between = self.order * centres[groups] + (1.0 - self.order) * self.natural[rows]
+            between = self.order * centres[groups] + (1.0 - self.order) * self.natural[rows]  # (n, P)
             sums = group_sums(self.family.mean_parameters(between), groups, row_weights, n_groups)
             reached = sums.mass > MIN_AFFINITY  # members that share nothing with their centre cannot move it
             proposal = centres.copy()

@@ -49,6 +49,7 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
     """
     family, natural = ensemble.family.evidence_form(ensemble.natural)
     stack = Stack(family, natural, ensemble.offsets, ensemble.row_weights)
+    # Families whose evidence form is another one (points, say) state no prior in that form.
     priors = [posterior.prior for posterior in ensemble.posteriors]
     if family == ensemble.family and all(prior is not None for prior in priors):
         site_priors = np.stack([prior for prior in priors if prior is not None])[ensemble.owner]  # (L, P)
@@ -111,7 +112,7 @@ def estimate_heterogeneity(stack: Stack, labels: Labels, start: Array | None = N
 
         log_factors = list(grid)
         values = [negative_evidence(log_factor) for log_factor in log_factors]
-        step = log_factors[1] - log_factors[0]
+        step = log_factors[1] - log_factors[0]  # in nats of h
         # The grid grows until its best point is inside, so that a bracket for the scalar search exists.
         while np.argmin(values) == len(values) - 1 and log_factors[-1] < MAX_LOG_HETEROGENEITY:
             log_factors.append(log_factors[-1] + step)

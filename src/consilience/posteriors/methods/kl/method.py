@@ -186,6 +186,7 @@ class KLFusion(Method):
         if best.plan is None and len(ensemble.natural) <= REFINE_BEST_ROWS:
             best = refine(problem, best, strength, rng)
         progress(self.restarts, self.restarts)
+        # Only relaxed fits have a certificate.
         if best.gap is not None:
             details["certified_gap"] = best.gap
         confidence, diagnostics = diagnose(ensemble, best.labels)

@@ -90,7 +90,7 @@ class AtomStatistics:
         """Return log p(v | matching) by dimension (D,), atoms integrated out, without the constant 2 pi."""
         centred = self.about(law.mean)
         count = self.groups.mass
-        total_variance = np.multiply.outer(count, law.between) + law.within
+        total_variance = np.multiply.outer(count, law.between) + law.within  # n_i s0 + s: (G, D)
         fit = (centred.groups.sums**2 * law.between / total_variance).sum(axis=0) - centred.squares
         logs = np.log(total_variance).sum(axis=0) + (count - 1.0).sum() * np.log(law.within)
         likelihoods: Array = 0.5 * (fit / law.within - logs)
@@ -112,6 +112,7 @@ def update_law(copies: AtomStatistics, law: AtomLaw, spread: Array, *, scalar: b
         Whether all dimensions share their two variances. Default: False.
     """
     likelihoods = copies.log_likelihoods(law)
+    # Dimensions are independent given the matching, so each keeps its own best step (tied variances move together).
     for step in (_published, _single_atom, _expectation_maximisation):
         proposal = step(copies, law)
         within, between = np.maximum(proposal.within, FLOOR * spread), np.maximum(proposal.between, FLOOR * spread)
@@ -137,11 +138,11 @@ def update_law(copies: AtomStatistics, law: AtomLaw, spread: Array, *, scalar: b
 def _published(copies: AtomStatistics, law: AtomLaw) -> AtomLaw:
     """Equations (10); a variance that they cannot tell stays, one below zero comes out as zero."""
     groups = copies.groups
-    means, count = groups.means(), groups.mass
+    means, count = groups.means(), groups.mass  # (G, D), (G,)
     n_groups, residual_dof = len(count), float(count.sum()) - len(count)
     centre = means.mean(axis=0)
     within = (copies.squares - (groups.sums * means).sum(axis=0)) / residual_dof if residual_dof > 0 else law.within
-    noise = within * float(np.mean(1.0 / count))
+    noise = within * float(np.mean(1.0 / count))  # expected variance of group means around atoms (D,)
     between = np.maximum(((means - centre) ** 2).mean(axis=0) - noise, 0.0) if n_groups > 1 else law.between
     return AtomLaw(centre, np.maximum(within, 0.0), between)
 
@@ -161,7 +162,7 @@ def _single_atom(copies: AtomStatistics, law: AtomLaw) -> AtomLaw:
 def _expectation_maximisation(copies: AtomStatistics, law: AtomLaw) -> AtomLaw:
     """Return the law after one step of expectation-maximisation, with the atoms as latent variables."""
     groups = copies.groups
-    means, variances = law.atoms(groups)
+    means, variances = law.atoms(groups)  # posterior of each atom (G, D)
     centre = means.mean(axis=0)
     between = (variances + (means - centre) ** 2).mean(axis=0)
     cross_terms, atom_squares = (groups.sums * means).sum(axis=0), groups.mass @ (means**2 + variances)

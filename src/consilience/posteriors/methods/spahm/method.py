@@ -167,6 +167,7 @@ class SPAHM(Method):
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         best: _Run | None = None
+        # Estimates of the law start anew in every start; the table of points is shared.
         objective, improve = self._objective(ensemble)
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
@@ -227,7 +228,7 @@ class SPAHM(Method):
         sharing = BetaBernoulliPrior(ensemble.n_sites, self.concentration, self.mass, self.clip)
         if self.likelihood == "conjugate":
             return conjugate_groups(ensemble, sharing.log_probability), _keep_law
-        points = ensemble.family.points(ensemble.natural)
+        points = ensemble.family.points(ensemble.natural)  # (L, D)
         points = points - points.mean(axis=0)  # (L, D); sums of pieces are subtracted, so large means would cancel
         spread = point_variances(points)
         first = initial_law(points, ensemble.offsets, spread)
