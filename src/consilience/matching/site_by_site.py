@@ -288,9 +288,8 @@ def match_probabilities(objective: GroupObjective, labels: Labels) -> Array:
         # One assignment per row: the site's best matching in which this row is anywhere else.
         for row in row_range:
             without_match = choice_gains.copy()
-            without_match[row, old_choices[row]] = (
-                FORBIDDEN_GAIN  # a row can open one new group only: one is as good as another
-            )
+            # A row can open one new group only, since one is as good as another.
+            without_match[row, old_choices[row]] = FORBIDDEN_GAIN
             best_other = without_match[row_range, linear_sum_assignment(without_match, maximize=True)[1]].sum()
             probabilities[rows[row]] = 1.0 / (
                 1.0 + np.exp(np.clip(best_other - old_total, -MAX_LOG_ODDS, MAX_LOG_ODDS))

@@ -95,13 +95,13 @@ class Method(Options, ABC):
 
     Parameters
     ----------
-    robust
+    robust : {"trim", "median"}, optional
         ``"trim"`` leaves out of every group the part `trim` of its copies that is farthest from where most are;
         ``"median"`` takes the geometric median of those that are not far. Counts, mixture weights, priors and attached
         arrays are robust too. None trusts every site.
-    trim
+    trim : float, default 0.2
         Part of the sites that may be hostile, below one half.
-    minority
+    minority : {"keep", "drop"}, default "keep"
         Whether components that fewer than half of the sites hold are kept (``"keep"``; ``details["minority"]`` names
         them) or left out of the fused model (``"drop"``).
     """
@@ -208,32 +208,33 @@ class Method(Options, ABC):
         canonical, origin = ensemble.canonical(relabel=self.relabels)
         voting, n_rows = canonical.voting(), len(canonical.natural)
         robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
-        # Models of no weight take no part in matching or averaging; they are matched to the fused components
-        # afterwards.
+        # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
         if robust is None or not self.matches_parts:
-            voted = self.match(voting, rng, progress)
+            assignment = self.match(voting, rng, progress)
         else:
-            voted = match_supported_first(
+            assignment = match_supported_first(
                 voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
             )
         if self.minority == "drop" and self.matches:
-            voted = without_minority(voted, voting)
-        n_components = int(voted.labels.max()) + 1
+            assignment = without_minority(assignment, voting)
+        n_components = int(assignment.labels.max()) + 1
         if robust is None:
-            averaged = voted.averaged
+            averaged = assignment.averaged
             average = self.average if averaged is None else lambda _ensemble, _labels, _n_groups: averaged
-            posterior = combine(voting, voted.labels, n_components, self.combine, average)
+            posterior = combine(voting, assignment.labels, n_components, self.combine, average)
         else:
             direction, average = self.average_direction, self.average
-            posterior = robust_combine(voting, voted.labels, n_components, self.combine, average, direction, robust)
-            voted = replace(voted, atoms=None)  # the law of atoms counts every copy, hostile ones included
+            posterior = robust_combine(
+                voting, assignment.labels, n_components, self.combine, average, direction, robust
+            )
+            assignment = replace(assignment, atoms=None)  # the law of atoms counts every copy, hostile ones included
         if self.relabels:
-            order = fused_order(posterior, voted.labels)
+            order = fused_order(posterior, assignment.labels)
             posterior = posterior.take(order)
-            voted = _renumbered(voted, order)
+            assignment = _renumbered(assignment, order)
         if self.matches:
-            voted = report_minority(voted, voting)
-        assignment = expand_assignment(voted, np.flatnonzero(canonical.row_weights > 0), n_rows)
+            assignment = report_minority(assignment, voting)
+        assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])

@@ -45,22 +45,22 @@ class AMPS(Method):
 
     Parameters
     ----------
-    growth : bool, optional
+    growth : bool, default False
         Whether components may be unlike all others: the number of components is then found under a Dirichlet process,
         in the manner of the streaming version of Campbell, Straub, Fisher and How (2015). Needs counts of
         observations, as mixtures have; by counts of tokens, topics that are unlike are merged too easily. Without it
         every model has the same number, and component k of one is a component of each of the others.
-    concentration : float, optional
-        Of the Dirichlet process: the larger, the more components. Default: 1.
-    revisit : bool, optional
+    concentration : float, default 1.0
+        Of the Dirichlet process: the larger, the more components.
+    revisit : bool, default True
         Whether sites are aligned again once all are there; False leaves the streaming version alone, which takes each
         site once, in the order of contents.
-    restarts : int, optional
-        Starts: sites one after another in random orders, and random matchings; the largest product wins. Default: 10.
-    max_iterations : int, optional
-        Rounds over all sites in one start. Default: 100.
-    combine : {"product", "barycenter"}, optional
-        ``"product"`` (default): Bayes' rule. ``"barycenter"`` keeps the width of one site's posterior.
+    restarts : int, default 10
+        Starts: sites one after another in random orders, and random matchings; the largest product wins.
+    max_iterations : int, default 100
+        Rounds over all sites in one start.
+    combine : {"barycenter", "product"}, default "product"
+        ``"product"``: Bayes' rule. ``"barycenter"`` keeps the width of one site's posterior.
 
     Examples
     --------

@@ -21,7 +21,7 @@ class Average(Method):
 
     Parameters
     ----------
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         ``"barycenter"`` averages natural parameters; ``"product"`` multiplies posteriors with the prior removed.
     """
 

@@ -18,7 +18,7 @@ class Concatenate(Method):
 
     Parameters
     ----------
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         Without effect on components that are not matched, but for weights of sites other than one.
     """
 

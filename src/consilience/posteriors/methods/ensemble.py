@@ -24,7 +24,7 @@ class PredictionEnsemble(Method):
 
     Parameters
     ----------
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         Without effect on the predictions; what it means for components that are not matched is that of ``Concatenate``.
     """
 

@@ -30,17 +30,17 @@ class KMeans(Method):
 
     Parameters
     ----------
-    n_components
+    n_components : int, optional
         Number of clusters; None takes that of the largest model.
-    direction
+    direction : {"forward", "reverse"}, default "forward"
         ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together.
-    restarts
+    restarts : int, default 8
         Starts from other seeds; the lowest objective wins.
-    max_iterations
+    max_iterations : int, default 100
         Steps at most in one start.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         How the members of a cluster are averaged in the end.
     """
 

@@ -133,9 +133,8 @@ class RobustEstimator:
         radius = divergences[np.arange(len(candidates)), order[np.arange(len(candidates)), median_rank]]
         medoid = int(np.argmin(radius))
         if self.how == "median":
-            return (divergences[medoid] <= OUTLIER_RADIUS_RATIO * radius[medoid] + DIVERGENCE_ROUNDING).astype(
-                np.float64
-            ), int(candidates[medoid])
+            is_inlier = divergences[medoid] <= OUTLIER_RADIUS_RATIO * radius[medoid] + DIVERGENCE_ROUNDING
+            return is_inlier.astype(np.float64), int(candidates[medoid])
         # A row is in if the votes of the nearer ones do not yet make up all that may be trusted.
         limit = total - self.tolerated(total)
         inliers = np.zeros(len(rows))
@@ -169,14 +168,14 @@ class RobustEstimator:
         if self.how == "median":
             return _weiszfeld(voting, np.where(inliers > 0, labels, -1), weights, centres, average, direction), inliers
         for _ in range(MAX_TRIMMING_ROUNDS):
-            nearest_inliers = self._nearest(ensemble, labels, votes, centres)
-            if np.array_equal(nearest_inliers, inliers):
+            trimmed = self._trim_farthest(ensemble, labels, votes, centres)
+            if np.array_equal(trimmed, inliers):
                 break
-            inliers = nearest_inliers
+            inliers = trimmed
             centres = average(voting, np.where(inliers > 0, labels, -1), n_groups)
         return centres, inliers
 
-    def _nearest(self, ensemble: Ensemble, labels: Labels, votes: Array, centres: Array) -> Array:
+    def _trim_farthest(self, ensemble: Ensemble, labels: Labels, votes: Array, centres: Array) -> Array:
         """Return which rows (L,) are left, 1 or 0, when in every group those farthest from its centre are left out."""
         assigned = np.flatnonzero(labels >= 0)
         group_of_row, family = labels[assigned], ensemble.family

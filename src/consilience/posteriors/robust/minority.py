@@ -148,9 +148,9 @@ def match_supported_first(
     divergence = symmetric_divergence(ensemble.family)
     support_radii = _support_radii(ensemble, robust.tolerated(ensemble.n_sites))
     # A median: while most components are honest, it is at most the largest honest support radius.
-    usual = float(np.median(support_radii))
-    is_supported = support_radii <= SUPPORT_RADIUS_RATIO * usual + SUPPORT_ROUNDING
-    if not np.isfinite(usual) or is_supported.all():
+    usual_radius = float(np.median(support_radii))
+    is_supported = support_radii <= SUPPORT_RADIUS_RATIO * usual_radius + SUPPORT_ROUNDING
+    if not np.isfinite(usual_radius) or is_supported.all():
         return match(ensemble)
     supported, unsupported = np.flatnonzero(is_supported), np.flatnonzero(~is_supported)
     supported_ensemble = _take_rows(ensemble, supported)
@@ -168,7 +168,7 @@ def match_supported_first(
     centres = supported_ensemble.natural[medoids]
     radius = np.maximum(
         JOINING_RADIUS_RATIO * _usual_radius(supported_ensemble, assignment.labels, medoids),
-        SUPPORT_RADIUS_RATIO * usual,
+        SUPPORT_RADIUS_RATIO * usual_radius,
     )
     divergences = finite_divergences(divergence, ensemble.natural[unsupported], centres)
     for site in np.unique(ensemble.owner[unsupported]):

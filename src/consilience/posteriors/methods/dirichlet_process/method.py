@@ -51,30 +51,30 @@ class DirichletProcess(Method):
 
     Parameters
     ----------
-    assignment
+    assignment : {"variational", "means"}, default "variational"
         ``"variational"``: a Dirichlet-process mixture of Gaussians over the points that stand for the components (the
         baseline of Claici et al. 2020), in which weights of sites have no say. ``"means"``: DP-means, the hard limit,
         by divergences of the family: the objective of KL-fusion with a price ``penalty`` for each cluster, and without
         the rule that no two components of one model may meet.
-    covariance_type
+    covariance_type : {"spherical", "diag"}, default "spherical"
         Of the mixture's clusters: ``"spherical"``, or ``"diag"`` for points whose coordinates differ in their units.
-    concentration
+    concentration : float, optional
         Of the Dirichlet process; None takes that of 0.01, 0.1 and 1 with the greatest lower bound.
-    max_components
+    max_components : int, optional
         Truncation of the mixture, and the largest number that a penalty is tried for; None takes 2 max L_j + 10.
-    penalty
+    penalty : float, optional
         Price of a cluster in DP-means, in standard deviations of cross-site divergences, as ``regularization`` of
         ``KLFusion``. None takes the one whose clusters have the greatest silhouette.
-    direction
+    direction : {"forward", "reverse"}, default "forward"
         ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together; in the
         mixture it is the average alone.
-    restarts
+    restarts : int, default 8
         Starts from other seeds or orders; the lowest objective wins.
-    max_iterations
+    max_iterations : int, default 1000
         Steps at most in one start.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         How the members of a cluster are averaged in the end.
 
     Examples

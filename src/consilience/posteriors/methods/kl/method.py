@@ -43,40 +43,40 @@ class KLFusion(Method):
 
     Parameters
     ----------
-    n_components
+    n_components : int, optional
         Number G of fused components, at least that of the largest site; None finds it.
-    regularization
+    regularization : float or "auto", default "auto"
         A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
         give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
         number of components up to `max_components`, with components discounted by how much copies differ between
         sites, and takes the matching of the greatest evidence. The objective is minus that log evidence then.
-    max_components
+    max_components : int, optional
         Upper limit of G when it is to be found; None takes three times the largest site, or the number of all local
         components where these are 30 or fewer.
-    assignment
+    assignment : {"integral", "relaxed"}, default "integral"
         ``"integral"`` keeps the matching binary; ``"relaxed"`` solves the convex relaxation of each matching step to a
         certified gap, as the paper does, and rounds at the end. They differ only under a numeric `regularization`.
-    direction
+    direction : {"forward", "reverse"}, default "forward"
         ``"forward"``: KL(fused || local), means of natural parameters (the paper). ``"reverse"``: KL(local || fused),
         means of mean parameters.
-    divergence
+    divergence : {"kl", "renyi", "hellinger", "wasserstein"}, default "kl"
         ``"kl"``, or what replaces it in matching and averaging alike: ``"renyi"`` of an `order`, ``"hellinger"`` (its
         squared distance, which is bounded: no outlier dominates), ``"wasserstein"`` (squared, for Gaussian components).
         The number of components is found as for ``"kl"``.
-    order
+    order : float, default 0.5
         Order of the Renyi divergence, between 0 and 1; it tends to KL(fused || local) at 1.
-    restarts
+    restarts : int, default 5
         Starts from other seeds, spread out by k-means++ and uniform in turn; the lowest objective wins.
-    max_iterations
+    max_iterations : int, default 100
         Matching and averaging steps at most in one start.
-    tolerance
+    tolerance : float, default 1e-06
         Relative decrease of the objective below which a start has converged.
-    gap
+    gap : float, default 0.0001
         Certified relative gap of a relaxed matching step.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1); they say little but the prior. With
         ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong.
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
 
     Examples

@@ -52,40 +52,40 @@ class SPAHM(Method):
 
     Parameters
     ----------
-    likelihood
+    likelihood : {"gaussian", "conjugate"}, default "gaussian"
         ``"gaussian"``: points around atoms, variances estimated (section 4.1). ``"conjugate"``: equation (8) for any
         family, with what the posteriors say beyond their prior for the sites' observations and the prior for the base
         law. It takes matched components for one and the same, so it suits sites that differ by chance alone.
-    concentration
+    concentration : float, default 1.0
         Of the Beta-Bernoulli process (alpha): the larger, the fewer sites share a component.
-    mass
+    mass : float, default 1.0
         Of the process (gamma0): the larger, the more components. The paper has 1, and 50 for inducing points.
-    within_variance, between_variance
+    within_variance, between_variance : float or array_like of shape (D,), optional
         Variances of copies around their component and of components around their mean: a number, or one per dimension
         (D,); where `optimize` is on they are starts. None starts from the data.
-    optimize
+    optimize : bool, default True
         Whether mean and variances are estimated, equations (10).
-    variances
+    variances : {"dimension", "scalar"}, default "dimension"
         ``"dimension"`` has two for each dimension, ``"scalar"`` two in all.
-    marginal
+    marginal : bool, default True
         Whether components are integrated out; if not (the form for networks, components at their likeliest values),
         variances must be given and not be estimated, which would favour none at all.
-    shrink
+    shrink : bool, default True
         Whether fused points are drawn to the overall mean as their posterior is; else they are plain means.
-    max_components
+    max_components : int, optional
         Upper limit of their number; None sets no limit.
-    restarts
+    restarts : int, default 5
         Starts: sites by decreasing size, then in random orders, and where nothing is estimated also random matchings;
         the highest posterior wins.
-    max_iterations
+    max_iterations : int, default 20
         Rounds over all sites in one start, each followed by an estimate of mean and variances.
-    clip
+    clip : int, optional
         Sharing sites beyond which sharing grows no likelier; None sets no limit, the published code has 10.
-    factorial
+    factorial : bool, default False
         Whether the k-th component that a site opens costs log k more, as published; the posterior may fall then.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
 
     Examples
