@@ -22,7 +22,7 @@ from consilience.matching.assignment import assign_block
 MARGINAL_ERROR = 1e-8
 """Largest summed error of a marginal of an entropic plan, as a share of all mass. Chosen by hand."""
 MAX_SIMPLEX_STEPS = 10_000_000
-"""Iterations of the network simplex: a bound that the units of a layer do not reach; else an error is raised."""
+"""Iterations of the network simplex at most; reaching them raises an error. Chosen by hand."""
 WARM_ITERATIONS = 50
 """Iterations at each larger epsilon on the way: they only start the next. Chosen by hand."""
 CHECK_EVERY = 10
