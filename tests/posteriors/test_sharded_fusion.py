@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import consilience as cs
 from consilience.engines import Local
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.posteriors.average import combine, kl_average
 from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
@@ -308,9 +308,9 @@ def test_the_value_of_spahm_is_the_log_posterior_of_its_matching(folder: Path) -
     blocks = [load_shard(source).components for source in cs.shards(folder / "packed").sources]
     points = blocks[0].kind.family.points(np.concatenate([block.natural for block in blocks]))
     known = {name: one.values for name, one in fusion.atoms.attached.items()}
-    law = Normal(known["mean"], known["within_variance"], known["between_variance"])
+    law = AtomLaw(known["mean"], known["within_variance"], known["between_variance"])
     offsets = np.append(np.flatnonzero(np.diff(fusion.matching.owner, prepend=-1)), len(points))
-    atoms = GaussianAtoms(points, offsets, law, Sharing(SITES))
+    atoms = GaussianAtoms(points, offsets, law, BetaBernoulliPrior(SITES))
     assert -atoms.total(fusion.matching.labels) == pytest.approx(fusion.objective, rel=1e-9)
 
 

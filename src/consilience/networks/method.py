@@ -39,7 +39,7 @@ from consilience.networks.robust import (
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, dense, move_axis, undense
-from consilience.posteriors.robust.estimators import How, Robust
+from consilience.posteriors.robust.estimators import RobustEstimator, RobustRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class NetworkMethod(Options, ABC):
     keeps_models: ClassVar[bool] = False
     optional_symmetry: ClassVar[bool] = False
 
-    robust: How | None = field(default=None, kw_only=True)
+    robust: RobustRule | None = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -263,7 +263,7 @@ class NetworkMethod(Options, ABC):
         if reasons := self.reasons(ensemble):
             raise InputError(reasons)
         prepared = self.prepare(ensemble)
-        robust = None if self.robust is None else Robust(self.robust, self.trim)
+        robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
         # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
         arrays = alignment.arrays
@@ -292,7 +292,7 @@ def _tied_width_problems(ensemble: NetworkEnsemble) -> list[str]:
 
 
 def average(
-    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], robust: Robust | None = None
+    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], robust: RobustEstimator | None = None
 ) -> dict[str, AnyArray]:
     """Return the average of transported networks, every weight over the models that own the unit which receives it.
 
@@ -302,7 +302,7 @@ def average(
         The networks and their weights.
     transports : tuple of mappings of str to Transport, of length n_models
         For every model and group, the transport of its units.
-    robust : Robust, optional
+    robust : RobustEstimator, optional
         Robust average to take instead of the weighted mean. Default: the weighted mean.
 
     Returns

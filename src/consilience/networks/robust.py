@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from consilience.checks import AnyArray, Array
 from consilience.networks.network import alike, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
-from consilience.posteriors.robust.estimators import FEWEST, Robust
+from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
 
 if TYPE_CHECKING:
     from consilience.networks.method import NetworkEnsemble
@@ -52,7 +52,7 @@ WEISZFELD_SMOOTHING = 1e-12
 has a finite weight. Chosen by hand; nobody has measured other values."""
 
 
-def clip_array_scales(ensemble: NetworkEnsemble, robust: Robust) -> NetworkEnsemble:
+def clip_array_scales(ensemble: NetworkEnsemble, robust: RobustEstimator) -> NetworkEnsemble:
     """Return the networks with every array scaled down to the largest root mean square that is credible.
 
     Of the sizes of one array in all models the largest ones, as many as hostile models are tolerated, are not credible.
@@ -61,7 +61,7 @@ def clip_array_scales(ensemble: NetworkEnsemble, robust: Robust) -> NetworkEnsem
     ----------
     ensemble : NetworkEnsemble
         The networks.
-    robust : Robust
+    robust : RobustEstimator
         How many models may be hostile.
     """
     n_tolerated = robust.tolerated(len(ensemble.networks))
@@ -78,7 +78,7 @@ def clip_array_scales(ensemble: NetworkEnsemble, robust: Robust) -> NetworkEnsem
     return replace(ensemble, networks=tuple(networks))
 
 
-def inlier_mask(distances: Array, robust: Robust) -> Array:
+def inlier_mask(distances: Array, robust: RobustEstimator) -> Array:
     """Return the mask of models that are kept by trimming.
 
     A model is judged by its worst array: the largest distance from the median model, relative to the median distance
@@ -88,7 +88,7 @@ def inlier_mask(distances: Array, robust: Robust) -> Array:
     ----------
     distances : ndarray of shape (n_arrays, n_models)
         Distance of every array of every model from the coordinate-wise median; see ``distances_to_median``.
-    robust : Robust
+    robust : RobustEstimator
         How many models may be hostile.
 
     Returns
@@ -98,7 +98,7 @@ def inlier_mask(distances: Array, robust: Robust) -> Array:
 
     Examples
     --------
-    >>> inlier_mask(np.array([[1.0, 1.1, 9.0, 0.9], [1.0, 0.2, 1.0, 1.1]]), Robust("trim", 0.25))
+    >>> inlier_mask(np.array([[1.0, 1.1, 9.0, 0.9], [1.0, 0.2, 1.0, 1.1]]), RobustEstimator("trim", 0.25))
     array([1., 1., 0., 1.])
     """
     n_models = distances.shape[1]
@@ -197,7 +197,7 @@ def _weiszfeld(rows: Array, weights: Array) -> Array:
     """Return geometric medians (R, C) of rows (J, R, C) with weights (J, R); the weighted mean of one or two."""
     owns = weights > 0
     # Every point between two rows is a geometric median of them; the mean is taken there, by constant weights.
-    is_mean = owns.sum(axis=0) < FEWEST  # (R,)
+    is_mean = owns.sum(axis=0) < MIN_VOTES  # (R,)
     centre = _coordinate_median(rows, owns)  # (R, C)
     for _ in range(MAX_WEISZFELD_STEPS):
         with np.errstate(over="ignore"):
@@ -253,6 +253,8 @@ def refuse_robust(name: str, robust: str, count: int, *, averages: bool) -> list
             f"{name}: robust={robust!r} is for methods that average aligned weights, which this one does not with "
             "these options; use 'consensus', 'rebasin', 'ot', 'wb', 'gwb' or 'average'"
         )
-    if count < FEWEST:
-        reasons.append(f"{name}: robust={robust!r} needs at least {FEWEST} networks: of two, none tells which is right")
+    if count < MIN_VOTES:
+        reasons.append(
+            f"{name}: robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right"
+        )
     return reasons

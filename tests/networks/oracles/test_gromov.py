@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import alternating, conditional_gradient, is_permutation, mirror_descent
 from tests.networks.methods_zoo import MARGINALS
 from tests.networks.references import linear_programme, plan, sinkhorn
@@ -81,14 +81,14 @@ class Case:
         """Return a plan inside, with its signs."""
         rng = np.random.default_rng([seed, 5])
         mass = inside(self.K, self.k, rng)
-        return Plan(mass, mass * rng.uniform(-1, 1, size=mass.shape) if self.signed else None)
+        return TransportPlan(mass, mass * rng.uniform(-1, 1, size=mass.shape) if self.signed else None)
 
     def vertex(self, gradient):
         """Return the plan of least cost under linear costs (a, j, g)."""
         if not self.signed:
-            return Plan(plan(gradient[0]))
+            return TransportPlan(plan(gradient[0]))
         mass = plan(gradient.min(axis=0))
-        return Plan(mass, mass * np.where(gradient[0] <= gradient[1], 1.0, -1.0))
+        return TransportPlan(mass, mass * np.where(gradient[0] <= gradient[1], 1.0, -1.0))
 
     def value_of(self, plan):
         return self.value(plan.mass, plan.signed)
@@ -112,7 +112,7 @@ def split(plan):
 
 def between(one, other, step):
     mass = (1 - step) * one.mass + step * other.mass
-    return Plan(mass, None if one.signed is None else (1 - step) * one.signed + step * other.signed)
+    return TransportPlan(mass, None if one.signed is None else (1 - step) * one.signed + step * other.signed)
 
 
 def inside(n, m, rng):
@@ -156,8 +156,8 @@ def test_signs_that_are_all_one_are_no_signs(sizes, gates):
     rows = np.hstack(parts)
     costs = ((rows[: case.K, None] - rows[None, case.K :]) ** 2).sum(-1)
     plain = FusedGromov(costs, case.left, case.right, case.alpha)
-    found = case.problem.value(case.problem.at(Plan(mass, mass)))
-    assert found == pytest.approx(plain.value(plain.at(Plan(mass))), rel=ROUNDING)
+    found = case.problem.value(case.problem.at(TransportPlan(mass, mass)))
+    assert found == pytest.approx(plain.value(plain.at(TransportPlan(mass))), rel=ROUNDING)
 
 
 @every_gates
@@ -219,7 +219,7 @@ def test_a_permutation_is_looked_up_as_it_is_multiplied(signed):
     columns = rng.permutation(5)
     signs = rng.choice([-1.0, 1.0], size=5) if signed else None
     mass = np.eye(5)[columns] / 5
-    there = Plan(mass, None if signs is None else mass * signs[:, None])
+    there = TransportPlan(mass, None if signs is None else mass * signs[:, None])
     found = case.problem.at_permutation(columns, signs)
     assert case.problem.value(found) == pytest.approx(case.value_of(there), rel=ROUNDING)
     assert is_permutation(there)
@@ -339,7 +339,7 @@ def test_from_all_vertices_the_best_is_the_best_of_all_permutations(size, gates,
     for order in itertools.permutations(range(size)):
         for signs in turns:
             mass = np.eye(size)[list(order)] / size
-            start = Plan(mass, None if signs is None else mass * np.array(signs)[:, None])
+            start = TransportPlan(mass, None if signs is None else mass * np.array(signs)[:, None])
             values.append(case.value_of(start))
             found.append(conditional_gradient(case.problem, start))
             assert found[-1].objective <= values[-1] + DESCENT
@@ -446,7 +446,9 @@ def test_mirror_descent_never_rises_and_has_its_marginals(sizes, gates):
 
 def test_mirror_descent_moves_no_mass_to_where_there_is_none():
     case = Case((4, 6), 2)
-    start = Plan(linear_programme(np.random.default_rng(1).normal(size=(4, 6)), np.full(4, 1 / 4), np.full(6, 1 / 6)))
+    start = TransportPlan(
+        linear_programme(np.random.default_rng(1).normal(size=(4, 6)), np.full(4, 1 / 4), np.full(6, 1 / 6))
+    )
     found = mirror_descent(case.problem, start).plan
     assert np.all(found.mass[start.mass == 0] <= MARGINALS)
 

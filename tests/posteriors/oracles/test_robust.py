@@ -12,7 +12,7 @@ from consilience import families as f
 from consilience.networks.robust import _row_blocks, _weiszfeld, inlier_mask
 from consilience.networks.symmetry.axes import Axis, Layout, Segment
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import Robust, squared_distance
+from consilience.posteriors.robust.estimators import RobustEstimator, squared_distance
 from tests import tolerances
 
 
@@ -36,7 +36,7 @@ def test_the_medoid_is_that_of_all_subsets(seed):
     rng = np.random.default_rng(seed)
     points = np.concatenate([rng.normal(size=(5, 2)), 10 * rng.normal(size=(3, 2))])
     zeros = np.zeros(len(points), dtype=np.int64)
-    _, (medoid,) = Robust("trim", 0.2).kept(squared_distance, points, zeros, np.ones(len(points)), 1)
+    _, (medoid,) = RobustEstimator("trim", 0.2).inliers(squared_distance, points, zeros, np.ones(len(points)), 1)
     assert medoid == least_radius(points)
 
 
@@ -74,4 +74,4 @@ def test_rows_of_models_that_lack_a_unit_do_not_count():
 def test_models_are_left_out_by_their_worst_array():
     far = np.ones((3, 10))
     far[1, 4] = far[2, 8] = 7.0
-    assert np.flatnonzero(inlier_mask(far, Robust("trim", 0.2)) == 0).tolist() == [4, 8]
+    assert np.flatnonzero(inlier_mask(far, RobustEstimator("trim", 0.2)) == 0).tolist() == [4, 8]

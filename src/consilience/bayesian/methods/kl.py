@@ -32,7 +32,7 @@ from consilience.networks.symmetry.transport import Injection, Transport, move_a
 from consilience.networks.symmetry.unit_rows import unit_rows
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.methods.kl.problem import Problem
+from consilience.posteriors.methods.kl.problem import KLProblem
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class KLNetworkFusion(NetworkMethod):
         if not _may_grow(ensemble.symmetry, group):
             strength, spread = 0.0, float("nan")
         else:
-            spread = Problem.of(stack).spread
+            spread = KLProblem.of(stack).spread
             strength = self.regularization * spread
         objective = BregmanGroups(stack.family, stack.natural, offsets, weights, strength)
         best: tuple[Labels, list[float], bool] | None = None

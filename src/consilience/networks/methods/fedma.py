@@ -25,7 +25,7 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels, is_count, is_number
 from consilience.core.progress import Progress
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.site_by_site import ascend, grow
 from consilience.matching.site_step import Openings
@@ -138,8 +138,8 @@ class FedMA(LayerwiseMethod):
         objective = GaussianAtoms(
             np.concatenate([to_numpy(points) for points in rows.points]),  # (L, F)
             offsets,
-            Normal(0.0 * ones, self.sigma**2 * ones, self.sigma0**2 * ones),
-            Sharing(len(sizes), 1.0, self.gamma),
+            AtomLaw(0.0 * ones, self.sigma**2 * ones, self.sigma0**2 * ones),
+            BetaBernoulliPrior(len(sizes), 1.0, self.gamma),
             marginal=False,
         )
         openings = Openings(rows.width)

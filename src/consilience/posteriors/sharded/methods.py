@@ -25,7 +25,7 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.average import Average
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.methods.kl.problem import Problem
+from consilience.posteriors.methods.kl.problem import KLProblem
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
@@ -129,7 +129,7 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     strength, pilot_method = 0.0, method
     details: dict[str, Any] = {}
     if method.n_components is None and method.regularization != "auto":
-        spread = Problem.of(pilot, method.direction).spread  # standard deviation of divergences, Claici et al. 2020
+        spread = KLProblem.of(pilot, method.direction).spread  # standard deviation of divergences, Claici et al. 2020
         strength = method.regularization * spread
         # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
         pilot_method = replace(method, regularization=method.regularization * pilot_share**0.5)
@@ -182,7 +182,7 @@ def _limit(requested: int | None, largest_site: int, n_rows: int) -> int:
 
 def _add_farthest_components(pilot: Ensemble, averages: Array, users: Array, missing: int) -> tuple[Array, Array]:
     """Return centres with the `missing` farthest components of the sample added, so that the largest site has room."""
-    costs = Problem.of(pilot).geometry.costs(averages).min(axis=0)  # (L of the sample,): to the nearest centre
+    costs = KLProblem.of(pilot).geometry.costs(averages).min(axis=0)  # (L of the sample,): to the nearest centre
     farthest = np.resize(np.argsort(-costs, kind="stable"), missing)
     return np.concatenate([averages, pilot.natural[farthest]]), np.concatenate([users, np.zeros(missing)])
 

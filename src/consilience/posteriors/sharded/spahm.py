@@ -22,11 +22,11 @@ from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.engines import Engine, Placed
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_step import Openings
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.methods.spahm.atom_law import Copies, improved, spread_of
+from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, point_variances, update_law
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.sharded.passes import PreparedShards
 from consilience.posteriors.sharded.spahm_wave import (
@@ -63,7 +63,7 @@ class ShardAscent:
         Labels of the active rows of every shard, consecutive from 0.
     groups : GroupSums
         Sums and numbers of the points of each group, less `centre`.
-    law : Normal
+    law : AtomLaw
         Law of atoms and copies, of points less `centre`.
     centre : Array of shape (D,)
         What was subtracted from all points.
@@ -75,7 +75,7 @@ class ShardAscent:
 
     labels: list[Labels]
     groups: GroupSums
-    law: Normal
+    law: AtomLaw
     centre: Array
     history: list[float]
     status: Status
@@ -106,12 +106,14 @@ def ascend_shards(
     centre = points.mean(axis=0)
     assert match.atoms is not None  # noqa: S101  (the Gaussian likelihood has atoms)
     law_parameters = {name: attached.values for name, attached in match.atoms.attached.items()}
-    law = Normal(law_parameters["mean"] - centre, law_parameters["within_variance"], law_parameters["between_variance"])
+    law = AtomLaw(
+        law_parameters["mean"] - centre, law_parameters["within_variance"], law_parameters["between_variance"]
+    )
     groups = group_sums(points - centre, match.labels, np.ones(len(points)), int(match.labels.max()) + 1)
     point_shards: Placed[PointShard] = shards.engine.derive(points_of, shards.shards, centre)
-    sharing = Sharing(shards.n_sites, method.concentration, method.mass, method.clip)
+    sharing = BetaBernoulliPrior(shards.n_sites, method.concentration, method.mass, method.clip)
     waves = _Waves(shards.engine, point_shards, method, sharing)
-    return waves.run(law, groups, centre, spread_of(points), rng, progress)
+    return waves.run(law, groups, centre, point_variances(points), rng, progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +123,16 @@ class _Waves:
     engine: Engine
     shards: Placed[PointShard]
     method: SPAHM
-    sharing: Sharing
+    sharing: BetaBernoulliPrior
 
     def run(
-        self, law: Normal, groups: GroupSums, centre: Array, spread: Array, rng: np.random.Generator, progress: Progress
+        self,
+        law: AtomLaw,
+        groups: GroupSums,
+        centre: Array,
+        spread: Array,
+        rng: np.random.Generator,
+        progress: Progress,
     ) -> ShardAscent:
         """Return the ascent from a law and groups; `spread` (D,) are the variances of the points."""
         seed = int(rng.integers(2**63))
@@ -176,7 +184,7 @@ class _Waves:
                 labels, groups = self._collect(self.engine.map(move_sites, self.shards, current_state, each=turns))
         return labels, groups
 
-    def _state(self, law: Normal, groups: GroupSums, seed: int) -> WaveState:
+    def _state(self, law: AtomLaw, groups: GroupSums, seed: int) -> WaveState:
         """Return what a wave tells every shard."""
         openings = Openings(self.method.max_components, self.method.factorial)
         return WaveState(law, self.sharing, self.method.marginal, groups, openings, seed)
@@ -193,25 +201,25 @@ class _Waves:
         sums[mass == 0] = 0.0  # exactly empty, where differences leave rounding
         return [moved_shard.labels for moved_shard in moved], GroupSums(sums, mass)
 
-    def _fit_law(self, law: Normal, groups: GroupSums, squares: Array, spread: Array) -> Normal:
+    def _fit_law(self, law: AtomLaw, groups: GroupSums, squares: Array, spread: Array) -> AtomLaw:
         """Return the law of atoms that fits the groups, equation (10); `squares` (D,) are of all points."""
         if not self.method.optimize:
             return law
         used = groups.mass > 0
-        copies = Copies(GroupSums(groups.sums[used], groups.mass[used]), squares)
+        copies = AtomStatistics(GroupSums(groups.sums[used], groups.mass[used]), squares)
         for _ in range(MAX_LAW_STEPS):
-            law_before, law = law, improved(copies, law, spread, scalar=self.method.variances == "scalar")
+            law_before, law = law, update_law(copies, law, spread, scalar=self.method.variances == "scalar")
             if law.distance(law_before, spread) < LAW_TOLERANCE:
                 break
         return law
 
-    def _log_posterior(self, law: Normal, groups: GroupSums, squares: Array) -> float:
+    def _log_posterior(self, law: AtomLaw, groups: GroupSums, squares: Array) -> float:
         """Return the log posterior, up to a constant P(v), as ``GaussianAtoms.total`` does of points in memory."""
         used = groups.mass > 0
         nonempty = GroupSums(groups.sums[used], groups.mass[used])
         count = float(nonempty.mass.sum())
         # log posterior = sum over groups of their value - sum over points of their own density terms
-        centred = Copies(nonempty, squares).about(law.mean).squares
+        centred = AtomStatistics(nonempty, squares).about(law.mean).squares
         noise = 0.5 * float((centred / law.within).sum())
         if self.method.marginal:
             noise += 0.5 * count * float((np.log(2.0 * np.pi * law.within)).sum())

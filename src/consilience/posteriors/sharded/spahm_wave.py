@@ -18,10 +18,10 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_blocks
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend_among
-from consilience.matching.site_step import NONE, Openings
+from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.sharded.passes import PreparedShard
 
 SMALL_GROUP = 5
@@ -80,8 +80,8 @@ class WaveState:
         Seed of the orders in which sites move.
     """
 
-    law: Normal
-    sharing: Sharing
+    law: AtomLaw
+    sharing: BetaBernoulliPrior
     marginal: bool
     groups: GroupSums
     openings: Openings
@@ -149,7 +149,7 @@ def move_sites(shard: PointShard, turn: ShardTurn, state: WaveState) -> ShardMov
     sites, opening_gain = _improvable_sites(objective, labels, state.groups, may_open)
     # A generator of its own for each wave and shard, so that the order does not depend on the engine.
     order = np.random.default_rng([state.seed, shard_number]).permutation(sites)
-    moved = ascend_among(objective, labels, others, order, state.openings if may_open else NONE)
+    moved = ascend_among(objective, labels, others, order, state.openings if may_open else NO_NEW_GROUPS)
     return ShardMove(moved, _sums(shard.points, moved, max(n_groups, int(moved.max(initial=-1)) + 1)), opening_gain)
 
 

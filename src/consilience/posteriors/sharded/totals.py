@@ -20,7 +20,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.posteriors.attached_average import Carried, carry, finished
+from consilience.posteriors.attached_average import AttachedSums, carry, fused_attached
 from consilience.posteriors.average import Combine
 from consilience.posteriors.columns import ComponentColumns, Kind
 from consilience.posteriors.posterior import Attached, Posterior
@@ -45,7 +45,7 @@ class GroupTotals:
         Weighted observations of every group; None where a site does not state them.
     mixture_weights : Array of shape (G,), optional
         Weight of every group in the mixture; None likewise.
-    attached : mapping from str to Carried
+    attached : mapping from str to AttachedSums
         Attached arrays by name.
     """
 
@@ -55,7 +55,7 @@ class GroupTotals:
     site_weight: float
     counts: Array | None
     mixture_weights: Array | None
-    attached: Mapping[str, Carried] = field(default_factory=dict)
+    attached: Mapping[str, AttachedSums] = field(default_factory=dict)
 
 
 def shard_totals(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupTotals:
@@ -195,7 +195,7 @@ def fused_posterior(
         total_weight = weights.sum()
         weights = weights / total_weight if total_weight > 0 else np.full(len(weights), 1.0 / len(weights))
     attached: dict[str, Attached] = {
-        name: finished(totals.attached[name], axes, rule) for name, (axes, rule, _) in kind.attached.items()
+        name: fused_attached(totals.attached[name], axes, rule) for name, (axes, rule, _) in kind.attached.items()
     }
     return Posterior(
         kind.family,

@@ -23,9 +23,9 @@ import numpy as np
 
 from consilience.checks import AnyArray, Array, is_number
 from consilience.core.progress import Progress, silent
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import (
-    Solution,
+    GromovSolution,
     alternating,
     conditional_gradient,
     is_permutation,
@@ -199,7 +199,7 @@ class GromovFusion(WassersteinFusion):
         alpha, alpha_details = self._hidden_weight(
             layer_rows, hidden, rows, weights, ensemble.weights, fan_in(ensemble, group)
         )
-        solutions: list[Solution] = []
+        solutions: list[GromovSolution] = []
         n_steps = np.zeros(len(weights), dtype=np.int64)
         history: list[float] = []
         transports: list[Transport] = []
@@ -234,7 +234,7 @@ class GromovFusion(WassersteinFusion):
         details = {"iterations": len(history), "steps": n_steps.tolist(), "signs": has_signs, **alpha_details}
         return LayerMatching(tuple({group: transport} for transport in transports), history, details, converged)
 
-    def _solve(self, problem: FusedGromov, starts: Sequence[Plan]) -> Solution:
+    def _solve(self, problem: FusedGromov, starts: Sequence[TransportPlan]) -> GromovSolution:
         """Return the best solution of a coupling problem from several initial plans.
 
         In mode "exact" it is never worse than an initial plan that is a permutation.
@@ -246,18 +246,18 @@ class GromovFusion(WassersteinFusion):
                 start_value = solutions[-1].history[:1]
                 # Rounding to a permutation at the end of a descent may raise the objective above the start.
                 if problem.square and is_permutation(start) and solutions[-1].objective > start_value[0]:
-                    solutions.append(Solution(start, float(start_value[0]), start_value, converged=True))
+                    solutions.append(GromovSolution(start, float(start_value[0]), start_value, converged=True))
             elif self.mode == "paper":
                 solutions.append(alternating(problem, start, self.epsilon))
             else:
                 # Multiplicative steps keep zeros: start half way to the uniform plan.
-                interior = Plan(0.5 * (start.mass + problem.uniform().mass))
+                interior = TransportPlan(0.5 * (start.mass + problem.uniform().mass))
                 solutions.append(mirror_descent(problem, interior))
         return min(solutions, key=attrgetter("objective"))
 
     def _initial_plans(
         self, problem: FusedGromov, group: str, ensemble: NetworkEnsemble, reference: int, model: int
-    ) -> list[Plan]:
+    ) -> list[TransportPlan]:
         """Return the couplings from which one model's problem is solved, as the option `starts` says."""
         plans = []
         for start in self.starts:
@@ -273,10 +273,10 @@ class GromovFusion(WassersteinFusion):
         if problem.odd is not None and not problem.square:
             # In other widths the best plan without signs may be the better start.
             mass = conditional_gradient(problem.unsigned, problem.unsigned.by_costs()).plan.mass
-            plans.append(Plan(mass, mass))
+            plans.append(TransportPlan(mass, mass))
         return plans or [problem.by_costs()]
 
-    def _transport(self, plan: Plan) -> Transport:
+    def _transport(self, plan: TransportPlan) -> Transport:
         """Return the transport of a plan (K, k): an injection where it is a permutation, else a spread."""
         width, n_units = plan.mass.shape
         if width == n_units and is_permutation(plan):

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from consilience.checks import AnyArray, Array
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.layerwise import UnitRows
 from consilience.networks.methods.optimal_transport import squared_costs
@@ -91,19 +91,21 @@ def coupling_problem(
 
 def uniform_product(problem: FusedGromov) -> float:
     """Return sum_g <H_g P H'_g^T, P> at the uniform plan P: the product of the means of both matrices."""
-    return float(np.einsum("g,g->", problem.left.mean(axis=(1, 2)), problem.right.mean(axis=(1, 2))))
+    return float(
+        np.einsum("g,g->", problem.row_structure.mean(axis=(1, 2)), problem.column_structure.mean(axis=(1, 2)))
+    )
 
 
-def identity_plan(problem: FusedGromov) -> Plan:
+def identity_plan(problem: FusedGromov) -> TransportPlan:
     """Return the plan that couples every unit with the unit of its own number."""
     mass = np.eye(len(problem.costs)) / len(problem.costs)
-    return Plan(mass, None if problem.odd is None else mass)
+    return TransportPlan(mass, None if problem.odd is None else mass)
 
 
-def permutation_plan(transport: Injection, has_signs: bool) -> Plan:
+def permutation_plan(transport: Injection, has_signs: bool) -> TransportPlan:
     """Return a permutation as a plan (K, K), with its signs where the problem has any."""
     mass = np.zeros((transport.width, transport.width))
     mass[transport.slots, np.arange(transport.width)] = 1.0 / transport.width
     if not has_signs:
-        return Plan(mass)
-    return Plan(mass, mass if transport.signs is None else mass * transport.signs)
+        return TransportPlan(mass)
+    return TransportPlan(mass, mass if transport.signs is None else mass * transport.signs)

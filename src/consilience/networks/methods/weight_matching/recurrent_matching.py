@@ -19,7 +19,7 @@ from operator import attrgetter
 import numpy as np
 
 from consilience.checks import Array
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import conditional_gradient
 from consilience.networks.methods.weight_matching.recurrent_weights import recurrent_arrays, recurrent_weights
 from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
@@ -64,18 +64,18 @@ def match_recurrent_units(
         model_weights.flips,
     )
     identity = np.eye(width) / width
-    present = Plan(identity, identity if has_signs else None)
+    present = TransportPlan(identity, identity if has_signs else None)
     present_value = problem.value(problem.at(present))
     starts = (present, problem.by_costs())
     best = min((conditional_gradient(problem, start) for start in starts), key=attrgetter("objective"))
-    if present_value - best.objective <= state.min_relative_gain * problem.stake:
+    if present_value - best.objective <= state.min_relative_gain * problem.objective_scale:
         return {}
     return {group: permutation_transport(best.plan)}
 
 
-def permutation_transport(plan: Plan) -> Injection:
+def permutation_transport(plan: TransportPlan) -> Injection:
     """Return a coupling (K, K) that is a permutation, with or without signs, as a transport."""
-    unit_of_slot = np.abs(plan.turned).argmax(axis=1)
+    unit_of_slot = np.abs(plan.signed_mass).argmax(axis=1)
     slots = np.empty(len(unit_of_slot), dtype=np.int64)
     slots[unit_of_slot] = np.arange(len(unit_of_slot))
     if plan.signed is None:
