@@ -70,7 +70,7 @@ def as_weights(weights: ArrayLike | None, count: int, what: str = "weights") -> 
     return vector
 
 
-def symmetric(matrices: Array) -> Array:
+def symmetric_part(matrices: Array) -> Array:
     """Return (M + M^T) / 2 over the last two axes."""
     averaged: Array = (matrices + np.swapaxes(matrices, -1, -2)) / 2.0
     return averaged

@@ -204,11 +204,11 @@ class Tangent:
         self.centre_mean: Array = family.mean_parameters(centre[None])[0]
         self._level = float(family.log_normalizer(centre[None])[0])
 
-    def from_centre(self, eta: Array) -> Array:
+    def kl_from_centre_by_pairs(self, eta: Array) -> Array:
         """KL(centre || eta) (n,): the log normaliser without its tangent at the centre."""
         return self.family.kl_pairs(np.broadcast_to(self.centre, eta.shape), eta)
 
-    def above(self, eta: Array) -> Array:
+    def kl_from_centre(self, eta: Array) -> Array:
         """``from_centre`` by the log normaliser itself where that keeps enough digits: many times faster."""
         result = np.empty(len(eta))
         step = max(1, _PAIR_BYTES // (8 * self.family.size))
@@ -218,11 +218,11 @@ class Tangent:
             above = level - self._level - slope
             lost = above < _NEAR_ZERO * (np.abs(level) + abs(self._level) + np.abs(slope))
             if np.any(lost):
-                above[lost] = self.from_centre(rows[lost])
+                above[lost] = self.kl_from_centre_by_pairs(rows[lost])
             result[start : start + step] = above
         return result
 
-    def side(self, eta: Array, potential: Callable[[Array], Array], *, first: bool) -> tuple[Array, Array]:
+    def kl_factors(self, eta: Array, potential: Callable[[Array], Array], *, first: bool) -> tuple[Array, Array]:
         """Return the factor (n, P) and the vector (n,) that rows contribute as first or second argument of KL.
 
         Then KL(q_a || q_b) = vector_a + vector_b - <factor_a, factor_b>.
@@ -254,12 +254,12 @@ class FixedSide:
 
     @cached_property
     def _fixed(self) -> tuple[Array, Array]:
-        """What the fixed side is in ``costs``, see ``Tangent.side``."""
-        return self.tangent.side(self.eta, self.tangent.above, first=self.direction == "reverse")
+        """What the fixed side is in ``costs``, see ``Tangent.kl_factors``."""
+        return self.tangent.kl_factors(self.eta, self.tangent.kl_from_centre, first=self.direction == "reverse")
 
     def costs(self, eta: Array) -> Array:
         """Return the divergences (n_moving, n_fixed), clipped at zero."""
-        left, moving = self.tangent.side(eta, self.tangent.above, first=self.direction == "forward")
+        left, moving = self.tangent.kl_factors(eta, self.tangent.kl_from_centre, first=self.direction == "forward")
         right, fixed = self._fixed
         product: Array = left @ right.T
         np.negative(product, out=product)
@@ -274,8 +274,8 @@ class FixedSide:
         of themselves and that median.
         """
         forward = self.direction == "forward"
-        left, moving = self.tangent.side(eta, self.tangent.from_centre, first=forward)
-        right, fixed = self.tangent.side(self.eta, self.tangent.from_centre, first=not forward)
+        left, moving = self.tangent.kl_factors(eta, self.tangent.kl_from_centre_by_pairs, first=forward)
+        right, fixed = self.tangent.kl_factors(self.eta, self.tangent.kl_from_centre_by_pairs, first=not forward)
         matrix: Array = moving[:, None] + fixed - left @ right.T
         if matrix.size == 0:
             return matrix

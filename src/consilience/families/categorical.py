@@ -13,8 +13,8 @@ from consilience.checks import Array, as_rows
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family
 from consilience.families.dirichlet import Dirichlet
-from consilience.families.evidence import NARROW, EvidenceFamily
-from consilience.families.special import log_excess
+from consilience.families.evidence import POINT_VARIANCE_SHARE, EvidenceFamily
+from consilience.families.special import u_minus_log1p
 
 _FLOOR = 1e-12
 
@@ -86,7 +86,7 @@ class Categorical(Family):
         shift = np.where(close, near, self.log_normalizer(eta_a) - self.log_normalizer(eta_b))
         log_ratio = change - shift[:, None]
         small = np.abs(log_ratio) < 1.0
-        series = p_a * log_excess(np.expm1(-np.where(small, log_ratio, 0.0)))
+        series = p_a * u_minus_log1p(np.expm1(-np.where(small, log_ratio, 0.0)))
         result: Array = np.where(small, series, p_b - p_a + p_a * log_ratio).sum(axis=1)
         return result
 
@@ -98,7 +98,7 @@ class Categorical(Family):
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return Dirichlet laws of the same mean probabilities, narrow against any spread."""
         family = Dirichlet(self.dim)
-        return family, family.to_natural(concentration=softmax(self._full(eta), axis=1) / NARROW)
+        return family, family.to_natural(concentration=softmax(self._full(eta), axis=1) / POINT_VARIANCE_SHARE)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Every finite row is a member."""

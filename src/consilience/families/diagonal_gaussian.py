@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, as_rows, as_weights
 from consilience.families.base import Draws
 from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import ratio_excess
+from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import squared_distances
 
 
@@ -73,7 +73,7 @@ class DiagonalGaussian(EvidenceFamily):
         linear_b, precision_b = self._split(eta_b)
         change = precision_b - precision_a
         shift = (linear_b - linear_a) - change / precision_a * linear_a
-        return 0.5 * np.sum(ratio_excess(change, precision_b, precision_a) + shift**2 / precision_b, axis=1)
+        return 0.5 * np.sum(itakura_saito(change, precision_b, precision_a) + shift**2 / precision_b, axis=1)
 
     def information(self, eta: Array) -> Array:
         """Return the geometric mean of the precisions (n, 1)."""

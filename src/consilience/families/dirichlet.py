@@ -12,7 +12,7 @@ from scipy.special import digamma, gammaln, polygamma
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws
 from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, ratio_excess
+from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, itakura_saito
 
 _FLOOR = 1e-8  # psi(alpha) is about -1 / alpha: a smaller concentration carries no information, only overflow
 _LEAST_TOTAL = 0.01
@@ -65,7 +65,7 @@ class _SimplexFamily(EvidenceFamily):
         total_change = change.sum(axis=1)
         scale = (total_b / total_a)[:, None]
         apart = a * (total_change / total_a)[:, None] - change
-        direction: Array = (b * ratio_excess(apart, a * scale, b)).sum(axis=1)
+        direction: Array = (b * itakura_saito(apart, a * scale, b)).sum(axis=1)
         return direction + gamma_bregman(b, a).sum(axis=1) - gamma_bregman(total_b, total_a)
 
     def points(self, eta: Array) -> Array:

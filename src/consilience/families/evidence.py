@@ -17,7 +17,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.families.base import Family
 
-NARROW = 1e-6
+POINT_VARIANCE_SHARE = 1e-6
 """Variance of a component without a width, as a share of the spread that it is compared with."""
 
 

@@ -12,7 +12,7 @@ from scipy.special import digamma, gammaln
 from consilience.checks import Array, as_vector
 from consilience.families.base import Draws
 from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import gamma_bregman, gamma_shape, ratio_excess
+from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Gamma(EvidenceFamily):
         shape_a, shape_b = eta_a[:, 0] + 1.0, eta_b[:, 0] + 1.0
         change = eta_b - eta_a
         cross_a, cross_b = -eta_a[:, 1] * shape_b, -eta_b[:, 1] * shape_a
-        ratios = ratio_excess(eta_a[:, 1] * change[:, 0] - change[:, 1] * shape_a, cross_b, cross_a)
+        ratios = itakura_saito(eta_a[:, 1] * change[:, 0] - change[:, 1] * shape_a, cross_b, cross_a)
         return shape_b * ratios + gamma_bregman(shape_b, shape_a)
 
     @property

@@ -16,12 +16,12 @@ from consilience.families.linalg import (
     flatten,
     half_solve,
     inverse,
-    log_det_excess,
+    log_det_divergence,
     log_determinant,
     not_positive_definite,
     unflatten,
 )
-from consilience.families.special import ratio_excess
+from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import bures_barycenter, bures_distances, squared_distances
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -102,7 +102,7 @@ class Gaussian(EvidenceFamily):
         mean_a = np.linalg.solve(precision_a, linear_a[:, :, None])[:, :, 0]
         shift = (linear_b - linear_a) - np.einsum("nij,nj->ni", change, mean_a)
         factor_b = cholesky(precision_b, "precision")
-        return 0.5 * (log_det_excess(factor_a, factor_b, change) + np.sum(half_solve(factor_b, shift) ** 2, axis=1))
+        return 0.5 * (log_det_divergence(factor_a, factor_b, change) + np.sum(half_solve(factor_b, shift) ** 2, axis=1))
 
     def information(self, eta: Array) -> Array:
         """Return the geometric mean of the precisions (n, 1)."""
@@ -199,7 +199,7 @@ class SphericalGaussian(EvidenceFamily):
         linear_b, precision_b = self._split(eta_b)
         change = precision_b - precision_a
         shift = (linear_b - linear_a) - (change / precision_a)[:, None] * linear_a
-        spread = self.dim * ratio_excess(change, precision_b, precision_a)
+        spread = self.dim * itakura_saito(change, precision_b, precision_a)
         return 0.5 * (spread + np.sum(shift**2, axis=1) / precision_b)
 
     def information(self, eta: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, as_rows, symmetric
+from consilience.checks import Array, as_rows, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family
 from consilience.families.evidence import EvidenceFamily
@@ -39,7 +39,7 @@ class KnownCovarianceGaussian(Family):
         matrix = np.array(self.covariance, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
             raise InputError(f"covariance: expected a finite square matrix, found shape {matrix.shape}")
-        matrix = symmetric(matrix)
+        matrix = symmetric_part(matrix)
         precision = inverse(matrix[None], "covariance")[0]
         for array in (matrix, precision):
             array.setflags(write=False)

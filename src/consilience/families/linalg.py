@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from consilience.checks import Array, symmetric
+from consilience.checks import Array, symmetric_part
 from consilience.errors import InputError
-from consilience.families.special import log_excess
+from consilience.families.special import u_minus_log1p
 
 
 def flatten(matrices: Array) -> Array:
@@ -16,7 +16,7 @@ def flatten(matrices: Array) -> Array:
 
 def unflatten(rows: Array, dim: int) -> Array:
     """Return rows (n, D^2) as symmetric matrices (n, D, D)."""
-    return symmetric(rows.reshape(rows.shape[0], dim, dim))
+    return symmetric_part(rows.reshape(rows.shape[0], dim, dim))
 
 
 def cholesky(matrices: Array, what: str) -> Array:
@@ -31,7 +31,7 @@ def cholesky(matrices: Array, what: str) -> Array:
 
 def inverse(matrices: Array, what: str) -> Array:
     """Return inverses (n, D, D) of symmetric positive definite matrices through their Cholesky factors."""
-    inverse_factor = np.linalg.inv(cholesky(symmetric(matrices), what))
+    inverse_factor = np.linalg.inv(cholesky(symmetric_part(matrices), what))
     result: Array = np.swapaxes(inverse_factor, 1, 2) @ inverse_factor
     return result
 
@@ -51,17 +51,17 @@ def half_solve(factors: Array, vectors: Array) -> Array:
     return _solve(factors, vectors[:, :, None])[:, :, 0]
 
 
-def log_det_excess(factor_a: Array, factor_b: Array, change: Array) -> Array:
+def log_det_divergence(factor_a: Array, factor_b: Array, change: Array) -> Array:
     """Return tr(A^-1 B) - D - log|A^-1 B| (n,), from Cholesky factors of A and B and ``change = B - A``.
 
     With u the eigenvalues of A^-1 (B - A) it is sum h(u), h(u) = u - log(1 + u), which keeps its digits for B near A.
     Where some u is not small, the trace and the difference of log determinants keep theirs.
     """
     half = _solve(factor_a, change)
-    whole = symmetric(_solve(factor_a, np.swapaxes(half, 1, 2)))
+    whole = symmetric_part(_solve(factor_a, np.swapaxes(half, 1, 2)))
     eigenvalues = np.linalg.eigvalsh(whole)
     far = np.abs(eigenvalues).max(axis=1) > 0.5
-    near = log_excess(np.where(far[:, None], 0.0, eigenvalues)).sum(axis=1)
+    near = u_minus_log1p(np.where(far[:, None], 0.0, eigenvalues)).sum(axis=1)
     if not np.any(far):
         return near
     relative = _solve(factor_a[far], factor_b[far])

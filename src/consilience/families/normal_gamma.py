@@ -14,7 +14,7 @@ from consilience.checks import Array, as_rows, as_vector, as_weights
 from consilience.families.base import Draws
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import gamma_bregman, gamma_shape, minus_products_over, ratio_excess
+from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
@@ -67,7 +67,7 @@ class _NormalGammaFamily(EvidenceFamily):
         mean = eta[:, : self.dim] / kappa[:, None]
         linear = eta[:, : self.dim].reshape(-1, self.n_rates, self._block)
         squares = [(linear[:, :, place], linear[:, :, place]) for place in range(self._block)]
-        rate = minus_products_over(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
+        rate = subtract_quotients(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
         return mean, kappa, self._shape(eta), rate
 
     def _shape(self, eta: Array) -> Array:
@@ -106,10 +106,10 @@ class _NormalGammaFamily(EvidenceFamily):
         mean_a, kappa_a, shape_a, rate_a = self.standard(eta_a)
         mean_b, kappa_b, shape_b, rate_b = self.standard(eta_b)
         precision = shape_a[:, None] / rate_a
-        location = 0.5 * self.dim * ratio_excess(kappa_b - kappa_a, kappa_b, kappa_a)
+        location = 0.5 * self.dim * itakura_saito(kappa_b - kappa_a, kappa_b, kappa_a)
         location += 0.5 * kappa_b * (self._pooled((mean_b - mean_a) ** 2) * precision).sum(axis=1)
         typical_a, typical_b = rate_a / shape_a[:, None], rate_b / shape_b[:, None]
-        ratios = shape_b * ratio_excess(typical_b - typical_a, typical_b, typical_a).sum(axis=1)
+        ratios = shape_b * itakura_saito(typical_b - typical_a, typical_b, typical_a).sum(axis=1)
         return location + ratios + self.n_rates * gamma_bregman(shape_b, shape_a)
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, polygamma
 
-from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric
+from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws
 from consilience.families.evidence import EvidenceFamily
@@ -19,17 +19,17 @@ from consilience.families.linalg import (
     flatten,
     half_solve,
     inverse,
-    log_det_excess,
+    log_det_divergence,
     log_determinant,
     not_positive_definite,
     unflatten,
 )
 from consilience.families.special import (
     decreasing_root,
-    gamma_bregman_below,
+    itakura_saito,
     log_minus_digamma,
-    minus_products_over,
-    ratio_excess,
+    shifted_gamma_bregman,
+    subtract_quotients,
 )
 
 _FAR = 100.0
@@ -100,7 +100,7 @@ class NormalWishart(EvidenceFamily):
             inverse_scales = inverse(as_matrices("scale", scale, self.dim), "scale matrix")
         else:
             assert inverse_scale is not None  # noqa: S101  (narrows the type; checked above)
-            inverse_scales = symmetric(as_matrices("inverse_scale", inverse_scale, self.dim))
+            inverse_scales = symmetric_part(as_matrices("inverse_scale", inverse_scale, self.dim))
         linear = kappas[:, None] * means
         second = inverse_scales + linear[:, :, None] * means[:, None, :]
         return np.concatenate(
@@ -118,7 +118,7 @@ class NormalWishart(EvidenceFamily):
         far = np.flatnonzero(~(sizes <= _FAR * left).all(axis=1))  # means far from the origin: the difference cancels
         if far.size:
             pairs = [(linear[far, :, None], linear[far, None, :])]
-            inverse_scale[far] = minus_products_over(second[far], pairs, kappa[far, None, None])
+            inverse_scale[far] = subtract_quotients(second[far], pairs, kappa[far, None, None])
         return mean, kappa, inverse_scale, self._dof(eta)
 
     def _dof(self, eta: Array) -> Array:
@@ -189,11 +189,11 @@ class NormalWishart(EvidenceFamily):
         typical_a, typical_b = inverse_scale_a / dof_a[:, None, None], inverse_scale_b / dof_b[:, None, None]
         factor_a, factor_b = cholesky(typical_a, "scale matrix"), cholesky(typical_b, "scale matrix")
         change = typical_b - typical_a
-        location = 0.5 * self.dim * ratio_excess(kappa_b - kappa_a, kappa_b, kappa_a)
+        location = 0.5 * self.dim * itakura_saito(kappa_b - kappa_a, kappa_b, kappa_a)
         location += 0.5 * kappa_b * np.sum(half_solve(factor_a, mean_b - mean_a) ** 2, axis=1)
-        shape = 0.5 * dof_b * log_det_excess(factor_a, factor_b, change)
+        shape = 0.5 * dof_b * log_det_divergence(factor_a, factor_b, change)
         steps = 0.5 * np.arange(self.dim, dtype=np.float64)
-        freedom = gamma_bregman_below(0.5 * dof_b[:, None], 0.5 * dof_a[:, None], steps).sum(axis=1)
+        freedom = shifted_gamma_bregman(0.5 * dof_b[:, None], 0.5 * dof_a[:, None], steps).sum(axis=1)
         return location + shape + freedom
 
     @property

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, as_rows
 from consilience.errors import UnsupportedError
 from consilience.families.base import Draws, Family
-from consilience.families.evidence import NARROW, EvidenceFamily
+from consilience.families.evidence import POINT_VARIANCE_SHARE, EvidenceFamily
 from consilience.families.gaussian import SphericalGaussian
 
 _DIGITS = 1e-8
@@ -77,7 +77,7 @@ class Point(Family):
         rounding = (_DIGITS * float(np.abs(eta).max())) ** 2  # points that are all the same have no spread of their own
         spread = max(float(np.mean(centred**2)), rounding, _LEAST_SPREAD)
         family = SphericalGaussian(self.dim)
-        return family, family.to_natural(mean=centred, variance=np.full(len(eta), NARROW * spread))
+        return family, family.to_natural(mean=centred, variance=np.full(len(eta), POINT_VARIANCE_SHARE * spread))
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Every finite row is a member."""

@@ -34,7 +34,7 @@ _ROOT_STEPS: Final = 120
 _SPLITTER: Final = 2.0**27 + 1.0
 
 
-def log_excess(u: Array) -> Array:
+def u_minus_log1p(u: Array) -> Array:
     """Return ``h(u) = u - log(1 + u)`` for ``u > -1``, accurate to a few units in the last place also near 0.
 
     Near 0 it uses ``log(1 + u) = 2 artanh(u / (2 + u))``, whose first term is taken off exactly.
@@ -57,7 +57,7 @@ def log_excess(u: Array) -> Array:
     return np.where(near, series, large - np.log1p(large))
 
 
-def ratio_excess(change: Array, b: Array, a: Array) -> Array:
+def itakura_saito(change: Array, b: Array, a: Array) -> Array:
     """Return ``h(b / a - 1)`` for positive `a` and `b` with ``b - a = change``.
 
     `change` gives the digits where `a` is near `b`; the logarithm of the ratio gives them where the two are far apart,
@@ -66,10 +66,10 @@ def ratio_excess(change: Array, b: Array, a: Array) -> Array:
     u = change / a
     far = np.abs(u) > 0.5
     ratio = np.where(far, b / a, 1.0)
-    return np.where(far, ratio - 1.0 - np.log(ratio), log_excess(np.where(far, 0.0, u)))
+    return np.where(far, ratio - 1.0 - np.log(ratio), u_minus_log1p(np.where(far, 0.0, u)))
 
 
-def minus_products_over(first: Array, pairs: Sequence[tuple[Array, Array]], divisor: Array) -> Array:
+def subtract_quotients(first: Array, pairs: Sequence[tuple[Array, Array]], divisor: Array) -> Array:
     """Return ``first`` minus the sum of ``x y / divisor`` over pairs, accurate also where they nearly cancel.
 
     Every product, division and sum is split into its rounded value and its error (Dekker 1971); the errors are added
@@ -104,9 +104,9 @@ def _halves(x: Array) -> tuple[Array, Array]:
     return high, x - high
 
 
-def entropy_bregman(b: Array, a: Array) -> Array:
+def generalised_kl(b: Array, a: Array) -> Array:
     """Return ``b log(b / a) - b + a``, the Bregman divergence of ``x log x``, for positive `a` and `b`."""
-    return b * ratio_excess(a - b, a, b)
+    return b * itakura_saito(a - b, a, b)
 
 
 def gamma_bregman(b: Array, a: Array) -> Array:
@@ -121,7 +121,7 @@ def gamma_bregman(b: Array, a: Array) -> Array:
     True
     """
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    result = 0.5 * ratio_excess(b - a, b, a)
+    result = 0.5 * itakura_saito(b - a, b, a)
     near = np.abs(b - a) < _NEAR * a
     far = ~near
     if np.any(near):
@@ -131,7 +131,7 @@ def gamma_bregman(b: Array, a: Array) -> Array:
     return result
 
 
-def gamma_bregman_below(b: Array, a: Array, below: Array) -> Array:
+def shifted_gamma_bregman(b: Array, a: Array, below: Array) -> Array:
     """Return the Bregman divergence of ``log Gamma(x - below) - x log x`` at `b` from `a`, both above `below`.
 
     One term of the multivariate gamma function of a Wishart of dimension above 1. The rest is the divergence of
@@ -139,7 +139,7 @@ def gamma_bregman_below(b: Array, a: Array, below: Array) -> Array:
     """
     a, b, below = np.broadcast_arrays(a, b, below)
     low_a, low_b = a - below, b - below
-    rest = entropy_bregman(low_b, low_a) - entropy_bregman(b, a)
+    rest = generalised_kl(low_b, low_a) - generalised_kl(b, a)
     near = np.abs((b - a) / low_a) < _NEAR
     if np.any(near):
         step = below[near][:, None]

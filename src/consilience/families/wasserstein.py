@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from consilience.checks import Array, symmetric
+from consilience.checks import Array, symmetric_part
 
 _CHUNK_BYTES = 2**26
 
@@ -19,7 +19,7 @@ def squared_distances(a: Array, b: Array) -> Array:
     return np.maximum(distances, 0.0)
 
 
-def square_root(matrices: Array) -> Array:
+def matrix_square_root(matrices: Array) -> Array:
     """Return symmetric square roots (..., D, D) of symmetric positive semi-definite matrices."""
     values, vectors = np.linalg.eigh(matrices)
     scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
@@ -29,13 +29,13 @@ def square_root(matrices: Array) -> Array:
 
 def bures_distances(a: Array, b: Array) -> Array:
     """Return tr(A + B - 2 (A^1/2 B A^1/2)^1/2) (n_a, n_b) for covariances (n, D, D), in chunks of bounded memory."""
-    roots = square_root(a)
+    roots = matrix_square_root(a)
     traces = np.trace(a, axis1=1, axis2=2)[:, None] + np.trace(b, axis1=1, axis2=2)
     cross = np.empty_like(traces)
     step = max(1, _CHUNK_BYTES // max(1, 8 * b.size))
     for start in range(0, a.shape[0], step):
         root = roots[start : start + step, None]
-        inner = np.linalg.eigvalsh(symmetric(root @ b @ root))
+        inner = np.linalg.eigvalsh(symmetric_part(root @ b @ root))
         cross[start : start + step] = np.sqrt(np.maximum(inner, 0.0)).sum(axis=-1)
     return np.maximum(traces - 2.0 * cross, 0.0)
 
@@ -48,10 +48,10 @@ def bures_barycenter(covariances: Array, share: Array, tolerance: float = 1e-12,
     """
     current: Array = np.einsum("n,nij->ij", share, covariances)
     for _ in range(max_iterations):
-        root = square_root(current)
+        root = matrix_square_root(current)
         inverse_root = np.linalg.inv(root)
-        middle = np.einsum("n,nij->ij", share, square_root(symmetric(root @ covariances @ root)))
-        following = symmetric(inverse_root @ middle @ middle @ inverse_root)
+        middle = np.einsum("n,nij->ij", share, matrix_square_root(symmetric_part(root @ covariances @ root)))
+        following = symmetric_part(inverse_root @ middle @ middle @ inverse_root)
         change = np.linalg.norm(following - current) / np.linalg.norm(current)
         current = following
         if change < tolerance:

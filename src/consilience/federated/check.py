@@ -19,7 +19,7 @@ from consilience.bayesian.files import read_bayesian_network
 from consilience.core.provenance import file_digest
 from consilience.errors import ConsilienceError, InputError
 from consilience.federated.contribution import Contribution
-from consilience.files.limits import Limits, beyond
+from consilience.files.limits import Limits, exceeded_limits
 from consilience.networks.files import NetworkFile, file_kind, read_network
 from consilience.networks.fisher.files import read_fisher
 from consilience.networks.fisher.inputs import gather_information
@@ -27,7 +27,7 @@ from consilience.networks.inputs import GivenNetwork
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.vocabulary import of_words
+from consilience.posteriors.vocabulary import is_topic_posterior
 
 _TIMES, _FEW_COMPONENTS, _FEW_BYTES = 10, 50, 2**20
 """A contribution may have so many times the components and bytes of the median one, and these anyway."""
@@ -72,7 +72,7 @@ def check_alone(one: Contribution, limits: Limits) -> Checked:
     if one.announcement.fisher and one.fisher is None:
         return Checked(("the file of its Fisher information never came",))
     for path, digest in zip(files, one.announcement.digests, strict=True):
-        if problems := [_without(problem, path) for problem in beyond(path, limits)]:
+        if problems := [_without(problem, path) for problem in exceeded_limits(path, limits)]:
             return Checked(tuple(problems))
         if file_digest(path) != digest:
             return Checked(("its content is not what was announced; send it again",))
@@ -140,7 +140,9 @@ _STATED = ("counts", "weights", "prior")
 
 def _of_posterior(posterior: Posterior) -> Facets:
     family = {"name": posterior.family.name}
-    words = of_words(posterior) and posterior.features.names is not None  # other words are aligned, not refused
+    words = (
+        is_topic_posterior(posterior) and posterior.features.names is not None
+    )  # other words are aligned, not refused
     features = posterior.features
     return {
         "kind": "posterior",

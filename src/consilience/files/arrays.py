@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError, InputError
-from consilience.files.atomic import replacing
-from consilience.files.document import opened
+from consilience.files.atomic import write_atomically
+from consilience.files.document import open_safetensors
 
 _NUMPY_TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "C64": "complex64", "BOOL": "bool",
@@ -33,7 +33,7 @@ DTYPES = _NUMPY_TYPES | _TORCH_TYPES
 """What NumPy and torch call the types of safetensors."""
 
 
-def storable(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+def storable_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return arrays as safetensors takes them: contiguous, on the CPU, and tensors all of them if one is.
 
     Raises
@@ -101,7 +101,7 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str,
         When the system refuses.
     """
     try:
-        with replacing(path) as partial:
+        with write_atomically(path) as partial:
             if all(isinstance(values, np.ndarray) for values in arrays.values()):
                 safetensors.numpy.save_file(dict(arrays), partial, metadata)
             else:
@@ -131,7 +131,7 @@ def read_arrays(path: Path, names: Sequence[str], dtypes: Mapping[str, str], rem
         Naming a tensor that cannot be read.
     """
     arrays = {}
-    with opened(path, remedy, framework_for(path, dtypes)) as file:
+    with open_safetensors(path, remedy, framework_for(path, dtypes)) as file:
         for name in names:
             try:
                 arrays[name] = file.get_tensor(name)

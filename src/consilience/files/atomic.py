@@ -41,7 +41,7 @@ def _beside(path: Path) -> tuple[int, str]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; on success it takes its place, on any failure it is removed.
 
     Raises
@@ -68,5 +68,5 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` whole or not at all."""
-    with replacing(path) as partial:
+    with write_atomically(path) as partial:
         partial.write_bytes(data)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from consilience.errors import FileFormatError, InputError
 
-ALLOWANCE = 2**20
-TIMES = 10
+ALLOWANCE_BYTES = 2**20
+MEMORY_PER_FILE_BYTE = 10
 """Reading a file never allocates more than ``TIMES`` its size and ``ALLOWANCE``."""
 
 _BLOCK = 2**20
@@ -23,12 +23,12 @@ _MOST = 2**26
 
 # Bytes of memory for each of these characters, at most, as measured: in the library that parses headers, which keeps
 # every value in a tagged union, and in Python, where dicts are built from lists of pairs.
-_HEADER = {b":": 240, b",": 80, b"[": 80, b"{": 80}
-_DOCUMENT = {":": 260, ",": 52, "[": 100, "{": 200}
+_HEADER_COSTS = {b":": 240, b",": 80, b"[": 80, b"{": 80}
+_DOCUMENT_COSTS = {":": 260, ",": 52, "[": 100, "{": 200}
 _HEADER_COPIES = 4
 
 
-def allowed(size: int) -> int:
+def allowed_memory(size: int) -> int:
     """Return how many bytes reading a file of this size may allocate.
 
     Examples
@@ -36,7 +36,7 @@ def allowed(size: int) -> int:
     >>> allowed(1000)
     1058576
     """
-    return TIMES * size + ALLOWANCE
+    return MEMORY_PER_FILE_BYTE * size + ALLOWANCE_BYTES
 
 
 def check_header(path: Path, length: int, size: int, remedy: str) -> None:
@@ -62,9 +62,9 @@ def check_header(path: Path, length: int, size: int, remedy: str) -> None:
     with path.open("rb") as stream:
         stream.seek(8)
         while left > 0 and (block := stream.read(min(left, _BLOCK))):
-            cost += sum(each * block.count(sign) for sign, each in _HEADER.items())
+            cost += sum(each * block.count(sign) for sign, each in _HEADER_COSTS.items())
             left -= len(block)
-    if cost > allowed(size):
+    if cost > allowed_memory(size):
         raise FileFormatError(f"{path}: its header has far more parts than its arrays account for; {remedy}")
 
 
@@ -83,11 +83,11 @@ def check_text(path: Path, text: str | bytes, what: str, remedy: str) -> None:
     cost = _cost(text)
     if cost > _MOST:
         raise FileFormatError(f"{path}: its {what} has more parts than any that this library writes; {remedy}")
-    if cost > allowed(size):
+    if cost > allowed_memory(size):
         raise FileFormatError(f"{path}: its {what} has far more parts than its size accounts for; {remedy}")
 
 
-def padded(text: str, others: int) -> str:
+def pad_text(text: str, others: int) -> str:
     """Return a JSON text, with blanks after it where it needs them to be taken beside so many `other` bytes.
 
     For documents that list thousands of short things, in files that must be read again.
@@ -100,17 +100,17 @@ def padded(text: str, others: int) -> str:
     if _cost(text) > _MOST:
         raise InputError("its header would list more than is ever read again; fuse shards instead (consilience pack)")
     size = others + len(text)
-    lacking = max(_cost(text), _header_cost(text)) - allowed(size)
-    return text if lacking <= 0 else text + " " * (lacking // (TIMES - _HEADER_COPIES) + 1)
+    lacking = max(_cost(text), _header_cost(text)) - allowed_memory(size)
+    return text if lacking <= 0 else text + " " * (lacking // (MEMORY_PER_FILE_BYTE - _HEADER_COPIES) + 1)
 
 
 def _cost(text: str | bytes) -> int:
     cost = sys.getsizeof(text) if isinstance(text, str) else 4 * len(text)  # one odd letter makes all of them wide
-    for sign, each in _DOCUMENT.items():
+    for sign, each in _DOCUMENT_COSTS.items():
         cost += each * (text.count(sign) if isinstance(text, str) else text.count(sign.encode()))
     return cost
 
 
 def _header_cost(text: str) -> int:
-    signs = sum(each * text.count(sign.decode()) for sign, each in _HEADER.items())
+    signs = sum(each * text.count(sign.decode()) for sign, each in _HEADER_COSTS.items())
     return signs + 2 * _HEADER_COPIES * len(text)  # quotes are written with a backslash

@@ -19,12 +19,12 @@ from consilience.errors import FileFormatError
 from consilience.files.budget import check_header, check_text
 from consilience.files.schemas import first_problem
 
-KEY = "consilience"
+METADATA_KEY = "consilience"
 """The only key of the header's metadata. One, because the order of several is not fixed, and the same fusion must give
 the same bytes."""
 
 REMEDY = "write it with consilience.save"
-MAX_HEADER = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 """A safetensors file starts with the length of its header, and none is longer."""
 
 _MAX_DEPTH = 64
@@ -34,7 +34,7 @@ _HALF_IN_BYTES = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def opened(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
+def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
     """Open a safetensors file, with an error that says what the file is instead.
 
     Raises
@@ -49,10 +49,10 @@ def opened(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
             size = stream.seek(0, 2)
         if not start:
             raise FileFormatError(f"{path}: is empty; {remedy}")
-        if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > MAX_HEADER:
+        if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > MAX_HEADER_BYTES:
             raise FileFormatError(f"{path}: is a pickle or zip archive, which is never loaded; {remedy}")
         length = int.from_bytes(start, "little")
-        if len(start) == 8 and length <= min(MAX_HEADER, size - 8):  # of any other length it is not read at all
+        if len(start) == 8 and length <= min(MAX_HEADER_BYTES, size - 8):  # of any other length it is not read at all
             check_header(path, length, size, remedy)
         return safe_open(path, framework=framework)
     except SafetensorError as error:
@@ -101,7 +101,7 @@ def check_version(path: Path, document: Any, newest: int) -> None:
         )
 
 
-def validated(
+def validate_document(
     where: Path | str, model: type[Model], document: Any, what: str = "metadata", remedy: str = REMEDY
 ) -> Model:
     """Return a document as a model, every field checked.

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import FileFormatError
-from consilience.files.npy import read_array, reading
+from consilience.files.npy import read_array, translate_read_errors
 
 INPUTS = ("x", "X", "inputs")
 LABELS = ("y", "labels")
 
 
 @dataclass(frozen=True, eq=False)
-class Tensors:
+class LabelledArrays:
     """Inputs (N, ...) and, where the file has them, the label of each (N,)."""
 
     inputs: Any
     labels: Any = None
 
 
-def read_tensors(path: Path) -> Tensors:
+def read_labelled_arrays(path: Path) -> LabelledArrays:
     """Return the inputs in a file, and their labels where it has them.
 
     An archive has inputs under one of `INPUTS` and labels under one of `LABELS`; where it has one array only, that
@@ -42,12 +42,16 @@ def read_tensors(path: Path) -> Tensors:
         found = _from_archive(path)
         if found is not None:
             return found
-    return Tensors(read_array(path))
+    return LabelledArrays(read_array(path))
 
 
-def _from_archive(path: Path) -> Tensors | None:
+def _from_archive(path: Path) -> LabelledArrays | None:
     """Return what an archive of several arrays holds; None for one that `read_array` reads."""
-    with reading(path, "arrays of numbers"), path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+    with (
+        translate_read_errors(path, "arrays of numbers"),
+        path.open("rb") as stream,
+        np.load(stream, allow_pickle=False) as archive,
+    ):
         names = archive.files
         if len(names) < 2 or {"format", "shape", "data"} <= set(names):
             return None
@@ -57,4 +61,4 @@ def _from_archive(path: Path) -> Tensors | None:
                 f"{path}: has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
                 f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}"
             )
-        return Tensors(archive[inputs[0]], archive[labels[0]] if labels else None)
+        return LabelledArrays(archive[inputs[0]], archive[labels[0]] if labels else None)

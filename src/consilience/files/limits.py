@@ -15,7 +15,7 @@ from pathlib import Path
 
 from consilience.checks import is_count
 from consilience.errors import FileFormatError, OptionError
-from consilience.files.document import opened
+from consilience.files.document import open_safetensors
 
 _NATURAL = "natural"
 
@@ -56,7 +56,7 @@ class Limits:
                 raise OptionError(f"limit {field.name} must be a positive integer, found {value!r}")
 
 
-def beyond(path: Path, limits: Limits) -> list[str]:
+def exceeded_limits(path: Path, limits: Limits) -> list[str]:
     """Return what a file has more of than it may, a line each naming the file; empty when it keeps to all limits.
 
     Only its first eight bytes are read before its size and its header's length are found small enough, and only its
@@ -93,7 +93,7 @@ def _too_long(path: Path, limits: Limits) -> Iterator[str]:
 
 
 def _too_many(path: Path, limits: Limits) -> Iterator[str]:
-    with opened(path) as file:
+    with open_safetensors(path) as file:
         names = file.keys()
         if len(names) > limits.tensors:
             yield _over(path, "tensors", len(names), limits.tensors)

@@ -37,14 +37,14 @@ def read_array(path: Path) -> Any:
     archive = path.suffix.lower() == ".npz"
     if not start.startswith(b"PK" if archive else b"\x93NUMPY"):
         raise FileFormatError(f"{path}: is not a {path.suffix.lower()} file; write it with numpy.save{'z' * archive}")
-    with reading(path, "an array of numbers"), warnings.catch_warnings():
+    with translate_read_errors(path, "an array of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
         with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way
             return _from_archive(path, stream) if archive else np.load(stream, allow_pickle=False)
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[None]:
+def translate_read_errors(path: Path, what: str) -> Iterator[None]:
     """Say what is wrong with a file, whatever NumPy raises on it; `what` it should be made of."""
     try:
         yield

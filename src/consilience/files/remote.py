@@ -18,7 +18,7 @@ from consilience.errors import InputError, OptionError
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedFile:
     """A file and its size in bytes."""
 
     path: str
@@ -30,7 +30,7 @@ def is_remote(path: str | Path) -> bool:
     return "://" in str(path)
 
 
-def filesystem(url: str) -> tuple[Any, str]:
+def open_filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of an address, and the path in it.
 
     Raises
@@ -53,7 +53,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def listed(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) -> list[Listed]:
+def list_files(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) -> list[ListedFile]:
     """Return files: of a folder those with one of some `suffixes`, of a pattern those that fit, in order of names.
 
     Parameters
@@ -69,7 +69,7 @@ def listed(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) 
         For what does not exist, and folders and patterns in which nothing is.
     """
     if not isinstance(where, str | Path):
-        return [file for one in where for file in listed(one, suffixes)]
+        return [file for one in where for file in list_files(one, suffixes)]
     text = str(where)
     found = _remote(text, suffixes) if is_remote(text) else _local(text, suffixes)
     if not found:
@@ -77,7 +77,7 @@ def listed(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) 
     return sorted(found, key=lambda file: file.path)
 
 
-def _local(text: str, suffixes: tuple[str, ...]) -> list[Listed]:
+def _local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
     try:
         if os.path.isdir(text):
             names = [os.path.join(text, name) for name in os.listdir(text) if _named(name, suffixes)]
@@ -85,15 +85,15 @@ def _local(text: str, suffixes: tuple[str, ...]) -> list[Listed]:
             names = [name for name in glob.glob(text, recursive=True) if os.path.isfile(name)]
         else:
             names = [text]
-        return [Listed(name, os.stat(name).st_size) for name in names]
+        return [ListedFile(name, os.stat(name).st_size) for name in names]
     except OSError as error:
         raise InputError(f"{text}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         raise InputError(f"{text}: cannot be read: {error}") from error
 
 
-def _remote(text: str, suffixes: tuple[str, ...]) -> list[Listed]:
-    system, path = filesystem(text)
+def _remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
+    system, path = open_filesystem(text)
     try:
         if glob.has_magic(path):
             infos = list(system.glob(path, detail=True).values())
@@ -103,7 +103,9 @@ def _remote(text: str, suffixes: tuple[str, ...]) -> list[Listed]:
             infos = [system.info(path)]
     except OSError as error:
         raise InputError(f"{text}: cannot be read: {error.strerror or error}") from error
-    return [Listed(system.unstrip_protocol(one["name"]), int(one["size"])) for one in infos if one["type"] == "file"]
+    return [
+        ListedFile(system.unstrip_protocol(one["name"]), int(one["size"])) for one in infos if one["type"] == "file"
+    ]
 
 
 def _named(name: str, suffixes: tuple[str, ...]) -> bool:
@@ -111,7 +113,7 @@ def _named(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 @contextmanager
-def localised(path: str) -> Iterator[Path]:
+def local_copy(path: str) -> Iterator[Path]:
     """Yield a local file with the content of `path`: itself, or a copy that is removed at the end.
 
     Raises
@@ -122,7 +124,7 @@ def localised(path: str) -> Iterator[Path]:
     if not is_remote(path):
         yield Path(path)
         return
-    system, inside = filesystem(path)
+    system, inside = open_filesystem(path)
     with tempfile.TemporaryDirectory(prefix="consilience-") as folder:
         copy = Path(folder) / "file"
         try:

@@ -19,7 +19,7 @@ _PIECE = 16
 Value = TypeVar("Value")
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A document, or a part of one, in which every key is known and every value of the type that is said."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -33,7 +33,7 @@ class Strict(BaseModel):
         return document
 
 
-def in_pieces(value: Any, handler: Callable[[Any], Any]) -> Any:
+def validate_in_chunks(value: Any, handler: Callable[[Any], Any]) -> Any:
     """Return a list or dict that pydantic's `handler` takes, a few entries at a time, as it is.
 
     Raises
@@ -74,7 +74,7 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     return ".".join(place), first["msg"]
 
 
-def one_by_one(value: Any, handler: Callable[[Any], Any]) -> Any:
+def validate_entry_by_entry(value: Any, handler: Callable[[Any], Any]) -> Any:
     """Return what pydantic's `handler` makes of a dict, entry by entry, up to the first that is wrong."""
     if not isinstance(value, dict) or not value:
         return handler(value)
@@ -84,8 +84,8 @@ def one_by_one(value: Any, handler: Callable[[Any], Any]) -> Any:
     return made
 
 
-Plain = Annotated[Value, WrapValidator(in_pieces)]
+Chunked = Annotated[Value, WrapValidator(validate_in_chunks)]
 """A long list or dict of plain values."""
 
-Entries = Annotated[dict[str, Value], WrapValidator(one_by_one)]
+Entries = Annotated[dict[str, Value], WrapValidator(validate_entry_by_entry)]
 """A dict of models."""

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import shapes_and_types
-from consilience.files.document import KEY, check_version, opened, parse_document, validated
-from consilience.files.schemas import Strict
+from consilience.files.document import METADATA_KEY, check_version, open_safetensors, parse_document, validate_document
+from consilience.files.schemas import StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
@@ -29,7 +29,7 @@ _BAYESIAN = "consilience-bayesian"
 Kind = Literal["posterior", "network", "fisher", "bayesian", "checkpoint"]
 
 
-class NetworkHeader(Strict):
+class NetworkHeader(StrictModel):
     """The JSON document in a network file's header; the symmetry is checked by `symmetry_from_json`."""
 
     format: Literal["consilience-network"]
@@ -83,7 +83,7 @@ def read_network_summary(path: Path) -> NetworkSummary:
     FileFormatError
         As `read_network`, but for what is wrong with tensors.
     """
-    with opened(path, REMEDY) as file:
+    with open_safetensors(path, REMEDY) as file:
         metadata = file.metadata()
         shapes, dtypes = shapes_and_types(file)
     header = _parse_header(path, metadata)  # the file is closed: it holds its header in copies
@@ -107,17 +107,17 @@ def file_kind(path: Path) -> Kind:
     FileFormatError
         For what is no safetensors file, and for metadata of ours that says nothing of these.
     """
-    with opened(path) as file:
+    with open_safetensors(path) as file:
         metadata = file.metadata()
-    if not metadata or KEY not in metadata:
+    if not metadata or METADATA_KEY not in metadata:
         return "checkpoint"
     kinds: dict[str, Kind] = {
         _POSTERIOR: "posterior", _NETWORK: "network", _FISHER: "fisher", _BAYESIAN: "bayesian",
     }  # fmt: skip
-    document = parse_document(path, metadata[KEY])
+    document = parse_document(path, metadata[METADATA_KEY])
     if isinstance(document, dict) and document.get("format") == "consilience-shard":
         raise FileFormatError(f"{path}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
-    found = validated(path, _AnyHeader, document)
+    found = validate_document(path, _AnyHeader, document)
     return kinds[found.format]
 
 
@@ -145,9 +145,9 @@ def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any
 
 
 def _parse_header(path: Path, metadata: dict[str, str] | None) -> NetworkHeader | None:
-    if not metadata or KEY not in metadata:
+    if not metadata or METADATA_KEY not in metadata:
         return None
-    document = parse_document(path, metadata[KEY])
+    document = parse_document(path, metadata[METADATA_KEY])
     found = document.get("format") if isinstance(document, dict) else None
     if found == _POSTERIOR:
         raise FileFormatError(
@@ -163,4 +163,4 @@ def _parse_header(path: Path, metadata: dict[str, str] | None) -> NetworkHeader 
         )
     if found == _NETWORK:
         check_version(path, document, FORMAT_VERSION)
-    return validated(path, NetworkHeader, document)
+    return validate_document(path, NetworkHeader, document)

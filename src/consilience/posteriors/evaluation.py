@@ -75,13 +75,13 @@ class Evaluation:
     @property
     def better(self) -> str | None:
         """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        return better_of(self.difference, bool(self.scores[0].larger_is_better))
+        return better_model(self.difference, bool(self.scores[0].larger_is_better))
 
     @property
     def verdict(self) -> str:
         """One sentence: which model is better here, and by how much."""
         first = self.scores[0]
-        return verdict_of(self.difference, first.unit, self.observations, bool(first.larger_is_better))
+        return verdict_sentence(self.difference, first.unit, self.observations, bool(first.larger_is_better))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; what is infinite or not a number is None."""
@@ -112,19 +112,19 @@ class Evaluation:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def better_of(difference: PairedDifference, larger_is_better: bool) -> str | None:
+def better_model(difference: PairedDifference, larger_is_better: bool) -> str | None:
     """Return ``"fused"`` or ``"own"``, by the sign of the interval; None when it does not tell."""
     sign = difference.sign * (1 if larger_is_better else -1)
     return {1: "fused", -1: "own", 0: None}[sign]
 
 
-def verdict_of(found: PairedDifference, unit: str, observations: str, larger_is_better: bool) -> str:
+def verdict_sentence(found: PairedDifference, unit: str, observations: str, larger_is_better: bool) -> str:
     """Return in one sentence which model is better, and by how much."""
     if found.n_observations < 2:
         return f"no difference can be told from fewer than two {observations}"
     basis = f"95 % interval, {found.n_observations} {observations}"
     size = f"{_figure(abs(found.mean), found.margin)} ± {_figure(found.margin, found.margin)} {unit} ({basis})"
-    better = better_of(found, larger_is_better)
+    better = better_model(found, larger_is_better)
     if better == "fused":
         return f"the fused model is better by {size}"
     if better == "own":

@@ -23,9 +23,16 @@ from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
 from consilience.files.arrays import DTYPES, read_arrays, shapes_and_types
 from consilience.files.atomic import write_bytes
-from consilience.files.budget import padded
-from consilience.files.document import KEY, REMEDY, check_version, opened, parse_document, validated
-from consilience.files.schemas import Entries, Plain, Strict
+from consilience.files.budget import pad_text
+from consilience.files.document import (
+    METADATA_KEY,
+    REMEDY,
+    check_version,
+    open_safetensors,
+    parse_document,
+    validate_document,
+)
+from consilience.files.schemas import Chunked, Entries, StrictModel
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
@@ -33,32 +40,32 @@ _MOST_ATTACHED = 1000
 _FEW = 5  # names that a message lists; more are counted
 
 
-class AttachedHeader(Strict):
+class AttachedHeader(StrictModel):
     """How an attached array is carried."""
 
-    axes: Plain[list[Literal["component", "fixed"]]]
+    axes: Chunked[list[Literal["component", "fixed"]]]
     rule: Literal["sum", "mean", "precision-mean", "keep"]
 
 
-class FeaturesHeader(Strict):
+class FeaturesHeader(StrictModel):
     """What the columns mean."""
 
-    names: Plain[list[str] | None] = None
-    units: Plain[list[str] | None] = None
-    scaling: Plain[dict[str, Plain[list[float]]] | None] = None
-    classes: Plain[list[str] | None] = None
+    names: Chunked[list[str] | None] = None
+    units: Chunked[list[str] | None] = None
+    scaling: Chunked[dict[str, Chunked[list[float]]] | None] = None
+    classes: Chunked[list[str] | None] = None
     from_columns: bool = False
 
 
-class InputHeader(Strict):
+class InputHeader(StrictModel):
     """One of the models that a fused file was made from."""
 
     name: str
     components: int
     weight: float
     sha256: str | None = None
-    labels: Plain[list[int] | None] = None
-    confidence: Plain[list[float | None] | None] = None
+    labels: Chunked[list[int] | None] = None
+    confidence: Chunked[list[float | None] | None] = None
 
 
 def _is_input(record: Any) -> Any:
@@ -71,18 +78,18 @@ Input = Annotated[dict[str, Any], BeforeValidator(_is_input)]
 """What `InputHeader` describes, as a dict."""
 
 
-class ProvenanceHeader(Strict):
+class ProvenanceHeader(StrictModel):
     """How a fused file came to be, as ``make_provenance`` records it."""
 
     method: str
     options: dict[str, Any]
     seed: int | None
-    inputs: Plain[list[Input]]
+    inputs: Chunked[list[Input]]
     result: dict[str, Any]
-    versions: Plain[dict[str, str]]
+    versions: Chunked[dict[str, str]]
 
 
-class Header(Strict):
+class Header(StrictModel):
     """The JSON document in a posterior file's header."""
 
     format: Literal["consilience-posterior"]
@@ -90,7 +97,7 @@ class Header(Strict):
     library_version: str
     family: dict[str, Any]
     source: dict[str, Any]
-    counts: Plain[list[float] | None] = None
+    counts: Chunked[list[float] | None] = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
     attached: Entries[AttachedHeader] = Field(default_factory=dict)
     provenance: ProvenanceHeader | None = None
@@ -140,10 +147,10 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
     try:
-        document = padded(document, sum(values.nbytes for values in arrays.values()))
+        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except InputError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
-    write_bytes(path, to_safetensors(arrays, metadata={KEY: document}))
+    write_bytes(path, to_safetensors(arrays, metadata={METADATA_KEY: document}))
 
 
 def read_summary(path: Path) -> FileSummary:
@@ -154,7 +161,7 @@ def read_summary(path: Path) -> FileSummary:
     FileFormatError
         For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
     """
-    with opened(path) as file:
+    with open_safetensors(path) as file:
         metadata = file.metadata()
         shapes, _ = shapes_and_types(file)
     return FileSummary(_parse_header(path, metadata), shapes)  # the file is closed: it holds its header in copies
@@ -170,7 +177,7 @@ def read_posterior(path: Path) -> tuple[Posterior, dict[str, Any] | None]:
     InputError
         For values that are not members of the family, naming file and component.
     """
-    with opened(path) as file:
+    with open_safetensors(path) as file:
         metadata = file.metadata()
         shapes, kinds = shapes_and_types(file)
     header = _parse_header(path, metadata)
@@ -228,16 +235,16 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
 
 
 def _parse_header(path: Path, metadata: dict[str, str] | None) -> Header:
-    if not metadata or KEY not in metadata:
+    if not metadata or METADATA_KEY not in metadata:
         raise FileFormatError(f"{path}: has no consilience metadata, so it is not a posterior file; {REMEDY}")
-    document = parse_document(path, metadata[KEY])
+    document = parse_document(path, metadata[METADATA_KEY])
     check_version(path, document, FORMAT_VERSION)
     attached = document.get("attached") if isinstance(document, dict) else None
     if isinstance(attached, dict) and len(attached) > _MOST_ATTACHED:
         raise FileFormatError(
             f"{path}: has {len(attached)} attached arrays, expected at most {_MOST_ATTACHED}; {REMEDY}"
         )
-    return validated(path, Header, document)
+    return validate_document(path, Header, document)
 
 
 def _check_tensor(path: Path, name: str, shape: tuple[int, ...], kind: str) -> None:

@@ -24,7 +24,7 @@ from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.vocabulary import Alignment
+from consilience.posteriors.vocabulary import VocabularyAlignment
 
 RECOMMENDED = "kl"
 """The method that ``method=None`` takes for posteriors."""
@@ -51,7 +51,7 @@ def fuse_posteriors(
 def fuse_given(
     given: Sequence[Given],
     chosen: Method,
-    alignment: Alignment | None,
+    alignment: VocabularyAlignment | None,
     weights: ArrayLike | None,
     rng: np.random.Generator,
     seed: int | None,

@@ -13,7 +13,7 @@ from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters import describe
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Features, Posterior
-from consilience.posteriors.vocabulary import Alignment, align
+from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Given:
     digest: str | None
 
 
-def gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list[Given], Alignment | None, list[str]]:
+def gather(
+    models: Sequence[Any], samples: Sequence[float] | None
+) -> tuple[list[Given], VocabularyAlignment | None, list[str]]:
     """Return what could be read of `models`, how words were aligned, and every problem, each naming its model.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
@@ -49,7 +51,7 @@ def gather(models: Sequence[Any], samples: Sequence[float] | None) -> tuple[list
         except InputError as error:
             prefix = "" if isinstance(model, str | Path) else f"model {number}: "
             problems += [f"{prefix}{problem}" for problem in error.problems]
-    posteriors, alignment, unaligned = align([one.name for one in given], [one.posterior for one in given])
+    posteriors, alignment, unaligned = align_vocabularies([one.name for one in given], [one.posterior for one in given])
     given = [replace(one, posterior=posterior) for one, posterior in zip(given, posteriors, strict=True)]
     problems += _disagreements(given, unaligned)
     if len(models) < 2:

@@ -18,12 +18,12 @@ from consilience.posteriors.topics.document_completion import as_counts
 
 
 @dataclass(frozen=True)
-class Columns:
+class ExpectedColumns:
     """What the models expect: how many columns, their names where known, and whether they are counts of words."""
 
-    count: int
+    n_columns: int
     names: tuple[str, ...] | None
-    counts: bool
+    are_counts: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,9 @@ class Observations:
     classes: tuple[str, ...] = ()
 
 
-def observations(data: Any, labels: Any, columns: Columns, name: str = "data", what: str = "labels") -> Observations:
+def read_observations(
+    data: Any, labels: Any, columns: ExpectedColumns, name: str = "data", what: str = "labels"
+) -> Observations:
     """Return `data` and `labels` as the models need them.
 
     Parameters
@@ -69,7 +71,7 @@ def observations(data: Any, labels: Any, columns: Columns, name: str = "data", w
     return Observations(checked, numbers, names)
 
 
-def _read(path: str | Path, labels: Any, columns: Columns) -> tuple[Any, Sequence[Any] | None]:
+def _read(path: str | Path, labels: Any, columns: ExpectedColumns) -> tuple[Any, Sequence[Any] | None]:
     """Return the values in a file, and the column of labels when it has one of that name."""
     path = Path(path)
     kind = path.suffix.lower()
@@ -88,7 +90,7 @@ def _read(path: str | Path, labels: Any, columns: Columns) -> tuple[Any, Sequenc
     return table.numbers(places), classes
 
 
-def _take(name: str, data: Any, labels: Any, columns: Columns) -> tuple[Any, Sequence[Any] | None]:
+def _take(name: str, data: Any, labels: Any, columns: ExpectedColumns) -> tuple[Any, Sequence[Any] | None]:
     """Return the values of an array or of a table with named columns, and of its column of labels."""
     if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
         return data, None
@@ -98,7 +100,7 @@ def _take(name: str, data: Any, labels: Any, columns: Columns) -> tuple[Any, Seq
     return data[taken].to_numpy(), None if label is None else data[label].to_numpy()
 
 
-def _places(name: str, header: Sequence[str], columns: Columns, label: str | None) -> list[int]:
+def _places(name: str, header: Sequence[str], columns: ExpectedColumns, label: str | None) -> list[int]:
     """Return where in `header` the models' columns are; without names, all but the labels in their order."""
     if columns.names is None:
         places = [place for place, column in enumerate(header) if column != label]
@@ -114,13 +116,13 @@ def _places(name: str, header: Sequence[str], columns: Columns, label: str | Non
     return [where[column] for column in columns.names]
 
 
-def _right_width(name: str, found: int, columns: Columns, lacking: str = "") -> None:
-    if found != columns.count:
+def _right_width(name: str, found: int, columns: ExpectedColumns, lacking: str = "") -> None:
+    if found != columns.n_columns:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
-        raise InputError(f"{name}: has {found} columns{lacking}, expected {columns.count}{expected}")
+        raise InputError(f"{name}: has {found} columns{lacking}, expected {columns.n_columns}{expected}")
 
 
-def _checked(name: str, values: Any, columns: Columns) -> Any:
+def _checked(name: str, values: Any, columns: ExpectedColumns) -> Any:
     """Return finite rows in float64, or counts as a CSR array."""
     if not sparse.issparse(values):
         try:
@@ -138,7 +140,7 @@ def _checked(name: str, values: Any, columns: Columns) -> Any:
     _right_width(name, values.shape[1], columns)
     if values.shape[0] == 0:
         raise InputError(f"{name}: has no rows")
-    if columns.counts:
+    if columns.are_counts:
         return as_counts(name, values)
     rows = np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=np.float64)
     bad = np.argwhere(~np.isfinite(rows))

@@ -70,7 +70,7 @@ def row_scores(
     return Scores(name, unit, larger_is_better, "rows", values, np.ones(len(values)), labels, usage, "rows")
 
 
-def without_names(model: Any) -> Any:
+def without_feature_names(model: Any) -> Any:
     """Return a shallow copy of a scikit-learn estimator that does not ask for named columns.
 
     Whoever scores has matched the columns already, and an estimator that knows names warns at every plain array.

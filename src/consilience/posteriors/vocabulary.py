@@ -19,9 +19,9 @@ from consilience.errors import InputError
 from consilience.families import Dirichlet
 from consilience.posteriors.adapters import ADAPTERS
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.topics.adapter import once
+from consilience.posteriors.topics.adapter import require_unique_words
 
-LITTLE = 0.1
+LOW_SHARED_FRACTION = 0.1
 """A site that shares less than this part of its words with any other one is pointed out."""
 
 _SAME = 1e-9  # a prior that is the mean of several has the rounding of each word
@@ -29,7 +29,7 @@ _REMEDY = "give features=cs.Features(names=vocabulary)"
 
 
 @dataclass(frozen=True)
-class Alignment:
+class VocabularyAlignment:
     """What was done so that all models have the same words.
 
     Parameters
@@ -52,13 +52,15 @@ class Alignment:
         return {**found, "apart": dict(self.apart)} if self.apart else found
 
 
-def of_words(posterior: Posterior) -> bool:
+def is_topic_posterior(posterior: Posterior) -> bool:
     """Return whether this is a topic model: components over the words of a vocabulary."""
-    kinds = {adapter.kind for adapter in ADAPTERS if adapter.words}
+    kinds = {adapter.kind for adapter in ADAPTERS if adapter.has_vocabulary}
     return posterior.source.get("kind") in kinds and isinstance(posterior.family, Dirichlet)
 
 
-def align(names: Sequence[str], posteriors: Sequence[Posterior]) -> tuple[list[Posterior], Alignment | None, list[str]]:
+def align_vocabularies(
+    names: Sequence[str], posteriors: Sequence[Posterior]
+) -> tuple[list[Posterior], VocabularyAlignment | None, list[str]]:
     """Return topic models over the union of their words, what was missing where, and why this cannot be done.
 
     The words of the union are sorted, so that they do not depend on who came first. Models that agree, or that are not
@@ -73,7 +75,7 @@ def align(names: Sequence[str], posteriors: Sequence[Posterior]) -> tuple[list[P
     """
     same = list(posteriors)
     stated = [one.features.names for one in same]
-    if len({one.source.get("kind") for one in same}) != 1 or not all(of_words(one) for one in same):
+    if len({one.source.get("kind") for one in same}) != 1 or not all(is_topic_posterior(one) for one in same):
         return same, None, []
     if empty := [f"{name}: has no words" for name, one in zip(names, same, strict=True) if one.family.size == 0]:
         return same, None, empty
@@ -97,18 +99,18 @@ def align(names: Sequence[str], posteriors: Sequence[Posterior]) -> tuple[list[P
                 f"{name}: shares none of its {len(words)} words with any other model; are they of another language, or"
                 " made from text in another way?"
             )
-        elif shared < LITTLE * len(words):
+        elif shared < LOW_SHARED_FRACTION * len(words):
             apart[name] = shared / len(words)
         if len(words) < len(union):
             missing[name] = len(union) - len(words)
         try:
-            placed.append(over(one, union))
+            placed.append(expand_vocabulary(one, union))
         except InputError as error:
             problems += [f"{name}: {text}" for text in error.problems]
-    return (same, None, problems) if problems else (placed, Alignment(len(union), missing, apart), [])
+    return (same, None, problems) if problems else (placed, VocabularyAlignment(len(union), missing, apart), [])
 
 
-def over(posterior: Posterior, words: Sequence[str]) -> Posterior:
+def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
     """Return the topics over a vocabulary that has all their words; others have the topics' prior.
 
     Raises
@@ -140,7 +142,7 @@ def over(posterior: Posterior, words: Sequence[str]) -> Posterior:
     return replace(posterior, family=Dirichlet(len(words)), natural=natural, prior=prior, features=features)
 
 
-def given_words(posterior: Posterior, words: Sequence[str]) -> Posterior:
+def restrict_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
     """Return the topics given that only `words` are looked at, all of which they have; counts are left as they are.
 
     Raises
@@ -160,8 +162,8 @@ def given_words(posterior: Posterior, words: Sequence[str]) -> Posterior:
 
 def _places(words: Sequence[str], vocabulary: Sequence[str]) -> Labels:
     """Return where each of `words` is in `vocabulary`."""
-    once("vocabulary", words)
-    once("vocabulary", vocabulary)
+    require_unique_words("vocabulary", words)
+    require_unique_words("vocabulary", vocabulary)
     where = {word: place for place, word in enumerate(vocabulary)}
     strange = [word for word in words if word not in where]
     if strange:

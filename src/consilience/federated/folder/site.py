@@ -22,7 +22,7 @@ from consilience.federated.plan import NAME_RULE, is_name
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.document import parse_document
-from consilience.files.limits import Limits, beyond
+from consilience.files.limits import Limits, exceeded_limits
 from consilience.networks.files import file_kind
 
 MIN_COUNT = 5.0
@@ -223,7 +223,7 @@ def checked_to_send(files: list[Path], limits: Limits, min_count: float) -> tupl
     InputError
         With everything that is wrong with it.
     """
-    if problems := [problem for path in files for problem in beyond(path, limits)]:
+    if problems := [problem for path in files for problem in exceeded_limits(path, limits)]:
         raise InputError(problems)
     found = check_files(files[0], files[1] if len(files) > 1 else None)
     if found.problems:

@@ -13,9 +13,9 @@ from typing import Literal
 
 from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import read_arrays, shapes_and_types, storable, write_arrays
-from consilience.files.document import KEY, check_version, opened, parse_document, validated
-from consilience.files.schemas import Plain, Strict
+from consilience.files.arrays import read_arrays, shapes_and_types, storable_arrays, write_arrays
+from consilience.files.document import METADATA_KEY, check_version, open_safetensors, parse_document, validate_document
+from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood
 
 _FORMAT, _VERSION = "consilience-fisher", 1
@@ -25,13 +25,13 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class FisherHeader(Strict):
+class FisherHeader(StrictModel):
     """The JSON document in the header of a Fisher file."""
 
     format: Literal["consilience-fisher"]
     format_version: Literal[1]
     library_version: str
-    parameters: Plain[list[str]]
+    parameters: Chunked[list[str]]
     observations: float | None
     prior_precision: float | None
     likelihood: Likelihood | None
@@ -41,7 +41,7 @@ class FisherHeader(Strict):
     linear: bool
     compat: bool
     digest: str | None
-    aliases: Plain[dict[str, str]]
+    aliases: Chunked[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
         "aliases": dict(sorted(information.aliases.items())),
         **{name: getattr(information, name) for name in _FIELDS},
     }
-    write_arrays(path, storable(path, arrays), {KEY: json.dumps(header, sort_keys=True, allow_nan=False)})
+    write_arrays(
+        path, storable_arrays(path, arrays), {METADATA_KEY: json.dumps(header, sort_keys=True, allow_nan=False)}
+    )
 
 
 def read_fisher_summary(path: Path) -> FisherSummary:
@@ -98,14 +100,14 @@ def read_fisher_summary(path: Path) -> FisherSummary:
         For a file that is no Fisher file of a version that this library reads, or whose tensors are not those that its
         header tells of.
     """
-    with opened(path, _REMEDY) as file:
+    with open_safetensors(path, _REMEDY) as file:
         metadata = file.metadata()
         shapes, dtypes = shapes_and_types(file)
-    document = parse_document(path, metadata[KEY]) if metadata and KEY in metadata else None
+    document = parse_document(path, metadata[METADATA_KEY]) if metadata and METADATA_KEY in metadata else None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise FileFormatError(f"{path}: is no file of Fisher information; {_REMEDY}")
     check_version(path, document, _VERSION)
-    header = validated(path, FisherHeader, document)
+    header = validate_document(path, FisherHeader, document)
     expected = {f"residual/{name}" for name in header.parameters}
     factors = {f"factors/{name}" for name in header.parameters}
     if set(shapes) not in (expected, expected | factors):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.core.provenance import file_digest
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError, InputError
-from consilience.files.document import validated
+from consilience.files.document import validate_document
 from consilience.networks.files import NetworkFile, read_network
 from consilience.networks.match_quality import match_quality
 from consilience.networks.network import Network, identity, total_size
@@ -87,7 +87,9 @@ def network_content_of_files(
         raise FileFormatError(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
         )
-    made = validated(fused, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to")
+    made = validate_document(
+        fused, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to"
+    )
     names = short_names([one.name for one in made.inputs])
     order = sorted(range(len(names)), key=lambda i: (natural_key(made.inputs[i].name), str(made.inputs[i].sha256)))
     inputs, names = [made.inputs[i] for i in order], [names[i] for i in order]

@@ -32,7 +32,7 @@ class Adapter(ABC):
     class_name: ClassVar[str]
     takes_counts: ClassVar[bool] = False
     """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
-    words: ClassVar[bool] = False
+    has_vocabulary: ClassVar[bool] = False
     """Whether the columns are the words of a vocabulary, by which models of different vocabularies are aligned."""
     recommended: ClassVar[str] = "kl"
     """The method that ``method=None`` takes for such models."""
@@ -66,7 +66,7 @@ class Adapter(ABC):
         del ensemble
         return fused
 
-    def columns(self, posterior: Posterior) -> int:
+    def n_columns(self, posterior: Posterior) -> int:
         """Return how many columns the data have that such models are scored on."""
         return int(getattr(posterior.family, "dim", 0))
 
@@ -87,13 +87,13 @@ class Adapter(ABC):
         )
 
     @final
-    def fitted(self, model: Any, attribute: str) -> None:
+    def require_fitted(self, model: Any, attribute: str) -> None:
         """Raise unless `model` has the attribute that fitting sets."""
         if not hasattr(model, attribute):
             raise InputError(f"this {self.class_name} is not fitted yet; call fit first")
 
     @final
-    def expects(self, posterior: Posterior, family: type[Family]) -> None:
+    def require_family(self, posterior: Posterior, family: type[Family]) -> None:
         """Raise unless the components of `posterior` are of the family that rebuilding this class needs."""
         if not isinstance(posterior.family, family):
             raise InputError(f"a {self.class_name} has {family.name} components, found {posterior.family}")

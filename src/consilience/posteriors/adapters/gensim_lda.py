@@ -10,7 +10,12 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Dirichlet
 from consilience.posteriors.posterior import Attached, Features, Posterior
-from consilience.posteriors.topics.adapter import TopicAdapter, once, posterior_of_topics, topic_prior_of
+from consilience.posteriors.topics.adapter import (
+    TopicAdapter,
+    posterior_of_topics,
+    require_unique_words,
+    topic_prior_of,
+)
 
 _SINGLE = 1e-6  # gensim works in single precision by default, so a number that it was given comes back this far off
 
@@ -58,7 +63,7 @@ class LdaModelAdapter(TopicAdapter):
         from gensim.models import LdaModel
         from gensim.utils import FakeDict
 
-        self.expects(posterior, Dirichlet)
+        self.require_family(posterior, Dirichlet)
         attached = {name: found.values for name, found in posterior.attached.items()}
         documents = max(1, round(float(attached["documents"])))
         level = float(attached["doc_topic_prior"])
@@ -66,7 +71,7 @@ class LdaModelAdapter(TopicAdapter):
             level = 1.0 / posterior.n_components
         words = FakeDict(posterior.family.size)
         if posterior.features.names is not None:
-            once("vocabulary", posterior.features.names)
+            require_unique_words("vocabulary", posterior.features.names)
             words = Dictionary()
             words.token2id = {word: number for number, word in enumerate(posterior.features.names)}
         eta = topic_prior_of(posterior)
@@ -112,5 +117,5 @@ def _words(model: Any) -> Features:
             " compactify() on the dictionary before training"
         )
     names = tuple(str(model.id2word[number]) for number in range(model.num_terms))
-    once("id2word", names)
+    require_unique_words("id2word", names)
     return Features(names=names, from_columns=True)

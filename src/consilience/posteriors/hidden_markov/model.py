@@ -27,7 +27,7 @@ from consilience.posteriors.hidden_markov.sticky_transitions import (
     dirichlets,
     expected_logs,
 )
-from consilience.posteriors.observations import Columns, observations
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
 
 _CHUNK = 2**22  # entries of differences between rows and means at a time
@@ -172,8 +172,8 @@ class HiddenMarkovModel:
 
     def _rows(self, X: Any, lengths: ArrayLike | None) -> tuple[Array, Labels]:
         assert isinstance(self.posterior.family, NormalWishart)  # noqa: S101  (narrows the type; `of` sees to it)
-        columns = Columns(self.posterior.family.dim, self.posterior.features.names, counts=False)
-        rows: Array = observations(X, None, columns, name="X").values
+        columns = ExpectedColumns(self.posterior.family.dim, self.posterior.features.names, are_counts=False)
+        rows: Array = read_observations(X, None, columns, name="X").values
         return rows, as_lengths(lengths, len(rows))
 
     def _squares(self, rows: Array) -> tuple[int, Array, Array, Array, Array]:

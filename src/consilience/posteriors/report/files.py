@@ -12,7 +12,7 @@ from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.content import Content, content_of
 from consilience.posteriors.report.illustration import illustrate
-from consilience.posteriors.vocabulary import of_words, over
+from consilience.posteriors.vocabulary import expand_vocabulary, is_topic_posterior
 
 
 def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth: Any = None) -> Content:
@@ -78,9 +78,13 @@ def content_of_files(fused: Path, sites: Sequence[Path], data: Any = None, truth
 def _in_words_of(fused: Posterior, site: Posterior) -> Posterior:
     """Return a site's topics over the words of the fused ones, as they were fused."""
     words = fused.features.names
-    if not (of_words(fused) and of_words(site)) or words is None or site.features.names in (None, words):
+    if (
+        not (is_topic_posterior(fused) and is_topic_posterior(site))
+        or words is None
+        or site.features.names in (None, words)
+    ):
         return site
     try:
-        return over(site, words)
+        return expand_vocabulary(site, words)
     except InputError:  # it was not fused to these words, which is said of its family or is not seen
         return site

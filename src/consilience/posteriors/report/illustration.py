@@ -13,7 +13,7 @@ from consilience.checks import Array, Labels
 from consilience.errors import InputError, OptionError
 from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.observations import Columns, Observations, observations
+from consilience.posteriors.observations import ExpectedColumns, Observations, read_observations
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 
@@ -109,15 +109,15 @@ def _read(adapter: Adapter, posterior: Posterior, data: Any, truth: Any) -> dict
         problems.append(f"truth: expected labels by name, as the data are, found {type(truth).__name__}")
     if problems:
         raise InputError(problems)
-    count = adapter.columns(posterior)
+    count = adapter.n_columns(posterior)
     names = posterior.features.names if count == getattr(posterior.family, "dim", None) else None
-    columns = Columns(count, names, adapter.takes_counts)
+    columns = ExpectedColumns(count, names, adapter.takes_counts)
     found: dict[str, Observations] = {}
     for name, rows in given.items():
         called = "data" if rows is data else f"data {name!r}"
         what = "truth" if rows is data else f"truth of {name!r}"
         try:
-            found[str(name)] = observations(rows, labels.get(name), columns, called, what)
+            found[str(name)] = read_observations(rows, labels.get(name), columns, called, what)
         except InputError as error:
             problems += error.problems
     if problems:

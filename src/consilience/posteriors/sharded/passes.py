@@ -126,7 +126,7 @@ def prepare(block: Block, weights: Array | None, centre: Array, direction: Direc
     for rows, _ in shard.chunks():
         natural = np.asarray(shard.natural(rows), dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            factor, fixed[rows] = tangent.side(natural, tangent.above, first=reverse)
+            factor, fixed[rows] = tangent.kl_factors(natural, tangent.kl_from_centre, first=reverse)
         if factors is not None:
             factors[rows] = factor
     if not np.isfinite(fixed).all():

@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from consilience.errors import FileFormatError, InputError
-from consilience.files.atomic import replacing
-from consilience.files.document import KEY, opened, parse_document
+from consilience.files.atomic import write_atomically
+from consilience.files.document import METADATA_KEY, open_safetensors, parse_document
 from consilience.posteriors.columns import Block, Kind, Ragged
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
 from consilience.posteriors.sharded.packed_sites import Packed, ShardSummary, site_digests, site_names
@@ -36,15 +36,15 @@ def write_safetensors(path: Path, packed: Packed) -> None:
     tensors["digests"] = packed.digests
     arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
     try:
-        with replacing(path) as partial:
-            save_file(arrays, partial, {KEY: header_text(block.kind)})
+        with write_atomically(path) as partial:
+            save_file(arrays, partial, {METADATA_KEY: header_text(block.kind)})
     except SafetensorError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
 
 
 def read_safetensors_summary(path: Path, called: str) -> ShardSummary:
     """Return what the header of a shard says; `called` is its name in messages."""
-    with opened(path, REMEDY) as file:
+    with open_safetensors(path, REMEDY) as file:
         kind = _safetensors_kind(file, called)
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (not a dict)
     natural, offsets = shapes.get("natural"), shapes.get("offsets")
@@ -55,7 +55,7 @@ def read_safetensors_summary(path: Path, called: str) -> ShardSummary:
 
 def read_safetensors(path: Path, called: str, first: int, end: int | None) -> Packed:
     """Return sites `first` to `end` of a shard."""
-    with opened(path, REMEDY) as file:
+    with open_safetensors(path, REMEDY) as file:
         kind = _safetensors_kind(file, called)
         offsets = np.asarray(file.get_tensor("offsets"))
         last = len(offsets) - 1 if end is None else end
@@ -93,6 +93,6 @@ def _refuse_offsets(called: str, offsets: NDArray[Any], total: int) -> None:
 
 def _safetensors_kind(file: Any, called: str) -> Kind:
     metadata: Mapping[str, str] = file.metadata() or {}
-    if KEY not in metadata:
+    if METADATA_KEY not in metadata:
         raise FileFormatError(f"{called}: has no consilience metadata, so it is not a shard; {REMEDY}")
-    return parse_kind(called, metadata[KEY])
+    return parse_kind(called, metadata[METADATA_KEY])

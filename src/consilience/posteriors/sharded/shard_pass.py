@@ -36,7 +36,7 @@ class Centres:
     @classmethod
     def of(cls, tangent: Tangent, natural: Array, direction: Direction, price: Array) -> Centres:
         """Return centres given by natural parameters (G, P)."""
-        return cls(*tangent.side(natural, tangent.above, first=direction == "forward"), price)
+        return cls(*tangent.kl_factors(natural, tangent.kl_from_centre, first=direction == "forward"), price)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def tell(shard: Shard, labels: Labels, natural: Array, direction: Direction, rel
             everywhere[rows] = np.arange(count)
             continue
         own = np.asarray(shard.block.natural[rows], dtype=np.float64)
-        factor, fixed = shard.tangent.side(own, shard.tangent.above, first=direction == "reverse")
+        factor, fixed = shard.tangent.kl_factors(own, shard.tangent.kl_from_centre, first=direction == "reverse")
         costs = np.maximum(fixed[:, None] + centres.level - factor @ centres.factor.T, 0.0)
         spare = np.full((count, max(0, count - len(natural))), 2.0 * float(costs.max()) + 1.0)
         chosen = assign_block(np.concatenate([costs, spare], axis=1))

@@ -19,7 +19,7 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
-from consilience.files.remote import Listed, is_remote, listed, localised
+from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
 from consilience.posteriors.columns import Block, Kind, Ragged
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
@@ -111,22 +111,22 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
     """
     if not is_count(shard_bytes):
         raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
-    files = listed(where, _SUFFIXES)
+    files = list_files(where, _SUFFIXES)
     if not files:
         raise InputError("nothing to open: no file was given")
-    with localised(files[0].path) as first:
+    with local_copy(files[0].path) as first:
         packed = is_shard(first) or files[0].path.endswith(".parquet")
     return _of_packed(files, shard_bytes) if packed else _of_posteriors(files, shard_bytes)
 
 
-def _of_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
+def _of_packed(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
     sources: list[ShardSource] = []
     problems: list[str] = []
     kind: Kind | None = None
     total = 0
     for file in files:
         try:
-            with localised(file.path) as path:
+            with local_copy(file.path) as path:
                 if not is_shard(path) and not file.path.endswith(".parquet"):
                     problems.append(f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone")
                     continue
@@ -143,7 +143,7 @@ def _of_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
     return Shards(kind, tuple(sources), total)
 
 
-def _runs(kind: Kind, file: Listed, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
+def _runs(kind: Kind, file: ListedFile, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
     """Return runs of the sites of a packed file; one that comes from afar comes as a whole."""
     parquet = file.path.endswith(".parquet")
     units = len(summary.groups) if parquet else summary.n_sites
@@ -153,8 +153,8 @@ def _runs(kind: Kind, file: Listed, summary: ShardSummary, shard_bytes: int) -> 
         yield ShardSource(kind, (file.path,), os.getcwd(), first, end, size=file.size // parts)
 
 
-def _of_posteriors(files: Sequence[Listed], shard_bytes: int) -> Shards:
-    with localised(files[0].path) as path:
+def _of_posteriors(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
+    with local_copy(files[0].path) as path:
         kind = kind_of(_read(path, files[0].path))
     sources: list[ShardSource] = []
     run: list[str] = []
@@ -180,7 +180,7 @@ def load_shard(source: ShardSource) -> Packed:
     if not source.packed:
         return _load_posteriors(source)
     called = source.paths[0]
-    with localised(source.place(called)) as path:
+    with local_copy(source.place(called)) as path:
         packed = read_shard(path, called, source.first, source.end)
     if problems := [f"{called}: {text}" for text in differences(source.kind, packed.block.kind)]:
         raise InputError(problems)
@@ -193,7 +193,7 @@ def _load_posteriors(source: ShardSource) -> Packed:
     posteriors, digests = [], []
     problems: list[str] = []
     for called in source.paths:
-        with localised(source.place(called)) as path:
+        with local_copy(source.place(called)) as path:
             try:
                 posterior = _read(path, called)
             except InputError as error:

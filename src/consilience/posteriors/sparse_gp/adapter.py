@@ -113,7 +113,7 @@ class InducingPointAdapter(Adapter):
 
     def _value(self, posterior: Posterior) -> SparseGP:
         """Return the SparseGP that was described."""
-        self.expects(posterior, Point)
+        self.require_family(posterior, Point)
         held = {name: attached.values for name, attached in posterior.attached.items()}
         kernel = make_kernel(posterior.source["kernel"], float(held["variance"]), held["lengthscales"])
         return SparseGP(

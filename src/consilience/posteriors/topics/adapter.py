@@ -31,7 +31,7 @@ class TopicAdapter(Adapter):
     """One class of topic models, in and out: a subclass says where its topics and its document prior are."""
 
     takes_counts: ClassVar[bool] = True
-    words: ClassVar[bool] = True
+    has_vocabulary: ClassVar[bool] = True
 
     @abstractmethod
     def topics(self, model: Any) -> tuple[Array, Array | float]:
@@ -91,7 +91,7 @@ def posterior_of_topics(
     )
 
 
-def once(what: str, words: Sequence[str]) -> None:
+def require_unique_words(what: str, words: Sequence[str]) -> None:
     """Raise when a word is there more than once in `words`, which are `what`."""
     if len(set(words)) < len(words):
         word, times = Counter(words).most_common(1)[0]

@@ -158,7 +158,7 @@ class GaussianTopicsAdapter(Adapter):
 
     def rebuild(self, posterior: Posterior) -> GaussianTopicModel:
         """Return the fused topics."""
-        self.expects(posterior, Point)
+        self.require_family(posterior, Point)
         if posterior.counts is None:
             raise InputError(f"this posterior of a {self.kind} lacks counts, which rebuilding needs")
         return GaussianTopicModel(posterior.parameters()["value"], posterior.counts, posterior.source["space"])

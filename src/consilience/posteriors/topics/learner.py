@@ -21,7 +21,7 @@ from scipy import sparse
 
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
-from consilience.posteriors.topics.adapter import once
+from consilience.posteriors.topics.adapter import require_unique_words
 from consilience.posteriors.topics.document_completion import as_counts
 from consilience.posteriors.topics.gaussian_topics import GaussianTopicModel, embedding_rows
 
@@ -111,7 +111,7 @@ def _tokens_of_words(documents: Any, words: int, vocabulary: Sequence[str] | Non
     if vocabulary is None:
         raise InputError("vocabulary: needed where documents are lists of words")
     found = Counter(word for document in documents for word in document)
-    once("vocabulary", vocabulary)
+    require_unique_words("vocabulary", vocabulary)
     return np.array([found[word] for word in vocabulary], dtype=np.float64)
 
 

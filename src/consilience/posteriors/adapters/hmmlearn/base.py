@@ -16,12 +16,12 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
-    beyond,
-    frequencies,
-    positive,
-    probabilities,
-    shared,
-    visits,
+    as_positive,
+    as_probabilities,
+    common_value,
+    counts_beyond_prior,
+    expected_visits,
+    normalised_counts,
 )
 from consilience.posteriors.hidden_markov.forward_backward import log_densities
 from consilience.posteriors.posterior import Attached, Posterior
@@ -41,7 +41,7 @@ class HmmlearnAdapter(Adapter):
     def checked(self, model: Any) -> None:
         """Raise unless `model` has start, transitions and emissions, fitted or set by hand."""
         for attribute in ("startprob_", "transmat_", self.emission):
-            self.fitted(model, attribute)
+            self.require_fitted(model, attribute)
 
     @abstractmethod
     def with_emissions(self, posterior: Posterior) -> Any:
@@ -74,7 +74,7 @@ class HmmlearnAdapter(Adapter):
         return row_scores(name, unit, values, labels, len(start), larger_is_better=True)
 
 
-class PointAdapter(HmmlearnAdapter):
+class PointEstimateAdapter(HmmlearnAdapter):
     """Models of point estimates, taken as frequencies in counts that hmmlearn does not record.
 
     A model is taken to be fitted to ONE sequence of ``samples`` rows, or of 1000. State k counts as often as such a
@@ -102,7 +102,7 @@ class PointAdapter(HmmlearnAdapter):
         start, transitions = _start(model), _transitions(model)
         left = np.repeat(transitions.sum(axis=1, keepdims=True) > 0.0, len(start), axis=1)
         rows = ASSUMED_SAMPLES if samples is None else samples
-        counts = np.maximum(visits(start, frequencies(transitions), rows), 1.0)
+        counts = np.maximum(expected_visits(start, normalised_counts(transitions), rows), 1.0)
         emitted = self.emissions(model, counts)
         return Posterior(
             emitted.family,
@@ -126,8 +126,8 @@ class PointAdapter(HmmlearnAdapter):
         start, counts, seen = (
             posterior.attached[name].values for name in ("start_counts", "transition_counts", "transition_seen")
         )
-        model.startprob_ = frequencies(start)
-        model.transmat_ = frequencies(counts + (seen == 0.0) / len(start))
+        model.startprob_ = normalised_counts(start)
+        model.transmat_ = normalised_counts(counts + (seen == 0.0) / len(start))
         return model
 
 
@@ -151,13 +151,13 @@ class VariationalAdapter(HmmlearnAdapter):
         self.checked(model)
         emitted = self.emissions(model)
         count = emitted.n_components
-        start = positive("startprob_prior_", model.startprob_prior_, (count,))
-        transitions = positive("transmat_prior_", model.transmat_prior_, (count, count))
-        start_counts = beyond("startprob_posterior_", model.startprob_posterior_, start)
-        transition_counts = beyond("transmat_posterior_", model.transmat_posterior_, transitions)
-        stay = shared("the diagonal of transmat_prior_", np.diagonal(transitions))
+        start = as_positive("startprob_prior_", model.startprob_prior_, (count,))
+        transitions = as_positive("transmat_prior_", model.transmat_prior_, (count, count))
+        start_counts = counts_beyond_prior("startprob_posterior_", model.startprob_posterior_, start)
+        transition_counts = counts_beyond_prior("transmat_posterior_", model.transmat_posterior_, transitions)
+        stay = common_value("the diagonal of transmat_prior_", np.diagonal(transitions))
         changes = transitions[~np.eye(count, dtype=bool)]
-        change = shared("transmat_prior_ off its diagonal", changes) if count > 1 else stay
+        change = common_value("transmat_prior_ off its diagonal", changes) if count > 1 else stay
         return Posterior(
             emitted.family,
             emitted.natural,
@@ -166,7 +166,7 @@ class VariationalAdapter(HmmlearnAdapter):
             attached={
                 "start_counts": Attached(start_counts, ("component",), "sum"),
                 "transition_counts": Attached(transition_counts, ("component", "component"), "sum"),
-                "start_prior": Attached(shared("startprob_prior_", start), (), "mean"),
+                "start_prior": Attached(common_value("startprob_prior_", start), (), "mean"),
                 "transition_prior": Attached(change, (), "mean"),
                 "self_transition_prior": Attached(stay, (), "mean"),
                 **emitted.attached,
@@ -194,14 +194,14 @@ class VariationalAdapter(HmmlearnAdapter):
             model.set_params(transmat_prior=transitions)
         model.startprob_prior_, model.transmat_prior_ = start, transitions
         model.startprob_posterior_, model.transmat_posterior_ = start + start_counts, transitions + transition_counts
-        model.startprob_ = frequencies(model.startprob_posterior_)
-        model.transmat_ = frequencies(model.transmat_posterior_)
+        model.startprob_ = normalised_counts(model.startprob_posterior_)
+        model.transmat_ = normalised_counts(model.transmat_posterior_)
         return model
 
 
 def _start(model: Any) -> Array:
-    return probabilities("startprob_", model.startprob_, (model.n_components,))
+    return as_probabilities("startprob_", model.startprob_, (model.n_components,))
 
 
 def _transitions(model: Any) -> Array:
-    return probabilities("transmat_", model.transmat_, (model.n_components, model.n_components))
+    return as_probabilities("transmat_", model.transmat_, (model.n_components, model.n_components))

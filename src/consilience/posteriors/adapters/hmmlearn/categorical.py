@@ -9,19 +9,19 @@ import numpy as np
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters.hmmlearn.base import PointAdapter, VariationalAdapter
+from consilience.posteriors.adapters.hmmlearn.base import PointEstimateAdapter, VariationalAdapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
-    beyond,
-    frequencies,
-    positive,
+    as_positive,
+    as_probabilities,
+    common_value,
+    counts_beyond_prior,
+    normalised_counts,
     prior_of,
-    probabilities,
-    shared,
 )
 from consilience.posteriors.posterior import Posterior
 
 
-class CategoricalHMMAdapter(PointAdapter):
+class CategoricalHMMAdapter(PointEstimateAdapter):
     """States with probabilities of symbols, as the Dirichlet that n_k symbols of these frequencies give.
 
     The prior is flat, with concentrations of one, so the concentrations are 1 + n_k p_k and the fused probabilities are
@@ -37,7 +37,7 @@ class CategoricalHMMAdapter(PointAdapter):
     def emissions(self, model: Any, counts: Array) -> Posterior:
         """Return the posterior of the probabilities of symbols."""
         symbols = np.atleast_2d(model.emissionprob_).shape[-1]
-        emitted = probabilities("emissionprob_", model.emissionprob_, (len(counts), symbols))
+        emitted = as_probabilities("emissionprob_", model.emissionprob_, (len(counts), symbols))
         natural = counts[:, None] * emitted
         return Posterior(Dirichlet(symbols), natural, prior=np.zeros(symbols), source={"symbols": symbols})
 
@@ -45,17 +45,17 @@ class CategoricalHMMAdapter(PointAdapter):
         """Return a CategoricalHMM with probabilities of symbols."""
         from hmmlearn.hmm import CategoricalHMM
 
-        self.expects(posterior, Dirichlet)
+        self.require_family(posterior, Dirichlet)
         symbols = int(posterior.source["symbols"])
         model = CategoricalHMM(n_components=posterior.n_components, n_features=symbols)
-        model.emissionprob_ = frequencies(np.maximum(posterior.natural, 0.0))
+        model.emissionprob_ = normalised_counts(np.maximum(posterior.natural, 0.0))
         return model
 
     def observations(self, model: Any, data: Any) -> Any:
         """Return symbols as whole numbers."""
         return _symbols(data, np.shape(model.emissionprob_)[-1])
 
-    def columns(self, posterior: Posterior) -> int:
+    def n_columns(self, posterior: Posterior) -> int:
         """Return one: the column of symbols."""
         del posterior
         return 1
@@ -71,13 +71,13 @@ class VariationalCategoricalHMMAdapter(VariationalAdapter):
     def emissions(self, model: Any) -> Posterior:
         """Return the posterior of the probabilities of symbols."""
         shape = (int(model.n_components), np.atleast_2d(model.emissionprob_posterior_).shape[-1])
-        before = positive("emissionprob_prior_", model.emissionprob_prior_, shape)
-        counts = beyond("emissionprob_posterior_", model.emissionprob_posterior_, before)
+        before = as_positive("emissionprob_prior_", model.emissionprob_prior_, shape)
+        counts = counts_beyond_prior("emissionprob_posterior_", model.emissionprob_posterior_, before)
         family = Dirichlet(shape[1])
         return Posterior(
             family,
             family.to_natural(concentration=before + counts),
-            prior=family.to_natural(concentration=shared("emissionprob_prior_", before))[0],
+            prior=family.to_natural(concentration=common_value("emissionprob_prior_", before))[0],
             counts=counts.sum(axis=1),
             source={"symbols": shape[1]},
         )
@@ -86,7 +86,7 @@ class VariationalCategoricalHMMAdapter(VariationalAdapter):
         """Return a VariationalCategoricalHMM with the posterior of the probabilities of symbols, and its prior."""
         from hmmlearn.vhmm import VariationalCategoricalHMM
 
-        self.expects(posterior, Dirichlet)
+        self.require_family(posterior, Dirichlet)
         found, before = posterior.natural + 1.0, np.repeat(prior_of(posterior) + 1.0, posterior.n_components, axis=0)
         alike = bool(np.all(before == before[0, 0]))  # hmmlearn fits with one number or not at all
         model = VariationalCategoricalHMM(
@@ -95,14 +95,14 @@ class VariationalCategoricalHMMAdapter(VariationalAdapter):
             emissionprob_prior=float(before[0, 0]) if alike else before,
         )
         model.emissionprob_prior_, model.emissionprob_posterior_ = before, found
-        model.emissionprob_ = frequencies(found)
+        model.emissionprob_ = normalised_counts(found)
         return model
 
     def observations(self, model: Any, data: Any) -> Any:
         """Return symbols as whole numbers."""
         return _symbols(data, np.shape(model.emissionprob_posterior_)[-1])
 
-    def columns(self, posterior: Posterior) -> int:
+    def n_columns(self, posterior: Posterior) -> int:
         """Return one: the column of symbols."""
         del posterior
         return 1

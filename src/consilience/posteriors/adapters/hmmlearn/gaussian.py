@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
-from consilience.posteriors.adapters.hmmlearn.base import PointAdapter
-from consilience.posteriors.adapters.hmmlearn.parameters import real
+from consilience.posteriors.adapters.hmmlearn.base import PointEstimateAdapter
+from consilience.posteriors.adapters.hmmlearn.parameters import as_finite
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
@@ -19,7 +19,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
 from consilience.posteriors.posterior import Posterior
 
 
-class GaussianHMMAdapter(PointAdapter):
+class GaussianHMMAdapter(PointEstimateAdapter):
     """States that emit Gaussians, as the posterior that their counts give under a flat prior.
 
     As for a GaussianMixture, the natural parameters of a state are the sufficient statistics of n_k observations with
@@ -36,7 +36,7 @@ class GaussianHMMAdapter(PointAdapter):
         kind = str(model.covariance_type)
         dim = np.atleast_2d(model.means_).shape[-1]
         family = family_of(kind, dim)
-        means = real("means_", model.means_, (len(counts), dim))
+        means = as_finite("means_", model.means_, (len(counts), dim))
         covariances = self._covariances(model, kind, means)
         spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))
         parameters = ConjugateParameters(means, counts, counts, spread)
@@ -49,10 +49,10 @@ class GaussianHMMAdapter(PointAdapter):
         count, dim = means.shape
         whole = copy(model)
         whole.n_features = dim  # which hmmlearn sets when it fits or scores, and which its property needs
-        self.fitted(whole, "covars_")
+        self.require_fitted(whole, "covars_")
         # hmmlearn 0.3.3 repeats each spherical covariance for every dimension once it is fitted
         matrices = whole.covars_[:: max(1, len(whole.covars_) // count)]
-        matrices = real("covars_", matrices, (count, dim, dim))
+        matrices = as_finite("covars_", matrices, (count, dim, dim))
         if kind in ("full", "tied"):
             return matrices
         diagonals = np.diagonal(matrices, axis1=1, axis2=2)
@@ -63,7 +63,7 @@ class GaussianHMMAdapter(PointAdapter):
         from hmmlearn.hmm import GaussianHMM
 
         kind = posterior.source["covariance_type"]
-        self.expects(posterior, type(family_of(kind, 1)))
+        self.require_family(posterior, type(family_of(kind, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
         covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))

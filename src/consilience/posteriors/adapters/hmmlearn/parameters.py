@@ -13,7 +13,7 @@ _SUM = 1e-6  # rows of probabilities may miss one by this much, as hmmlearn's ow
 _SAME = 1e-9  # numbers that differ by less than this part of themselves are meant to be the same
 
 
-def real(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return finite values of this shape in float64, or raise naming `name`.
 
     Examples
@@ -33,15 +33,15 @@ def real(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def positive(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+def as_positive(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return finite positive values of this shape in float64, or raise naming `name`."""
-    found = real(name, values, shape)
+    found = as_finite(name, values, shape)
     if not np.all(found > 0.0):
         raise InputError(f"{name}: expected positive values, found {found.min():.6g}")
     return found
 
 
-def probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+def as_probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return probabilities of this shape that sum to one over the last axis, or raise naming `name`.
 
     Rows of a matrix may be all zero: hmmlearn leaves them so when a state was never visited, or never left.
@@ -51,7 +51,7 @@ def probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array
     >>> probabilities("transmat_", [[0.5, 0.5], [0.0, 0.0]], (2, 2)).sum(axis=1)
     array([1., 0.])
     """
-    found = real(name, values, shape)
+    found = as_finite(name, values, shape)
     if np.any(found < 0.0):
         raise InputError(f"{name}: expected probabilities, found {found.min():.6g}")
     totals = np.atleast_1d(found.sum(axis=-1))
@@ -62,7 +62,7 @@ def probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array
     return found
 
 
-def frequencies(counts: Array) -> Array:
+def normalised_counts(counts: Array) -> Array:
     """Return counts as shares of their sum over the last axis; where there are none, all are alike.
 
     Examples
@@ -76,7 +76,7 @@ def frequencies(counts: Array) -> Array:
     return result
 
 
-def beyond(name: str, posterior: ArrayLike, prior: Array) -> Array:
+def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
     """Return what a posterior has beyond its prior, in counts that are not negative, or raise naming `name`.
 
     Examples
@@ -84,7 +84,7 @@ def beyond(name: str, posterior: ArrayLike, prior: Array) -> Array:
     >>> beyond("startprob_posterior_", [1.5, 0.5], np.array([0.5, 0.5]))
     array([1., 0.])
     """
-    found = real(name, posterior, prior.shape)
+    found = as_finite(name, posterior, prior.shape)
     counts: Array = found - prior
     if np.any(counts < -_SAME * np.maximum(prior, 1.0)):
         raise InputError(
@@ -94,7 +94,7 @@ def beyond(name: str, posterior: ArrayLike, prior: Array) -> Array:
     return np.maximum(counts, 0.0)
 
 
-def shared(name: str, values: Array) -> Array:
+def common_value(name: str, values: Array) -> Array:
     """Return what all states have in common (...) of values (K, ...), or raise naming `name` where they differ."""
     first: Array = values[0]
     if not np.allclose(values, first, rtol=_SAME, atol=0.0):
@@ -117,7 +117,7 @@ def prior_of(posterior: Posterior) -> Array:
     return posterior.prior[None]
 
 
-def visits(start: Array, transitions: Array, frames: float) -> Array:
+def expected_visits(start: Array, transitions: Array, frames: float) -> Array:
     """Return how often a chain is expected to be in each state (K,) in so many frames: n times the mean of pi A^t.
 
     By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes the logarithm of `frames` products.

@@ -8,7 +8,13 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.posteriors.adapters.hmmlearn.base import VariationalAdapter
-from consilience.posteriors.adapters.hmmlearn.parameters import beyond, positive, prior_of, real, shared
+from consilience.posteriors.adapters.hmmlearn.parameters import (
+    as_finite,
+    as_positive,
+    common_value,
+    counts_beyond_prior,
+    prior_of,
+)
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
@@ -43,17 +49,17 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
         family = family_of(kind, dim)
         own = _parameters(model, "posterior_", kind, count, dim)
         before = _parameters(model, "prior_", kind, count, dim)
-        counts = beyond("beta_posterior_", own.kappa, before.kappa)
+        counts = counts_beyond_prior("beta_posterior_", own.kappa, before.kappa)
         attached = {}
         if kind == "tied":
             attached["scale_prior"] = Attached(before.spread, ("component", "fixed", "fixed"), "mean")
             attached["dof_prior"] = Attached(before.dof, ("component",), "mean")
             own = _untied(own, before, counts)
         prior = ConjugateParameters(
-            shared("means_prior_", before.mean)[None],
-            shared("beta_prior_", before.kappa)[None],
-            shared("dof_prior_", before.dof)[None],
-            shared("scale_prior_", before.spread)[None],
+            common_value("means_prior_", before.mean)[None],
+            common_value("beta_prior_", before.kappa)[None],
+            common_value("dof_prior_", before.dof)[None],
+            common_value("scale_prior_", before.spread)[None],
         )
         return Posterior(
             family,
@@ -69,7 +75,7 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
         from hmmlearn.vhmm import VariationalGaussianHMM
 
         kind = posterior.source["covariance_type"]
-        self.expects(posterior, type(family_of(kind, 1)))
+        self.require_family(posterior, type(family_of(kind, 1)))
         own, before = (from_natural(posterior.family, eta) for eta in (posterior.natural, prior_of(posterior)))
         count, dim = own.mean.shape
         dof_prior: Any = np.repeat(before.dof, count)
@@ -100,11 +106,11 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
 def _parameters(model: Any, suffix: str, kind: str, count: int, dim: int) -> ConjugateParameters:
     """Return the parameters of the posterior or of the prior of every state; tied ones are repeated for every state."""
     shape = {"full": (count, dim, dim), "tied": (dim, dim), "diag": (count, dim), "spherical": (count,)}[kind]
-    spread = real(f"scale_{suffix}", getattr(model, f"scale_{suffix}"), shape)
-    dof = positive(f"dof_{suffix}", getattr(model, f"dof_{suffix}"), () if kind == "tied" else (count,))
+    spread = as_finite(f"scale_{suffix}", getattr(model, f"scale_{suffix}"), shape)
+    dof = as_positive(f"dof_{suffix}", getattr(model, f"dof_{suffix}"), () if kind == "tied" else (count,))
     return ConjugateParameters(
-        real(f"means_{suffix}", getattr(model, f"means_{suffix}"), (count, dim)),
-        positive(f"beta_{suffix}", getattr(model, f"beta_{suffix}"), (count,)),
+        as_finite(f"means_{suffix}", getattr(model, f"means_{suffix}"), (count, dim)),
+        as_positive(f"beta_{suffix}", getattr(model, f"beta_{suffix}"), (count,)),
         np.repeat(dof, count) if kind == "tied" else dof,
         np.repeat(spread[None], count, axis=0) if kind == "tied" else spread,
     )

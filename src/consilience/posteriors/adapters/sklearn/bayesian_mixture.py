@@ -16,7 +16,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     to_natural,
 )
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_names
+from consilience.posteriors.scores import Scores, row_scores, without_feature_names
 
 
 class BayesianGaussianMixtureAdapter(Adapter):
@@ -33,7 +33,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior; `samples` is not needed, the model records its counts."""
         del samples
-        self.fitted(model, "mean_precision_")
+        self.require_fitted(model, "mean_precision_")
         kind, weight_prior = str(model.covariance_type), str(model.weight_concentration_prior_type)
         count, dim = model.means_.shape
         family = family_of(kind, dim)
@@ -91,7 +91,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
 
         kind = posterior.source["covariance_type"]
         weight_prior = posterior.source["weight_concentration_prior_type"]
-        self.expects(posterior, type(family_of(kind, 1)))
+        self.require_family(posterior, type(family_of(kind, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         options: dict[str, Any] = {}
         concentration = float(posterior.attached["weight_concentration_prior"].values)
@@ -133,7 +133,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
 
         That is a lower bound of the log predictive density, and looser the fewer observations a component has.
         """
-        bare = without_names(model)
+        bare = without_feature_names(model)
         values, labels = bare.score_samples(data), bare.predict(data)
         return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)
 

@@ -9,7 +9,7 @@ import numpy as np
 from consilience.families import SphericalGaussian
 from consilience.posteriors.adapters.base import Adapter, set_sklearn_features, sklearn_features
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_names
+from consilience.posteriors.scores import Scores, row_scores, without_feature_names
 
 
 class KMeansAdapter(Adapter):
@@ -26,7 +26,7 @@ class KMeansAdapter(Adapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the centres; the model records its counts."""
         del samples
-        self.fitted(model, "cluster_centers_")
+        self.require_fitted(model, "cluster_centers_")
         centres = np.asarray(model.cluster_centers_, dtype=np.float64)
         family = SphericalGaussian(centres.shape[1])
         counts = getattr(model, "counts_", None)  # only rebuilt models have it, and they have no labels
@@ -49,7 +49,7 @@ class KMeansAdapter(Adapter):
         """Return a fitted KMeans with ``counts_`` and no ``labels_``; its ``inertia_`` is the sum of the sites'."""
         from sklearn.cluster import KMeans
 
-        self.expects(posterior, SphericalGaussian)
+        self.require_family(posterior, SphericalGaussian)
         centres = np.ascontiguousarray(posterior.parameters()["mean"])
         model = KMeans(n_clusters=len(centres), init=centres, n_init=1, max_iter=1)
         distinct = np.zeros_like(centres) + np.arange(len(centres))[:, None]  # any: fitting only sets private state
@@ -64,7 +64,7 @@ class KMeansAdapter(Adapter):
 
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the squared distance of every row to the nearest centre."""
-        bare = without_names(model)
+        bare = without_feature_names(model)
         centres = np.array(model.cluster_centers_, dtype=np.float64)  # a model may be in float32, which rows are not
         bare.cluster_centers_ = centres
         labels = bare.predict(data)

@@ -16,7 +16,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     to_natural,
 )
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_names
+from consilience.posteriors.scores import Scores, row_scores, without_feature_names
 
 
 class GaussianMixtureAdapter(Adapter):
@@ -35,7 +35,7 @@ class GaussianMixtureAdapter(Adapter):
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of counts ``samples * weights_`` under a flat prior."""
-        self.fitted(model, "means_")
+        self.require_fitted(model, "means_")
         if samples is not None and not 0 < samples < float("inf"):
             raise InputError(f"samples: expected a positive number of observations, found {samples}")
         kind = str(model.covariance_type)
@@ -71,7 +71,7 @@ class GaussianMixtureAdapter(Adapter):
         from sklearn.mixture import GaussianMixture
 
         kind = posterior.source["covariance_type"]
-        self.expects(posterior, type(family_of(kind, 1)))
+        self.require_family(posterior, type(family_of(kind, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         model = GaussianMixture(n_components=posterior.n_components, covariance_type=kind)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
@@ -87,6 +87,6 @@ class GaussianMixtureAdapter(Adapter):
 
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the log density of every row."""
-        bare = without_names(model)
+        bare = without_feature_names(model)
         values, labels = bare.score_samples(data), bare.predict(data)
         return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)

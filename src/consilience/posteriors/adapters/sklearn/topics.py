@@ -27,7 +27,7 @@ class LatentDirichletAllocationAdapter(TopicAdapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
         del samples
-        self.fitted(model, "components_")
+        self.require_fitted(model, "components_")
         topics, document_prior = self.topics(model)
         return posterior_of_topics(
             topics,
@@ -42,7 +42,7 @@ class LatentDirichletAllocationAdapter(TopicAdapter):
         from sklearn.decomposition import LatentDirichletAllocation
         from sklearn.utils import check_random_state
 
-        self.expects(posterior, Dirichlet)
+        self.require_family(posterior, Dirichlet)
         topics = posterior.parameters()["concentration"]
         given = posterior.source["doc_topic_prior"] == "given"
         document_prior = float(posterior.attached["doc_topic_prior"].values) if given else 1.0 / len(topics)
