@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, as_rows, as_vector, as_weights
-from consilience.families.base import Draws
+from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
@@ -200,7 +200,7 @@ class NormalGamma(_NormalGammaFamily):
         kappas, shapes = as_vector("kappa", kappa, means.shape[0]), as_vector("shape", shape, means.shape[0])
         return self._natural(means, kappas, shapes, as_rows("rate", rate, self.dim))
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D), ``kappa`` (n,), ``shape`` (n,) and ``rate`` (n, D)."""
         mean, kappa, shape, rate = self.standard(eta)
         return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate}
@@ -241,7 +241,7 @@ class SphericalNormalGamma(_NormalGammaFamily):
         ]
         return self._natural(means, vectors[0], vectors[1], vectors[2][:, None])
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D) and ``kappa``, ``shape``, ``rate`` (n,)."""
         mean, kappa, shape, rate = self.standard(eta)
         return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate[:, 0]}

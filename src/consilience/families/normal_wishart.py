@@ -11,7 +11,7 @@ from scipy.special import digamma, gammaln, polygamma
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.errors import InputError
-from consilience.families.base import Draws
+from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.gaussian import Gaussian
 from consilience.families.linalg import (
@@ -129,7 +129,7 @@ class NormalWishart(EvidenceFamily):
         mean, kappa, inverse_scale, dof = self.standard(eta)
         return mean, kappa, cholesky(inverse_scale / dof[:, None, None], "scale matrix"), dof
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D), ``kappa`` (n,), ``scale`` (n, D, D) and ``dof`` (n,)."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
         return {"mean": mean, "kappa": kappa, "scale": inverse(inverse_scale, "scale matrix"), "dof": dof}
