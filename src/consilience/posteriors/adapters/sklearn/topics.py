@@ -1,4 +1,4 @@
-"""scikit-learn's LatentDirichletAllocation, in and out."""
+"""scikit-learn's LatentDirichletAllocation, in and out: ``components_`` are the Dirichlet concentrations lambda."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class LatentDirichletAllocationAdapter(TopicAdapter):
 
         self.require_family(posterior, Dirichlet)
         topics = posterior.parameters()["concentration"]
-        given = posterior.source["doc_topic_prior"] == "given"
-        document_prior = float(posterior.attached["doc_topic_prior"].values) if given else 1.0 / len(topics)
+        is_prior_given = posterior.source["doc_topic_prior"] == "given"
+        document_prior = float(posterior.attached["doc_topic_prior"].values) if is_prior_given else 1.0 / len(topics)
         topic_prior = float(topic_prior_of(posterior)[0])
         model = LatentDirichletAllocation(
             n_components=len(topics),
-            doc_topic_prior=document_prior if given else None,
+            doc_topic_prior=document_prior if is_prior_given else None,
             topic_word_prior=topic_prior,
         )
         model.components_ = topics
-        model.exp_dirichlet_component_ = np.exp(posterior.family.mean_parameters(posterior.natural))
+        model.exp_dirichlet_component_ = np.exp(posterior.family.mean_parameters(posterior.natural))  # exp E log phi
         model.doc_topic_prior_, model.topic_word_prior_ = document_prior, topic_prior
         model.n_iter_, model.n_batch_iter_ = 0, 1
         model.random_state_ = check_random_state(None)  # what further fitting draws from
