@@ -22,8 +22,8 @@ _CHUNK_BYTES = 2**26
 def squared_distances(a: Array, b: Array) -> Array:
     """Return squared Euclidean distances (n_a, n_b) of rows, by one product of centred rows."""
     centre = b.mean(axis=0)  # with the origin among the rows, |x|^2 + |y|^2 - 2 x y cancels least
-    left, right = a - centre, b - centre
-    distances = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1) - 2.0 * (left @ right.T)
+    a_centred, b_centred = a - centre, b - centre
+    distances = np.sum(a_centred**2, axis=1)[:, None] + np.sum(b_centred**2, axis=1) - 2.0 * (a_centred @ b_centred.T)
     return np.maximum(distances, 0.0)
 
 
