@@ -1,6 +1,6 @@
-"""Paths that may be addresses: s3://, gs://, and whatever else fsspec opens.
+"""Local and remote files: paths, or addresses such as s3:// and gs:// that fsspec opens.
 
-What is read from afar comes as a whole file into a temporary one; what is written goes there when it is whole.
+A remote file is read by copying it whole to a temporary one; a file is sent when it is whole.
 """
 
 from __future__ import annotations
@@ -54,33 +54,34 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
 
 def list_files(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) -> list[ListedFile]:
-    """Return files: of a folder those with one of some `suffixes`, of a pattern those that fit, in order of names.
+    """Return the files of a folder or pattern with their sizes, in order of names.
 
     Parameters
     ----------
-    where
+    where : str, Path or sequence of these
         A file, a folder, a pattern with ``*``, or several of these; local or addresses.
-    suffixes
-        What the names of files in folders end with. Hidden files are left out.
+    suffixes : tuple of str
+        Endings of the names of files in folders. Hidden files are left out.
 
     Raises
     ------
     InputError
-        For what does not exist, and folders and patterns in which nothing is.
+        For a path that does not exist, and for folders and patterns without such files.
     """
     if not isinstance(where, str | Path):
-        return [file for one in where for file in list_files(one, suffixes)]
+        return [file for path in where for file in list_files(path, suffixes)]
     text = str(where)
-    found = _remote(text, suffixes) if is_remote(text) else _local(text, suffixes)
-    if not found:
+    files = _list_remote(text, suffixes) if is_remote(text) else _list_local(text, suffixes)
+    if not files:
         raise InputError(f"{text}: no file named {' or '.join(f'*{suffix}' for suffix in suffixes)} is here")
-    return sorted(found, key=lambda file: file.path)
+    return sorted(files, key=lambda file: file.path)
 
 
-def _local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
+def _list_local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
+    """Return the files of a local folder or pattern."""
     try:
         if os.path.isdir(text):
-            names = [os.path.join(text, name) for name in os.listdir(text) if _named(name, suffixes)]
+            names = [os.path.join(text, name) for name in os.listdir(text) if _is_named(name, suffixes)]
         elif glob.has_magic(text) and not os.path.exists(text):
             names = [name for name in glob.glob(text, recursive=True) if os.path.isfile(name)]
         else:
@@ -92,23 +93,26 @@ def _local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
         raise InputError(f"{text}: cannot be read: {error}") from error
 
 
-def _remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
+def _list_remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
+    """Return the files of a remote folder or pattern."""
     system, path = open_filesystem(text)
     try:
         if glob.has_magic(path):
             infos = list(system.glob(path, detail=True).values())
         elif system.isdir(path):
-            infos = [one for one in system.ls(path, detail=True) if _named(os.path.basename(one["name"]), suffixes)]
+            entries = system.ls(path, detail=True)
+            infos = [info for info in entries if _is_named(os.path.basename(info["name"]), suffixes)]
         else:
             infos = [system.info(path)]
     except OSError as error:
         raise InputError(f"{text}: cannot be read: {error.strerror or error}") from error
     return [
-        ListedFile(system.unstrip_protocol(one["name"]), int(one["size"])) for one in infos if one["type"] == "file"
+        ListedFile(system.unstrip_protocol(info["name"]), int(info["size"])) for info in infos if info["type"] == "file"
     ]
 
 
-def _named(name: str, suffixes: tuple[str, ...]) -> bool:
+def _is_named(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a file is not hidden and has one of the suffixes."""
     return not name.startswith(".") and name.endswith(suffixes)
 
 
