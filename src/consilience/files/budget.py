@@ -39,7 +39,7 @@ def allowed_memory(size: int) -> int:
 
     Examples
     --------
-    >>> allowed(1000)
+    >>> allowed_memory(1000)
     1058576
     """
     return MEMORY_PER_FILE_BYTE * size + ALLOWANCE_BYTES

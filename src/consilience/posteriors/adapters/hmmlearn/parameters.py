@@ -25,7 +25,7 @@ def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
 
     Examples
     --------
-    >>> real("means_", [[0, 1], [2, 3]], (2, 2)).dtype
+    >>> as_finite("means_", [[0, 1], [2, 3]], (2, 2)).dtype
     dtype('float64')
     """
     array = np.asarray(values, dtype=np.float64)
@@ -55,7 +55,7 @@ def as_probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Ar
 
     Examples
     --------
-    >>> probabilities("transmat_", [[0.5, 0.5], [0.0, 0.0]], (2, 2)).sum(axis=1)
+    >>> as_probabilities("transmat_", [[0.5, 0.5], [0.0, 0.0]], (2, 2)).sum(axis=1)
     array([1., 0.])
     """
     array = as_finite(name, values, shape)
@@ -74,7 +74,7 @@ def normalised_counts(counts: Array) -> Array:
 
     Examples
     --------
-    >>> frequencies(np.array([[1.0, 3.0], [0.0, 0.0]]))
+    >>> normalised_counts(np.array([[1.0, 3.0], [0.0, 0.0]]))
     array([[0.25, 0.75],
            [0.5 , 0.5 ]])
     """
@@ -88,7 +88,7 @@ def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
 
     Examples
     --------
-    >>> beyond("startprob_posterior_", [1.5, 0.5], np.array([0.5, 0.5]))
+    >>> counts_beyond_prior("startprob_posterior_", [1.5, 0.5], np.array([0.5, 0.5]))
     array([1., 0.])
     """
     counts: Array = as_finite(name, posterior, prior.shape) - prior
@@ -139,7 +139,7 @@ def expected_visits(start: Array, transitions: Array, frames: float) -> Array:
 
     Examples
     --------
-    >>> visits(np.array([1.0, 0.0]), np.array([[0.0, 1.0], [0.0, 1.0]]), 10)
+    >>> expected_visits(np.array([1.0, 0.0]), np.array([[0.0, 1.0], [0.0, 1.0]]), 10)
     array([1., 9.])
     """
     n_steps = remaining = max(1, round(frames))
