@@ -567,7 +567,7 @@ def test_what_is_no_symmetry_file_is_refused(path, content, message):
 
 
 def test_a_symmetry_file_without_end_is_not_read_whole(path, monkeypatch):
-    monkeypatch.setattr("consilience.networks.files.MAX_HEADER", 1000)
+    monkeypatch.setattr("consilience.networks.files.MAX_HEADER_BYTES", 1000)
     write_symmetry(path, SYMMETRY)
     with pytest.raises(FileFormatError, match=r"net.safetensors: is too long for a symmetry"):
         read_symmetry(path)

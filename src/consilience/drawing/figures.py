@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from consilience.checks import Array, Labels
-from consilience.files.atomic import replacing
+from consilience.files.atomic import write_atomically
 
 _FUSED, _LOCAL, _GREY = "#b2182b", "#2166ac", "#8a8a8a"
 """Colours of fused models, of local ones and of those trained on pooled data."""
@@ -18,7 +18,7 @@ _FUSED, _LOCAL, _GREY = "#b2182b", "#2166ac", "#8a8a8a"
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all, without the date that would change its bytes."""
-    with replacing(path) as partial:
+    with write_atomically(path) as partial:
         FigureCanvasAgg(figure)
         figure.savefig(partial, format="png", dpi=130, metadata={"Software": None})
 

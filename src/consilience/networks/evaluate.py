@@ -13,7 +13,7 @@ from consilience.checks import Array, Labels
 from consilience.core.inputs import NamedInput
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
-from consilience.files.labelled_arrays import read_tensors
+from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.files.npy import read_array
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.evaluation import NetworkEvaluation, compared
@@ -182,7 +182,7 @@ def _read(path: Path, labels: Any) -> tuple[Any, Any]:
     if path.suffix.lower() != ".csv":
         if path.suffix.lower() not in (".npy", ".npz"):
             raise FileFormatError(f"{path}: expected a file named .npz, .npy or .csv")
-        found = read_tensors(path)
+        found = read_labelled_arrays(path)
         return found.inputs, None if labels is not None else found.labels
     table = read_csv(path, () if labels is None else (str(labels),))
     column = None if labels is None else table.column(str(labels))

@@ -10,7 +10,14 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.paired import PairedDifference, paired_difference
 from consilience.errors import InputError
-from consilience.posteriors.evaluation import Score, better_of, difference_to_json, finite_json, score_lines, verdict_of
+from consilience.posteriors.evaluation import (
+    Score,
+    better_model,
+    difference_to_json,
+    finite_json,
+    score_lines,
+    verdict_sentence,
+)
 
 FEW_ROWS = 50
 """Fewer rows than this give an interval that is easily too narrow."""
@@ -69,12 +76,12 @@ class NetworkEvaluation:
     @property
     def better(self) -> str | None:
         """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        return better_of(self.difference, larger_is_better=True)
+        return better_model(self.difference, larger_is_better=True)
 
     @property
     def verdict(self) -> str:
         """One sentence: which network is more often right here, and by how much."""
-        return verdict_of(self.difference, "percentage points of accuracy", "rows", larger_is_better=True)
+        return verdict_sentence(self.difference, "percentage points of accuracy", "rows", larger_is_better=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; what is infinite or not a number is None."""

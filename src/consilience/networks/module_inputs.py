@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.errors import InputError
-from consilience.files.labelled_arrays import read_tensors
+from consilience.files.labelled_arrays import read_labelled_arrays
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,7 +25,7 @@ def read_inputs(path: Path, module: nn.Module) -> Tensor:
     InputError
         For a file that holds something else, or inputs that the module does not take.
     """
-    inputs = as_tensor(read_tensors(path).inputs, str(path), module)
+    inputs = as_tensor(read_labelled_arrays(path).inputs, str(path), module)
     refuse_unfit(module, (inputs[:2],), str(path))
     return inputs
 

@@ -14,10 +14,10 @@ from typing import Literal
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import storable, write_arrays
-from consilience.files.document import KEY, check_version, validated
+from consilience.files.arrays import storable_arrays, write_arrays
+from consilience.files.document import METADATA_KEY, check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Plain, Strict
+from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood
 
 _FORMAT, _VERSION = "consilience-fisher", 1
@@ -28,13 +28,13 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class FisherHeader(Strict):
+class FisherHeader(StrictModel):
     """The JSON document in the header of a Fisher file."""
 
     format: Literal["consilience-fisher"]
     format_version: Literal[1]
     library_version: str
-    parameters: Plain[list[str]]
+    parameters: Chunked[list[str]]
     observations: float | None
     prior_precision: float | None
     likelihood: Likelihood | None
@@ -44,7 +44,7 @@ class FisherHeader(Strict):
     linear: bool
     compat: bool
     digest: str | None
-    aliases: Plain[dict[str, str]]
+    aliases: Chunked[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,9 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
         "aliases": dict(sorted(information.aliases.items())),
         **{name: getattr(information, name) for name in _FIELDS},
     }
-    write_arrays(path, storable(path, arrays), {KEY: json.dumps(header, sort_keys=True, allow_nan=False)})
+    write_arrays(
+        path, storable_arrays(path, arrays), {METADATA_KEY: json.dumps(header, sort_keys=True, allow_nan=False)}
+    )
 
 
 def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
@@ -108,7 +110,7 @@ def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
     if file.format != _FORMAT:
         raise FileFormatError(f"{file}: is no file of Fisher information; {_REMEDY}")
     check_version(file.label, file.document, _VERSION)
-    header = validated(file.label, FisherHeader, file.document)
+    header = validate_document(file.label, FisherHeader, file.document)
     expected = {f"residual/{name}" for name in header.parameters}
     factors = {f"factors/{name}" for name in header.parameters}
     if set(shapes) not in (expected, expected | factors):

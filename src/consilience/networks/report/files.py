@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError, InputError
-from consilience.files.document import validated
+from consilience.files.document import validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import NetworkFile, read_network
 from consilience.networks.match_quality import match_quality
@@ -98,7 +98,7 @@ def network_content_of_files(
         raise FileFormatError(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
         )
-    provenance = validated(
+    provenance = validate_document(
         fused.label, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to"
     )
     names = short_names([record.name for record in provenance.inputs])

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from pydantic import FailFast, Field
 
 from consilience.errors import FileFormatError
-from consilience.files.document import validated
-from consilience.files.schemas import Entries, Plain, Strict
+from consilience.files.document import validate_document
+from consilience.files.schemas import Chunked, Entries, StrictModel
 from consilience.networks.symmetry.axes import Action, Axis, Group, Layout, Proof, Segment, Side
 from consilience.networks.symmetry.symmetry import Symmetry
 
@@ -31,22 +31,22 @@ Number = Annotated[int, Field(ge=0, le=_LARGEST)]
 SegmentEntry = Annotated[tuple[str | None, Count, Number], Field(strict=False)]
 
 
-class AxisEntry(Strict):
+class AxisEntry(StrictModel):
     """One axis of an array: its segments as (group, outer, inner), and for each the odd copies, where not all are."""
 
     side: Side
     segments: Annotated[list[SegmentEntry], FailFast()]
-    odd: Plain[list[Plain[list[Number] | None]] | None] = None
+    odd: Chunked[list[Chunked[list[Number] | None]] | None] = None
 
 
-class LayoutEntry(Strict):
+class LayoutEntry(StrictModel):
     """The axes of an array."""
 
     axes: Annotated[list[AxisEntry], FailFast()]
     blocks: Count
 
 
-class GroupEntry(Strict):
+class GroupEntry(StrictModel):
     """Units that move together."""
 
     name: str
@@ -57,7 +57,7 @@ class GroupEntry(Strict):
     resizable: bool
 
 
-class ProofEntry(Strict):
+class ProofEntry(StrictModel):
     """That the symmetry with this digest was proved."""
 
     digest: str
@@ -65,13 +65,13 @@ class ProofEntry(Strict):
     trials: Count
 
 
-class SymmetryEntry(Strict):
+class SymmetryEntry(StrictModel):
     """A symmetry as ``symmetry_to_json`` writes it."""
 
     groups: Annotated[list[GroupEntry], FailFast()]
     arrays: Entries[LayoutEntry]
-    aliases: Plain[dict[str, str]]
-    notes: Plain[list[str]]
+    aliases: Chunked[dict[str, str]]
+    notes: Chunked[list[str]]
     proof: ProofEntry | None
 
 
@@ -100,7 +100,7 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
     True
     """
     _refuse_many(document, where)
-    entry = validated(where, SymmetryEntry, document, "symmetry", REMEDY)
+    entry = validate_document(where, SymmetryEntry, document, "symmetry", REMEDY)
     if problems := list(_wrong_names(entry)):
         raise _refused(problems, where)
     symmetry = Symmetry(

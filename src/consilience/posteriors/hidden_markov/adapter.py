@@ -36,7 +36,7 @@ class StickyHDPHMMAdapter(Adapter):
 
     def rebuild(self, posterior: Posterior) -> HiddenMarkovModel:
         """Return the model, without the history of a fit."""
-        self.expects(posterior, NormalWishart)
+        self.require_family(posterior, NormalWishart)
         return HiddenMarkovModel.of(posterior)
 
     def scores(self, model: Any, data: Any) -> Scores:

@@ -30,7 +30,7 @@ from consilience.posteriors.hidden_markov.merge_moves import simplify
 from consilience.posteriors.hidden_markov.model import HiddenMarkovModel, as_lengths
 from consilience.posteriors.hidden_markov.sticky_transitions import StickyPrior
 from consilience.posteriors.hidden_markov.variational_steps import GlobalFactors, HMMProblem, global_step, local_step
-from consilience.posteriors.observations import Columns, observations
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 
@@ -217,7 +217,7 @@ def _rows_and_names(X: Any) -> tuple[Array, Features]:
     """Return finite rows (n, D) and the column names of a table."""
     names = tuple(str(name) for name in X.columns) if hasattr(X, "columns") else None
     width = len(names) if names is not None else np.shape(X)[1] if np.ndim(X) == 2 else 0
-    rows: Array = observations(X, None, Columns(width, names, counts=False), name="X").values
+    rows: Array = read_observations(X, None, ExpectedColumns(width, names, are_counts=False), name="X").values
     if width == 0:
         raise InputError("X: has no columns")
     return rows, Features(names=names, from_columns=names is not None)

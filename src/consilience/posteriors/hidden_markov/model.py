@@ -27,7 +27,7 @@ from consilience.posteriors.hidden_markov.sticky_transitions import (
     dirichlet_parameters,
     expected_logs,
 )
-from consilience.posteriors.observations import Columns, observations
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
 
 CHUNK_ENTRIES = 2**22
@@ -190,8 +190,8 @@ class HiddenMarkovModel:
     def _rows(self, X: Any, lengths: ArrayLike | None) -> tuple[Array, Labels]:
         """Return checked rows (n, D) and lengths of sequences."""
         assert isinstance(self.posterior.family, NormalWishart)  # noqa: S101  (narrows the type; `of` sees to it)
-        columns = Columns(self.posterior.family.dim, self.posterior.features.names, counts=False)
-        rows: Array = observations(X, None, columns, name="X").values
+        columns = ExpectedColumns(self.posterior.family.dim, self.posterior.features.names, are_counts=False)
+        rows: Array = read_observations(X, None, columns, name="X").values
         return rows, as_lengths(lengths, len(rows))
 
     def _mahalanobis(self, rows: Array) -> tuple[int, Array, Array, Array, Array]:

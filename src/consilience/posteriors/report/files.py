@@ -11,7 +11,7 @@ from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.content import PosteriorContent, content_of
 from consilience.posteriors.report.illustration import illustrate
-from consilience.posteriors.vocabulary import of_words, over
+from consilience.posteriors.vocabulary import expand_vocabulary, is_topic_posterior
 
 
 def content_of_files(
@@ -83,9 +83,13 @@ def content_of_files(
 def _over_fused_words(fused: Posterior, site: Posterior) -> Posterior:
     """Return a site's topics over the words of the fused ones, as they were fused; other posteriors as they are."""
     words = fused.features.names
-    if not (of_words(fused) and of_words(site)) or words is None or site.features.names in (None, words):
+    if (
+        not (is_topic_posterior(fused) and is_topic_posterior(site))
+        or words is None
+        or site.features.names in (None, words)
+    ):
         return site
     try:
-        return over(site, words)
+        return expand_vocabulary(site, words)
     except InputError:  # it was not fused to these words, which is said of its family or is not seen
         return site

@@ -17,7 +17,7 @@ from consilience.checks import Array, Labels
 from consilience.errors import InputError, OptionError
 from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.observations import Columns, Observations, observations
+from consilience.posteriors.observations import ExpectedColumns, Observations, read_observations
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 
@@ -121,15 +121,15 @@ def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth:
         problems.append(f"truth: expected labels by name, as the data are, found {type(truth).__name__}")
     if problems:
         raise InputError(problems)
-    n_columns = adapter.columns(posterior)
+    n_columns = adapter.n_columns(posterior)
     names = posterior.features.names if n_columns == getattr(posterior.family, "dim", None) else None
-    columns = Columns(n_columns, names, adapter.takes_counts)
+    columns = ExpectedColumns(n_columns, names, adapter.takes_counts)
     observations_by_name: dict[str, Observations] = {}
     for name, rows in data_by_name.items():
         data_name = "data" if rows is data else f"data {name!r}"
         truth_name = "truth" if rows is data else f"truth of {name!r}"
         try:
-            observations_by_name[str(name)] = observations(rows, labels.get(name), columns, data_name, truth_name)
+            observations_by_name[str(name)] = read_observations(rows, labels.get(name), columns, data_name, truth_name)
         except InputError as error:
             problems += error.problems
     if problems:

@@ -12,7 +12,7 @@ from typing import Literal
 from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, OptionError
-from consilience.files.document import KEY, opened, parse_document
+from consilience.files.document import METADATA_KEY, open_safetensors, parse_document
 from consilience.posteriors.sharded.header import REMEDY
 from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, column_problems
 from consilience.posteriors.sharded.parquet import read_parquet, read_parquet_summary, write_parquet
@@ -57,8 +57,8 @@ def is_shard(path: Path) -> bool:
     if path.suffix == SUFFIXES["parquet"]:
         return True
     try:
-        with opened(path) as file:
-            text = (file.metadata() or {}).get(KEY, "{}")
+        with open_safetensors(path) as file:
+            text = (file.metadata() or {}).get(METADATA_KEY, "{}")
         document = parse_document(path, text)
     except FileFormatError:
         return False

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
-from consilience.files.document import check_version, parse_document, validated
+from consilience.files.document import check_version, parse_document, validate_document
 from consilience.posteriors.columns import Kind
 from consilience.posteriors.files import FeaturesHeader, family_of
 from consilience.posteriors.posterior import Attached, Features, Posterior
@@ -124,7 +124,7 @@ def parse_kind(path: Path | str, text: str | bytes) -> Kind:
     where = Path(path)
     document = parse_document(where, text, remedy=REMEDY)
     check_version(where, document, FORMAT_VERSION)
-    header = validated(path, ShardHeader, document, remedy=REMEDY)
+    header = validate_document(path, ShardHeader, document, remedy=REMEDY)
     family = family_of(path, header.family, REMEDY)
     for name, array in header.attached.items():
         is_consistent = len(array.axes) == len(array.lengths) and all(

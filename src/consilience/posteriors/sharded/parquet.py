@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from consilience.checks import Labels
 from consilience.errors import FileFormatError, OptionError
-from consilience.files.atomic import replacing
-from consilience.files.document import KEY
+from consilience.files.atomic import write_atomically
+from consilience.files.document import METADATA_KEY
 from consilience.posteriors.columns import ComponentColumns, Kind, RaggedColumn
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
 from consilience.posteriors.sharded.packed_sites import (
@@ -69,9 +69,9 @@ def write_parquet(path: Path, packed: PackedSites) -> None:
         columns[f"attached.{name}"] = _binary(pyarrow, ragged.values, starts)
         if ragged.precision is not None:
             columns[f"attached.{name}.precision"] = _binary(pyarrow, ragged.precision, starts)
-    metadata = {KEY: header_text(components.kind), "dtype": np.dtype(components.natural.dtype).name}
+    metadata = {METADATA_KEY: header_text(components.kind), "dtype": np.dtype(components.natural.dtype).name}
     table = pyarrow.table(columns).replace_schema_metadata(metadata)
-    with replacing(path) as partial:
+    with write_atomically(path) as partial:
         parquet.write_table(table, partial, row_group_size=ROW_GROUP_SITES, compression="none", use_dictionary=False,
                             write_statistics=False)  # fmt: skip
 
@@ -203,6 +203,6 @@ def _parquet_kind(file: Any, display_name: str) -> tuple[Kind, str]:
     """Return the kind of a shard and the type of its parameters, from the metadata of its schema."""
     metadata = file.schema_arrow.metadata or {}
     dtype = metadata.get(b"dtype", b"").decode(errors="replace")
-    if KEY.encode() not in metadata or dtype not in ("float32", "float64"):
+    if METADATA_KEY.encode() not in metadata or dtype not in ("float32", "float64"):
         raise FileFormatError(f"{display_name}: has no consilience metadata, so it is not a shard; {REMEDY}")
-    return parse_kind(display_name, metadata[KEY.encode()]), dtype
+    return parse_kind(display_name, metadata[METADATA_KEY.encode()]), dtype

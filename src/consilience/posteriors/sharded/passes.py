@@ -149,7 +149,7 @@ def prepare(
     for rows, _ in shard.chunks():
         natural = np.asarray(shard.natural(rows), dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
-            factor, levels[rows] = tangent.side(natural, tangent.above, first=reverse)
+            factor, levels[rows] = tangent.kl_factors(natural, tangent.kl_from_centre, first=reverse)
         if factors is not None:
             factors[rows] = factor
     if not np.isfinite(levels).all():

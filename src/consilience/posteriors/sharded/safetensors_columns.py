@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from consilience.errors import FileFormatError, InputError
-from consilience.files.atomic import replacing
-from consilience.files.document import KEY, opened, parse_document
+from consilience.files.atomic import write_atomically
+from consilience.files.document import METADATA_KEY, open_safetensors, parse_document
 from consilience.posteriors.columns import ComponentColumns, Kind, RaggedColumn
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
 from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, site_digests, site_names
@@ -43,15 +43,15 @@ def write_safetensors(path: Path, packed: PackedSites) -> None:
     tensors["digests"] = packed.digests
     arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
     try:
-        with replacing(path) as partial:
-            save_file(arrays, partial, {KEY: header_text(components.kind)})
+        with write_atomically(path) as partial:
+            save_file(arrays, partial, {METADATA_KEY: header_text(components.kind)})
     except SafetensorError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
 
 
 def read_safetensors_summary(path: Path, display_name: str) -> ShardSummary:
     """Return what the header of a shard states; `display_name` is its name in messages."""
-    with opened(path, REMEDY) as file:
+    with open_safetensors(path, REMEDY) as file:
         kind = _safetensors_kind(file, display_name)
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (not a dict)
     natural, offsets = shapes.get("natural"), shapes.get("offsets")
@@ -70,7 +70,7 @@ def read_safetensors(path: Path, display_name: str, first: int, end: int | None)
     ValueError
         For columns that do not fit the header; ``file.read_shard`` names the file.
     """
-    with opened(path, REMEDY) as file:
+    with open_safetensors(path, REMEDY) as file:
         kind = _safetensors_kind(file, display_name)
         offsets = np.asarray(file.get_tensor("offsets"))
         last = len(offsets) - 1 if end is None else end
@@ -114,6 +114,6 @@ def _refuse_offsets(display_name: str, offsets: NDArray[Any], n_components: int)
 def _safetensors_kind(file: Any, display_name: str) -> Kind:
     """Return the kind of a shard, from the metadata of its file."""
     metadata: Mapping[str, str] = file.metadata() or {}
-    if KEY not in metadata:
+    if METADATA_KEY not in metadata:
         raise FileFormatError(f"{display_name}: has no consilience metadata, so it is not a shard; {REMEDY}")
-    return parse_kind(display_name, metadata[KEY])
+    return parse_kind(display_name, metadata[METADATA_KEY])

@@ -45,7 +45,7 @@ class Centres:
     @classmethod
     def from_natural(cls, tangent: Tangent, natural: Array, direction: Direction, prices: Array) -> Centres:
         """Return the centres with natural parameters `natural` (G, P) and `prices` (G,)."""
-        return cls(*tangent.side(natural, tangent.above, first=direction == "forward"), prices)
+        return cls(*tangent.kl_factors(natural, tangent.kl_from_centre, first=direction == "forward"), prices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,9 @@ def label_all_rows(
             all_labels[rows] = np.arange(count)
             continue
         natural_of_site = np.asarray(shard.components.natural[rows], dtype=np.float64)
-        factors, levels = shard.tangent.side(natural_of_site, shard.tangent.above, first=direction == "reverse")
+        factors, levels = shard.tangent.kl_factors(
+            natural_of_site, shard.tangent.kl_from_centre, first=direction == "reverse"
+        )
         # Divergences of the components of this site from all fused ones (count, G).
         costs = np.maximum(levels[:, None] + centres.levels - factors @ centres.factors.T, 0.0)
         # A site may have more components than there are fused ones. Columns dearer than any two matches together take

@@ -20,7 +20,7 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
-from consilience.files.remote import Listed, is_remote, listed, localised
+from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
 from consilience.posteriors.columns import ComponentColumns, Kind, RaggedColumn
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
@@ -115,15 +115,15 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
     """
     if not is_count(shard_bytes):
         raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
-    files = listed(where, FILE_SUFFIXES)
+    files = list_files(where, FILE_SUFFIXES)
     if not files:
         raise InputError("nothing to open: no file was given")
-    with localised(files[0].path) as path:
+    with local_copy(files[0].path) as path:
         is_packed = is_shard(path) or files[0].path.endswith(".parquet")
     return _open_packed(files, shard_bytes) if is_packed else _open_posteriors(files, shard_bytes)
 
 
-def _open_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
+def _open_packed(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
     """Return the shards of packed files, each a run of sites of one file."""
     sources: list[ShardSource] = []
     problems: list[str] = []
@@ -131,7 +131,7 @@ def _open_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
     n_sites = 0
     for file in files:
         try:
-            with localised(file.path) as path:
+            with local_copy(file.path) as path:
                 if not is_shard(path) and not file.path.endswith(".parquet"):
                     problems.append(f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone")
                     continue
@@ -148,7 +148,7 @@ def _open_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
     return Shards(kind, tuple(sources), n_sites)
 
 
-def _runs(kind: Kind, file: Listed, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
+def _runs(kind: Kind, file: ListedFile, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
     """Yield runs of the sites of a packed file; a file at an address is one run, since it is fetched whole."""
     is_parquet = file.path.endswith(".parquet")
     n_units = len(summary.groups) if is_parquet else summary.n_sites  # Parquet is read by row groups
@@ -158,9 +158,9 @@ def _runs(kind: Kind, file: Listed, summary: ShardSummary, shard_bytes: int) -> 
         yield ShardSource(kind, (file.path,), os.getcwd(), first, end, size=file.size // n_runs)
 
 
-def _open_posteriors(files: Sequence[Listed], shard_bytes: int) -> Shards:
+def _open_posteriors(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
     """Return the shards of posterior files, each some files; only the first file is read."""
-    with localised(files[0].path) as path:
+    with local_copy(files[0].path) as path:
         kind = kind_of(_read(path, files[0].path))
     sources: list[ShardSource] = []
     run: list[str] = []
@@ -186,7 +186,7 @@ def load_shard(source: ShardSource) -> PackedSites:
     if not source.packed:
         return _load_posteriors(source)
     display_name = source.paths[0]
-    with localised(source.location(display_name)) as path:
+    with local_copy(source.location(display_name)) as path:
         packed = read_shard(path, display_name, source.first, source.end)
     if problems := [f"{display_name}: {text}" for text in differences(source.kind, packed.components.kind)]:
         raise InputError(problems)
@@ -200,7 +200,7 @@ def _load_posteriors(source: ShardSource) -> PackedSites:
     posteriors, digests = [], []
     problems: list[str] = []
     for display_name in source.paths:
-        with localised(source.location(display_name)) as path:
+        with local_copy(source.location(display_name)) as path:
             try:
                 posterior = _read(path, display_name)
             except InputError as error:

@@ -116,7 +116,7 @@ class InducingPointAdapter(Adapter):
 
     def _sparse_gp_of(self, posterior: Posterior) -> SparseGP:
         """Return the SparseGP that a posterior describes."""
-        self.expects(posterior, Point)
+        self.require_family(posterior, Point)
         arrays = {name: attached.values for name, attached in posterior.attached.items()}
         kernel = make_kernel(posterior.source["kernel"], float(arrays["variance"]), arrays["lengthscales"])
         return SparseGP(

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import cholesky, solve_triangular
 from scipy.spatial import cKDTree
 
-from consilience.checks import Array, Labels, as_rows, as_vector, symmetric
+from consilience.checks import Array, Labels, as_rows, as_vector, symmetric_part
 from consilience.errors import InputError
 from consilience.posteriors.sparse_gp.kernels import Kernel
 
@@ -117,7 +117,7 @@ class SparseGP:
         arrays = {
             "inducing_inputs": inputs,
             "mean": as_vector("mean", self.mean, count),
-            "covariance": symmetric(np.asarray(self.covariance, dtype=np.float64)),
+            "covariance": symmetric_part(np.asarray(self.covariance, dtype=np.float64)),
             "shift": as_vector("shift", self.shift, columns),
             "scale": as_vector("scale", self.scale, columns),
             "bound": as_vector("bound", self.bound),
@@ -171,7 +171,7 @@ class SparseGP:
     @cached_property
     def whitened_covariance(self) -> Array:
         """L^-1 S L^-T (M, M)."""
-        return symmetric(lower_solve(self.factor, lower_solve(self.factor, self.covariance).T))
+        return symmetric_part(lower_solve(self.factor, lower_solve(self.factor, self.covariance).T))
 
     def predict(self, X: ArrayLike, *, noise: bool = False) -> tuple[Array, Array]:
         """Return mean and variance of the function at every row of `X`.
