@@ -30,7 +30,7 @@ from consilience.networks.network import Network
 from consilience.networks.robust import credible, distances, geometric_median, refuse_robust, trusted
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport, dense, move_axis, undense
+from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 from consilience.posteriors.robust.estimators import How, Robust
 
 
@@ -268,7 +268,7 @@ def average(
             mean = geometric_median(moved, owned, weights, layout)
         else:
             mean = _mean(moved, owned, weights)
-        fused[key] = undense(mean, layout)
+        fused[key] = to_blocks(mean, layout)
     return fused
 
 
@@ -279,7 +279,7 @@ def _at_home(
     layout = ensemble.symmetry.layouts[key]
     moved, owned = [], []
     for network, moves in zip(ensemble.networks, transports, strict=True):
-        values = dense(network.working[key], layout)
+        values = to_dense(network.working[key], layout)
         held: Any = 1.0
         for number, axis in enumerate(layout.axes):
             values = move_axis(values, number, axis, moves, network.units)

@@ -22,7 +22,7 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray
 from consilience.errors import InputError
 from consilience.networks.network import Network, is_floating, not_finite, to_bytes
-from consilience.networks.symmetry.entry_positions import moved_entries
+from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
 
@@ -225,7 +225,7 @@ class FisherInformation:
         own = self.renamed(network.symmetry)
         residual, factors = {}, {}
         for key, values in own.residual.items():
-            entries, signs = moved_entries(layouts[key], transports, units)
+            entries, signs = entry_permutation(layouts[key], transports, units)
             residual[key] = _taken(values, entries, None, 0)
             if own.factors:
                 factors[key] = _taken(own.factors[key], entries, signs, 1)

@@ -11,7 +11,7 @@ from consilience.checks import is_count
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import matched
-from consilience.networks.symmetry.scaling import balanced, shared_groups
+from consilience.networks.symmetry.scaling import balance_scales, shared_groups
 
 _TOLERANCE = 1e-3
 """A pass over all models that lowers the objective by no more than this share is the last: what came after gained
@@ -88,7 +88,7 @@ class Consensus(NetworkMethod):
         if not self.balance:
             return ensemble
         shared = shared_groups(ensemble.networks)
-        return replace(ensemble, networks=tuple(balanced(network, shared) for network in ensemble.networks))
+        return replace(ensemble, networks=tuple(balance_scales(network, shared) for network in ensemble.networks))
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return slots."""

@@ -24,7 +24,7 @@ from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMetho
 from consilience.networks.methods.weight_matching.state import STATISTICS
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import Injection, Spread, Transport, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, Spread, Transport, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
 
 Writers = Literal["all", "first"]
@@ -202,7 +202,7 @@ def _told_apart(
     parts, totals, odd = [], [], []
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        values = dense(network.working[place.array], layout)
+        values = to_dense(network.working[place.array], layout)
         if place.side == "input" and width != network.units[group]:
             values = values * (network.units[group] / width)
         xp = array_namespace(values)

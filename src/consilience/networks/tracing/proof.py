@@ -21,7 +21,7 @@ from consilience.errors import InputError
 from consilience.networks.network import complete_orders
 from consilience.networks.symmetry.axes import Action, Axis, Group, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport, dense, move, permutation, undense
+from consilience.networks.symmetry.transport import Transport, move, permutation, to_blocks, to_dense
 from consilience.networks.tracing.export import as_example
 from consilience.networks.tracing.module_trial import Bench, arrays_of, make_bench
 from consilience.networks.tracing.trace import trace
@@ -265,13 +265,13 @@ def _multiplied(
     for name, array in arrays.items():
         layout = symmetry.layouts[name]
         if any(segment.group in factors for axis in layout.axes for segment in axis.segments):
-            values = dense(array, layout)
+            values = to_dense(array, layout)
             for number, axis in enumerate(layout.axes):
                 along = _along(axis, units, factors, signed)
                 vector = torch.as_tensor(along, dtype=array.dtype, device=array.device)
                 vector = vector.reshape(-1, *[1] * (values.ndim - number - 1))
                 values = values / vector if axis.side == "input" else values * vector
-            made[name] = undense(values, layout)
+            made[name] = to_blocks(values, layout)
         else:
             made[name] = array
     return made

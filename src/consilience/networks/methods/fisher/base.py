@@ -23,7 +23,7 @@ from consilience.networks.methods.fisher.parameter_vectors import Sites, as_give
 from consilience.networks.methods.fisher.precision import Posteriors, Precision
 from consilience.networks.methods.weight_matching.match import matched
 from consilience.networks.network import identity, to_numpy
-from consilience.networks.symmetry.scaling import balanced, shared_groups
+from consilience.networks.symmetry.scaling import balance_scales, shared_groups
 from consilience.networks.symmetry.transport import Transport
 
 Prior = Literal["removed", "kept", "ignored"]
@@ -194,7 +194,7 @@ class InformedMethod(NetworkMethod, ABC):
         """Return where units go, and what is to be said of it."""
         if self.aligned is not False and ensemble.symmetry.all_groups:
             shared = shared_groups(ensemble.networks)
-            compared = replace(ensemble, networks=tuple(balanced(one, shared) for one in ensemble.networks))
+            compared = replace(ensemble, networks=tuple(balance_scales(one, shared) for one in ensemble.networks))
             starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
             found = matched(compared, starts, 100, rng, progress, signs=True)
             return found.transports, {"aligned": True}

@@ -28,7 +28,7 @@ from consilience.networks.methods.weight_matching.products import Products, Wort
 from consilience.networks.network import Network, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Axis, Place
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Injection, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import unit_rows
 
 STATISTICS = ("running_mean", "running_var")
@@ -123,7 +123,7 @@ class Slots:
             layout = self.symmetry.layouts[key]
             if key.rpartition(".")[2] in STATISTICS or not any(axis.moves for axis in layout.axes):
                 continue
-            moved = dense(values, layout)
+            moved = to_dense(values, layout)
             for number, axis in enumerate(layout.axes):
                 moved = move_axis(moved, number, axis, slots, network.units)
             arrays[key] = moved
