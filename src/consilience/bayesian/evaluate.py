@@ -16,7 +16,7 @@ from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import Array
 from consilience.errors import InputError, OptionError
 from consilience.networks.evaluate import LabeledInputs, as_template, labeled_inputs, module_of
-from consilience.networks.evaluation import NetworkEvaluation, compared
+from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import file_kind
 from consilience.posteriors.evaluation import Score
 
@@ -57,7 +57,7 @@ def evaluate_bayesian(fused: Any, own: Any, data: Any, labels: Any, module: Any)
     rows = labeled_inputs(data, labels, _module_of(both[0]))
     found = [_predictions(one, rows, name) for one in both]
     logs = [np.log(np.maximum(one, FLOOR)) for one in found]
-    result = compared(logs[0], logs[1], rows.labels)
+    result = compare_networks(logs[0], logs[1], rows.labels)
     scores = [predictive_scores(one, rows.labels) for one in found]
     return NetworkEvaluation(
         scores=(

@@ -14,7 +14,7 @@ from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_tensors
 from consilience.files.npy import read_array
-from consilience.networks.evaluation import NetworkEvaluation, compared
+from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import file_kind, read_network
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import is_network
@@ -70,7 +70,7 @@ def evaluate_networks(fused: Any, own: Any, data: Any, labels: Any, module: Any)
     name = str(data) if isinstance(data, str | Path) else "data"
     rows = labeled_inputs(data, labels, both[0])
     theirs, mine = (_log_probabilities(one, rows, name) for one in both)
-    return compared(theirs, mine, rows.labels)
+    return compare_networks(theirs, mine, rows.labels)
 
 
 def as_template(module: Any) -> nn.Module | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.checks import AnyArray, Array
 from consilience.networks.methods.weight_matching.state import STATISTICS
-from consilience.networks.network import Network, identity, square_sum
+from consilience.networks.network import Network, identity_transports, square_sum
 from consilience.networks.symmetry.transport import Transport
 
 
@@ -53,7 +53,7 @@ def match_quality(
     symmetry = networks[0].symmetry
     after = _distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)
     same = all(dict(network.units) == dict(networks[0].units) for network in networks)
-    before = _distances([n.move(identity(n.units)) for n in networks], weights) if same else None
+    before = _distances([n.move(identity_transports(n.units)) for n in networks], weights) if same else None
     found = {}
     for name in symmetry.by_name:
         keys = {p.array for p in symmetry.places(name) if p.array in after and not p.array.endswith(STATISTICS)}

@@ -11,7 +11,7 @@ import numpy as np
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, is_floating
-from consilience.networks.torch_modules import arrays_of_module, is_module, like, module_with
+from consilience.networks.torch_modules import arrays_of_module, cast_like, is_module, module_with
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +84,7 @@ def with_module(fusion: NetworkFusion, module: nn.Module, done: str) -> NetworkF
     before = fusion.network.arrays
     made = {key: values for key, values in arrays_of_module(module).items() if key in before}
     # In the precision that the networks came in, whatever that of the module is.
-    arrays = {key: like(values, before[key]) for key, values in made.items()}
+    arrays = {key: cast_like(values, before[key]) for key, values in made.items()}
     network = Network({**before, **arrays}, fusion.network.symmetry, fusion.network.name)
     said = done if fusion.repaired is None else f"{fusion.repaired}; {done}"
     result = {**fusion.provenance.get("result", {}), "repaired": said}

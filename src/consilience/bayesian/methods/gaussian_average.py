@@ -15,7 +15,7 @@ import numpy as np
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.checks import AnyArray, Array
 from consilience.networks.method import NetworkEnsemble, owned_entries
-from consilience.networks.network import Network, alike, to_numpy
+from consilience.networks.network import Network, convert_like, to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 
@@ -77,7 +77,10 @@ def natural_average(
         nothing = priors[key] if lacking == "prior" else least
         mean = to_blocks(np.where(held, mean, 0.0), layout)
         variance = to_blocks(np.maximum(np.where(held, variance, nothing), least), layout)
-        fused[key], fused[name] = alike(mean, first.working[key]), alike(np.sqrt(variance), first.working[name])
+        fused[key], fused[name] = (
+            convert_like(mean, first.working[key]),
+            convert_like(np.sqrt(variance), first.working[name]),
+        )
     return fused
 
 

@@ -21,7 +21,7 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError
-from consilience.networks.network import Network, is_floating, not_finite, to_bytes
+from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
 from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
@@ -99,8 +99,12 @@ class FisherInformation:
         arrays = [*self.residual.items(), *self.factors.items()]
         problems += [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays if not is_floating(v)]
         if not problems:
-            problems += not_finite({f"residual of {key}": values for key, values in self.residual.items()}, self.name)
-            problems += not_finite({f"factors of {key}": values for key, values in self.factors.items()}, self.name)
+            problems += non_finite_problems(
+                {f"residual of {key}": values for key, values in self.residual.items()}, self.name
+            )
+            problems += non_finite_problems(
+                {f"factors of {key}": values for key, values in self.factors.items()}, self.name
+            )
         if not problems:
             problems += [
                 f"{self.name}: parameter {key} has negative information, smallest {float(_least(values)):.3g}; "

@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.network import identity
+from consilience.networks.network import identity_transports
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class NetworkAverage(NetworkMethod):
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Move nothing."""
-        return Alignment(tuple(identity(network.units) for network in ensemble.networks))
+        return Alignment(tuple(identity_transports(network.units) for network in ensemble.networks))
 
 
 @dataclass(frozen=True)
@@ -59,4 +59,4 @@ class NetworkEnsembleMethod(NetworkMethod):
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Move nothing."""
-        return Alignment(tuple(identity(network.units) for network in ensemble.networks))
+        return Alignment(tuple(identity_transports(network.units) for network in ensemble.networks))

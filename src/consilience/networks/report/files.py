@@ -19,7 +19,7 @@ from consilience.errors import FileFormatError, InputError
 from consilience.files.document import validated
 from consilience.networks.files import NetworkFile, read_network
 from consilience.networks.match_quality import match_quality
-from consilience.networks.network import Network, identity, total_size
+from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.content import Known, NetworkContent, Site, apart_of, findings_and_told
 from consilience.networks.report.layers import Layer, layers_of
 from consilience.networks.report.quality import Group
@@ -171,7 +171,7 @@ def _apart(
         return {}, ()
     if any(dict(one.units) != dict(networks[0].units) for one in networks):
         return {}, ()
-    shares, still = np.array(weights) / total, [identity(one.units) for one in networks]
+    shares, still = np.array(weights) / total, [identity_transports(one.units) for one in networks]
     found = match_quality(networks, shares, still)
     layers = layers_of(networks, shares, still)
     return (

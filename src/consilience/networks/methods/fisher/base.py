@@ -22,7 +22,7 @@ from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMetho
 from consilience.networks.methods.fisher.parameter_vectors import Sites, as_given, gathered_sites, mean_cosine
 from consilience.networks.methods.fisher.precision import Posteriors, Precision
 from consilience.networks.methods.weight_matching.match import matched
-from consilience.networks.network import identity, to_numpy
+from consilience.networks.network import identity_transports, to_numpy
 from consilience.networks.symmetry.scaling import balance_scales, shared_groups
 from consilience.networks.symmetry.transport import Transport
 
@@ -204,7 +204,7 @@ class InformedMethod(NetworkMethod, ABC):
                 f"the networks are far apart (mean cosine {cosine:.2f}), as those of different starts are: give "
                 "example= or symmetry=, so that their units are aligned first"
             ]
-        return tuple(identity(one.units) for one in ensemble.networks), details
+        return tuple(identity_transports(one.units) for one in ensemble.networks), details
 
     def _prior(self, sites: Sequence[FisherInformation]) -> Prior:
         """Return what is done about the prior: as told, removed where somebody told the fused network's, or as usual.

@@ -12,7 +12,7 @@ from consilience.checks import AnyArray, Array
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.fisher.precision import Flat
-from consilience.networks.network import alike
+from consilience.networks.network import convert_like
 from consilience.networks.symmetry.transport import Transport
 
 
@@ -64,9 +64,9 @@ def gathered_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, 
     for network, own, moves in zip(ensemble.networks, known, transports, strict=True):
         one = own.moved(network, moves)
         arrays = network.move(moves)
-        means.append(flat.vector({key: alike(arrays[key], like) for key in flat.shapes}))
-        residual = {key: alike(values, like) for key, values in one.residual.items()}
-        factors = {key: alike(values, like) for key, values in one.factors.items()}
+        means.append(flat.vector({key: convert_like(arrays[key], like) for key in flat.shapes}))
+        residual = {key: convert_like(values, like) for key, values in one.residual.items()}
+        factors = {key: convert_like(values, like) for key, values in one.factors.items()}
         moved.append(replace(one, residual=residual, factors=factors))
     given = ensemble.given or tuple(range(len(means)))
     return Sites(flat, tuple(means), tuple(moved), ensemble.weights, given)
