@@ -22,14 +22,14 @@ def observations(seed, number=40, width=3):
 
 def one_by_one(module, inputs, likelihood="categorical", noise=1.0):
     """Return rows (observations * outputs, P) whose products sum to the information, a backward pass for each."""
-    own = [values for values in module.parameters() if values.requires_grad]
+    trained = [values for values in module.parameters() if values.requires_grad]
     rows = []
     for x in inputs:
         outputs = module(x[None])
         outputs = outputs.reshape(1, -1) if likelihood != "categorical" else outputs
         flat = outputs.flatten(2) if outputs.ndim > 2 else outputs[:, :, None]
-        for place in range(flat.shape[2]):
-            logits = flat[0, :, place]
+        for position in range(flat.shape[2]):
+            logits = flat[0, :, position]
             for output in range(len(logits)):
                 if likelihood == "categorical":
                     share = logits.softmax(0)[output].detach()
@@ -39,8 +39,8 @@ def one_by_one(module, inputs, likelihood="categorical", noise=1.0):
                     value = (share * (1 - share)).sqrt() * logits[output]
                 else:
                     value = logits[output] / noise
-                found = torch.autograd.grad(value, own, retain_graph=True, materialize_grads=True)
-                rows.append(torch.cat([one.reshape(-1) for one in found]))
+                gradients = torch.autograd.grad(value, trained, retain_graph=True, materialize_grads=True)
+                rows.append(torch.cat([gradient.reshape(-1) for gradient in gradients]))
     return torch.stack(rows)
 
 
@@ -55,7 +55,7 @@ def dense(information):
     if not information.factors:
         return residual
     rows = torch.cat(
-        [torch.as_tensor(one).reshape(information.rank, -1) for one in information.factors.values()], dim=1
+        [torch.as_tensor(factor).reshape(information.rank, -1) for factor in information.factors.values()], dim=1
     )
     return rows.T @ rows + residual
 
@@ -72,11 +72,11 @@ def informed(kind="factors", prior_precision=0.7, number=3):
     for seed in range(number):
         model = perceptron()
         with torch.no_grad():
-            for values, own in zip(model.parameters(), perceptron(seed + 1).parameters(), strict=True):
-                values += 0.3 * own
+            for values, noise in zip(model.parameters(), perceptron(seed + 1).parameters(), strict=True):
+                values += 0.3 * noise
         models.append(model)
-    known = [
+    information = [
         cs.fisher(model, observations(seed) + seed, kind, rank=None, prior_precision=prior_precision, minimum=1)
         for seed, model in enumerate(models)
     ]
-    return models, known
+    return models, information
