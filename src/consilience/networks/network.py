@@ -21,6 +21,7 @@ from consilience.errors import InputError, OptionError
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
 
+# Names of types rather than types, since arrays may be of any library.
 _HALVES = ("float16", "bfloat16")
 _FLOATS = (*_HALVES, "float32", "float64")
 

@@ -212,7 +212,7 @@ def to_dense(values: AnyArray, layout: Layout) -> AnyArray:
     if layout.blocks == 1:
         return values
     xp = array_namespace(values)
-    blocks, rows, columns = layout.blocks, values.shape[0] // layout.blocks, values.shape[1]
+    blocks, rows, columns = layout.blocks, values.shape[0] // layout.blocks, values.shape[1]  # rows, columns of a block
     block_rows = []
     for block in range(blocks):
         weights = values[block * rows : (block + 1) * rows]
@@ -257,6 +257,7 @@ def move_axis(
         return values
     side: Side = "input" if axis.side == "input" else "output"
     if len(axis.segments) == 1 and axis.segments[0].outer == axis.segments[0].inner == 1:
+        # The common case, without a reshape: the axis is the units.
         return transports[str(axis.segments[0].group)].move(values, number, side)
     xp = array_namespace(values)
     before, after = tuple(values.shape[:number]), tuple(values.shape[number + 1 :])

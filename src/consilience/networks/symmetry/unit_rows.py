@@ -40,6 +40,7 @@ def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray
     odd = np.zeros(
         (prod(shape[: place.axis]), segment.outer, segment.inner * prod(shape[place.axis + 1 :])), dtype=bool
     )
+    # (entries before, outer, inner and entries after): the columns of `unit_rows` before they are flattened.
     odd[:, slice(None) if segment.odd is None else list(segment.odd)] = True
     return odd.ravel()
 
@@ -72,7 +73,7 @@ def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str
     if len(lengths) > 1:
         stretch = values[(slice(None),) * place.axis + (slice(start, start + length),)]
     n_units = length // (segment.outer * segment.inner)
-    if segment.outer * segment.inner == 1:
+    if segment.outer * segment.inner == 1:  # the axis is the units, no reshape is needed
         units_first = xp.moveaxis(stretch, place.axis, 0)
     else:
         before, after = tuple(stretch.shape[: place.axis]), tuple(stretch.shape[place.axis + 1 :])

@@ -81,7 +81,7 @@ class AxisAlgebra(AxisReshaping):
             if size_a == size_b:
                 if self._join_terms(a[0], b[0]):
                     del a[0], b[0]
-            elif size_a > size_b:
+            elif size_a > size_b:  # cut the longer term where the shorter one ends
                 head, tail = self.cut_term(a[0], size_b)
                 a[:1] = (*head, *tail)
             else:
@@ -96,7 +96,7 @@ class AxisAlgebra(AxisReshaping):
             if size_a == size_b:
                 if self._join_factors(a.pop(0), b.pop(0)):
                     return not (a or b)
-            elif size_a % size_b == 0:
+            elif size_a % size_b == 0:  # the larger factor becomes (outer, inner), of which the outer meets the smaller
                 a[:1] = self.divide(a[0], size_b, meets=b[0])
             elif size_b % size_a == 0:
                 b[:1] = self.divide(b[0], size_a, meets=a[0])

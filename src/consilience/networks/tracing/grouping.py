@@ -138,6 +138,7 @@ def _fix_undetermined_sizes(groups: Sequence[Group], layouts: Mapping[str, Layou
     groups_of_axes = [
         {s.group for s in axis.segments if s.group is not None} for layout in layouts.values() for axis in layout.axes
     ]
+    # In the order in which `Symmetry.units` solves for them: axes of one group first.
     for names in sorted(groups_of_axes, key=len):
         if len(names - determined) == 1:
             determined |= names
@@ -205,7 +206,7 @@ class _MovingUnits:
         module = _common_module([name for name, _ in places])
         if key in self._heads and key not in self._blocks:
             return _join_path(module, "heads")
-        if key in self._scores and parent is not None:
+        if key in self._scores and parent is not None:  # summed over in q k^T
             return _join_path(_common_module([name for name, _ in self._places[id(parent)]]), "query_key")
         if parent is not None and id(parent) in self._heads and id(parent) not in self._blocks:
             return _join_path(_common_module([name for name, _ in self._places[id(parent)]]), "value")
