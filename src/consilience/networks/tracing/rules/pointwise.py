@@ -75,7 +75,7 @@ def _scalar(call: OperatorCall) -> TracedTensor:
     return fixed_tensor(call.shape, data=any(tensor.data for tensor in call.tensors))
 
 
-# Elementwise operations that torch does not tag as pointwise; those with the tag need no rule of their own.
+# Elementwise operations by name, tagged as pointwise by torch or not; others with the tag need no entry (see `trace`).
 _ELEMENTWISE = [
     "hardswish",
     "masked_fill",
