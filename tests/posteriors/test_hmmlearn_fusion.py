@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
+from consilience.posteriors.adapters.hmmlearn.parameters import expected_visits
 from tests.posteriors.hmmlearn_sites import (
     CYCLE,
     HELD,

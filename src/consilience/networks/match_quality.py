@@ -16,7 +16,7 @@ import numpy as np
 
 from consilience.checks import AnyArray, Array
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
-from consilience.networks.network import Network, identity, square_sum
+from consilience.networks.network import Network, identity_transports, square_sum
 from consilience.networks.symmetry.transport import Transport
 
 
@@ -65,11 +65,17 @@ def match_quality(
     symmetry = networks[0].symmetry
     after = _squared_distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)
     has_equal_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
-    before = _squared_distances([n.move(identity(n.units)) for n in networks], weights) if has_equal_widths else None
+    before = (
+        _squared_distances([n.move(identity_transports(n.units)) for n in networks], weights)
+        if has_equal_widths
+        else None
+    )
     quality = {}
     for name in symmetry.by_name:
         # Statistics of batch normalisation describe data, not units, and are of another scale.
-        keys = {p.array for p in symmetry.places(name) if p.array in after and not p.array.endswith(RUNNING_STATISTICS)}
+        arrays = {place.array for place in symmetry.places(name) if place.array in after}
+        # In one order, so that the sum has the same bits whatever the hash seed.
+        keys = sorted(key for key in arrays if not key.endswith(RUNNING_STATISTICS))
         n_owners = sum((model_transports[name].owned for model_transports in transports), start=np.zeros(()))  # (K,)
         quality[name] = GroupQuality(
             transports[0][name].width,
@@ -95,7 +101,7 @@ def _squared_distances(models: Sequence[Mapping[str, AnyArray]], weights: Array)
     return distances
 
 
-def _relative_distance(distances: Mapping[str, tuple[float, float]], keys: set[str]) -> float:
+def _relative_distance(distances: Mapping[str, tuple[float, float]], keys: Sequence[str]) -> float:
     """Return the squared distance relative to the mean square, over some arrays; 0 where these are zero."""
     total = sum(distances[key][1] for key in keys)
     return sum(distances[key][0] for key in keys) / total if total else 0.0

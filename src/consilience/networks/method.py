@@ -38,7 +38,7 @@ from consilience.networks.robust import (
 )
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport, dense, move_axis, undense
+from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 from consilience.posteriors.robust.estimators import RobustEstimator, RobustRule
 
 
@@ -330,7 +330,7 @@ def average(
             mean = geometric_median(arrays, ownership, weights, layout)
         else:
             mean = _mean_over_owners(arrays, ownership, weights)
-        fused[key] = undense(mean, layout)
+        fused[key] = to_blocks(mean, layout)
     return fused
 
 
@@ -344,7 +344,7 @@ def _transported(
     layout = ensemble.symmetry.layouts[key]
     arrays, ownership = [], []
     for network, model_transports in zip(ensemble.networks, transports, strict=True):
-        values = dense(network.working[key], layout)
+        values = to_dense(network.working[key], layout)
         mask: Any = 1.0
         for number, axis in enumerate(layout.axes):
             values = move_axis(values, number, axis, model_transports, network.units)

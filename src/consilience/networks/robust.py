@@ -31,7 +31,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array
-from consilience.networks.network import alike, square_sum, to_numpy
+from consilience.networks.network import convert_like, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
 
@@ -162,7 +162,7 @@ def geometric_median(
     if shape:
         result = np.moveaxis(result.reshape(shape[axis], *(n for i, n in enumerate(shape) if i != axis)), 0, axis)
     xp = array_namespace(like)
-    fused: AnyArray = xp.astype(alike(np.ascontiguousarray(result.reshape(shape)), like), like.dtype)
+    fused: AnyArray = xp.astype(convert_like(np.ascontiguousarray(result.reshape(shape)), like), like.dtype)
     return fused
 
 

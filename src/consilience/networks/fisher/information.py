@@ -25,8 +25,8 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError
-from consilience.networks.network import Network, is_floating, not_finite, to_bytes
-from consilience.networks.symmetry.entry_positions import moved_entries
+from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
+from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
 
@@ -103,8 +103,12 @@ class FisherInformation:
         arrays = [*self.residual.items(), *self.factors.items()]
         problems += [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays if not is_floating(v)]
         if not problems:
-            problems += not_finite({f"residual of {key}": values for key, values in self.residual.items()}, self.name)
-            problems += not_finite({f"factors of {key}": values for key, values in self.factors.items()}, self.name)
+            problems += non_finite_problems(
+                {f"residual of {key}": values for key, values in self.residual.items()}, self.name
+            )
+            problems += non_finite_problems(
+                {f"factors of {key}": values for key, values in self.factors.items()}, self.name
+            )
         if not problems:
             problems += [
                 f"{self.name}: parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; "
@@ -230,7 +234,7 @@ class FisherInformation:
         residual, factors = {}, {}
         for key, values in information.residual.items():
             # The factors have a leading axis (rank,) before those of the parameter.
-            entries, signs = moved_entries(layouts[key], transports, units)
+            entries, signs = entry_permutation(layouts[key], transports, units)
             residual[key] = _take_entries(values, entries, None, 0)
             if information.factors:
                 factors[key] = _take_entries(information.factors[key], entries, signs, 1)

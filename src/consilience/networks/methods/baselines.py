@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.network import identity
+from consilience.networks.network import identity_transports
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NetworkAverage(NetworkMethod):
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return identity transports: units stay as they are numbered."""
-        return Alignment(tuple(identity(network.units) for network in ensemble.networks))
+        return Alignment(tuple(identity_transports(network.units) for network in ensemble.networks))
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class NetworkEnsembleMethod(NetworkMethod):
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return identity transports; nothing is averaged."""
-        return Alignment(tuple(identity(network.units) for network in ensemble.networks))
+        return Alignment(tuple(identity_transports(network.units) for network in ensemble.networks))

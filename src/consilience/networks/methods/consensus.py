@@ -17,7 +17,7 @@ from consilience.checks import is_count
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.symmetry.scaling import balanced, shared_groups
+from consilience.networks.symmetry.scaling import balance_scales, shared_groups
 
 MIN_RELATIVE_DECREASE = 1e-3
 """A pass over all models that lowers the objective by no more than this fraction is the last. Judged on a validation
@@ -98,7 +98,7 @@ class Consensus(NetworkMethod):
         # Groups made by the same weights in all models keep their scales: balancing a frozen embedding differently in
         # each model took a network on AG News from 80 to 71 % (docs/adr/0012).
         shared = shared_groups(ensemble.networks)
-        return replace(ensemble, networks=tuple(balanced(network, shared) for network in ensemble.networks))
+        return replace(ensemble, networks=tuple(balance_scales(network, shared) for network in ensemble.networks))
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the transports into the slots of lowest objective."""

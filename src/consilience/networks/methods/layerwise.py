@@ -29,7 +29,7 @@ from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMetho
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import Injection, Spread, Transport, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, Spread, Transport, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
 
 Writers = Literal["all", "first"]
@@ -229,7 +229,7 @@ def _incoming_rows(
     parts, square_sums, odd = [], [], []  # by place: (k, F_p), (k,), (F_p,)
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        values = dense(network.working[place.array], layout)
+        values = to_dense(network.working[place.array], layout)
         if place.side == "input" and width != network.units[group]:
             # In another width outgoing weights are split; scaled so, they compare with those of the fused units.
             values = values * (network.units[group] / width)

@@ -20,7 +20,7 @@ from consilience.files.document import validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import NetworkFile, read_network
 from consilience.networks.match_quality import match_quality
-from consilience.networks.network import Network, identity, total_size
+from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.content import (
     InformationSummary,
     InputNetworkSummary,
@@ -199,7 +199,7 @@ def _distances_unmoved(
         return {}, ()
     if any(dict(network.units) != dict(networks[0].units) for network in networks):
         return {}, ()
-    shares, identities = np.array(weights) / total_weight, [identity(network.units) for network in networks]
+    shares, identities = np.array(weights) / total_weight, [identity_transports(network.units) for network in networks]
     quality = match_quality(networks, shares, identities)
     layers = layers_of(networks, shares, identities)
     return (

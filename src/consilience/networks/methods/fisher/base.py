@@ -29,8 +29,8 @@ from consilience.networks.methods.fisher.parameter_vectors import (
 )
 from consilience.networks.methods.fisher.precision import LowRankPrecision, PosteriorProduct
 from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.network import identity, to_numpy
-from consilience.networks.symmetry.scaling import balanced, shared_groups
+from consilience.networks.network import identity_transports, to_numpy
+from consilience.networks.symmetry.scaling import balance_scales, shared_groups
 from consilience.networks.symmetry.transport import Transport
 
 Prior = Literal["removed", "kept", "ignored"]
@@ -226,7 +226,9 @@ class FisherMethod(NetworkMethod, ABC):
         if self.aligned is not False and ensemble.symmetry.all_groups:
             # Matched in balanced scales, but merged as they are: scaling a unit would change its prior too.
             shared = shared_groups(ensemble.networks)
-            compared = replace(ensemble, networks=tuple(balanced(network, shared) for network in ensemble.networks))
+            compared = replace(
+                ensemble, networks=tuple(balance_scales(network, shared) for network in ensemble.networks)
+            )
             starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
             matching = match_weights(compared, starts, MAX_MATCHING_PASSES, rng, progress, signs=True)
             return matching.transports, {"aligned": True}
@@ -236,7 +238,7 @@ class FisherMethod(NetworkMethod, ABC):
                 f"the networks are far apart (mean cosine {cosine:.2f}), as those of different starts are: give "
                 "example= or symmetry=, so that their units are aligned first"
             ]
-        return tuple(identity(network.units) for network in ensemble.networks), details
+        return tuple(identity_transports(network.units) for network in ensemble.networks), details
 
     def _prior_treatment(self, sites: Sequence[FisherInformation]) -> Prior:
         """Return the treatment of the sites' priors.

@@ -12,7 +12,7 @@ from consilience.checks import AnyArray, Array
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.fisher.precision import VectorLayout
-from consilience.networks.network import alike
+from consilience.networks.network import convert_like
 from consilience.networks.symmetry.transport import Transport
 
 
@@ -74,9 +74,9 @@ def gather_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Tr
         # Mean and precision move together: the posterior is the same, in other coordinates.
         transported = site_information.moved(network, model_transports)
         arrays = network.move(model_transports)
-        means.append(layout.vector({key: alike(arrays[key], like) for key in layout.shapes}))
-        residual = {key: alike(values, like) for key, values in transported.residual.items()}
-        factors = {key: alike(values, like) for key, values in transported.factors.items()}
+        means.append(layout.vector({key: convert_like(arrays[key], like) for key in layout.shapes}))
+        residual = {key: convert_like(values, like) for key, values in transported.residual.items()}
+        factors = {key: convert_like(values, like) for key, values in transported.factors.items()}
         aligned.append(replace(transported, residual=residual, factors=factors))
     input_numbers = ensemble.input_numbers or tuple(range(len(means)))
     return AlignedSites(layout, tuple(means), tuple(aligned), ensemble.weights, input_numbers)

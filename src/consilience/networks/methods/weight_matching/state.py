@@ -29,7 +29,7 @@ from consilience.networks.methods.weight_matching.products import AssignmentGain
 from consilience.networks.network import Network, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Axis, Place
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Injection, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import unit_rows
 
 RUNNING_STATISTICS = ("running_mean", "running_var")
@@ -146,7 +146,7 @@ class MatchingState:
             layout = self.symmetry.layouts[key]
             if key.rpartition(".")[2] in RUNNING_STATISTICS or not any(axis.moves for axis in layout.axes):
                 continue
-            placed = dense(values, layout)
+            placed = to_dense(values, layout)
             for number, axis in enumerate(layout.axes):
                 placed = move_axis(placed, number, axis, transports, network.units)
             arrays[key] = placed
