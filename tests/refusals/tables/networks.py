@@ -332,14 +332,14 @@ def saturated():
 
 INFORMATION = {
     **each("fisher, ", {
-        "another kind": {"kind": "full"}, "another likelihood": {"likelihood": "poisson"}, "no samples": {"samples": 0},
-        "no rank": {"rank": 0}, "negative observations": {"observations": -3.0},
+        "another kind": {"kind": "full"}, "another likelihood": {"likelihood": "poisson"}, "no samples": {"n_draws": 0},
+        "no rank": {"rank": 0}, "negative observations": {"n_observations": -3.0},
         "a negative prior": {"prior_precision": -1.0}, "no noise": {"noise": 0.0},
         "noise that is a word": {"noise": "a"},
         "no minimum": {"minimum": 0}, "compat of a diagonal": {"compat": True},
         "compat of another likelihood": {"kind": "factors", "compat": True, "likelihood": "gaussian"},
         "rng": {"rng": -1},
-        "too few observations": {"minimum": 100}, "fewer than seen": {"observations": 39.0},
+        "too few observations": {"minimum": 100}, "fewer than seen": {"n_observations": 39.0},
     }, lambda options: informing(**options)),
     "fisher, no module": lambda at: informing("a network"),
     "fisher, nothing to inform": lambda at: informing(perceptron().requires_grad_(False)),
