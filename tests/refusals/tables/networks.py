@@ -250,12 +250,12 @@ def forged_information(change):
 
 
 NETWORK_OPTIONS = {
-    "consensus": "robust trim restarts max_passes balance signs refit",
+    "consensus": "robust trim restarts max_iterations balance signs refit",
     "wb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations",
     "gwb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations mode alpha starts sent signs",
     "ot": "robust trim writers cost epsilon start paper_scaling metric normalize",
-    "rebasin": "robust trim cost restarts max_passes",
-    "fedma": "robust trim writers sigma sigma0 gamma growth shrink sweeps class_counts",
+    "rebasin": "robust trim cost restarts max_iterations",
+    "fedma": "robust trim writers sigma sigma0 gamma growth shrink max_iterations class_counts",
     "fisher": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations"
               " structure floor favor_target",
     "ssf": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations mask_rate"

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import is_count
+from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import match_weights
@@ -25,6 +26,7 @@ split of MNIST (784-400-200-100-10, two models, five seeds): further passes gain
 the time (docs/adr/0011)."""
 
 
+@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class Consensus(NetworkMethod):
     """Match the units of all models by all their weights, keep apart what finds no partner, and average.
@@ -38,7 +40,7 @@ class Consensus(NetworkMethod):
     restarts : int
         Number of descents: from units matched by what they receive, from the models as they are, then from random
         orders of units. The lowest objective is kept. Default: 3.
-    max_passes : int
+    max_iterations : int
         Passes over all models at most. Default: 100, as in the published code of weight matching.
     balance : bool
         Whether units that may be scaled are first scaled so that the weights they receive and those they send have the
@@ -63,7 +65,7 @@ class Consensus(NetworkMethod):
     widths: ClassVar[bool] = True
 
     restarts: int = 3
-    max_passes: int = 100
+    max_iterations: int = 100
     balance: bool = True
     signs: bool = True
     refit: bool = True
@@ -71,7 +73,7 @@ class Consensus(NetworkMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_passes", is_count(self.max_passes), "a positive integer")
+        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
         self.require("balance", isinstance(self.balance, bool), "true or false")
         self.require("signs", isinstance(self.signs, bool), "true or false")
         self.require("refit", isinstance(self.refit, bool), "true or false")
@@ -103,4 +105,4 @@ class Consensus(NetworkMethod):
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the transports into the slots of lowest objective."""
         starts = ["receiving", "identity", *["random"] * self.restarts][: self.restarts]
-        return match_weights(ensemble, starts, self.max_passes, rng, progress, MIN_RELATIVE_DECREASE, self.signs)
+        return match_weights(ensemble, starts, self.max_iterations, rng, progress, MIN_RELATIVE_DECREASE, self.signs)

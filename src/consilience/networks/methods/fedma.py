@@ -24,6 +24,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels, is_count, is_number
+from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.nested_assignment import assign_nested
@@ -35,6 +36,7 @@ from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport, move
 
 
+@renamed_options(sweeps="max_iterations")
 @dataclass(frozen=True)
 class FedMA(LayerwiseMethod):
     """Match neurons as copies of global ones under a Beta-Bernoulli process, layer by layer, and average.
@@ -54,7 +56,7 @@ class FedMA(LayerwiseMethod):
     shrink : bool
         Whether global neurons are the posterior mode, which is shrunk towards 0; at sigma = sigma0 and two models by a
         third. False takes plain means. Default: True.
-    sweeps : int
+    max_iterations : int
         Passes over the models in each layer at most. Default: 5, as in the published code.
     class_counts : array_like of shape (n_models, n_classes), optional
         Number of examples of each class at each site: rows of the output layer are averaged by them. Default: the
@@ -78,7 +80,7 @@ class FedMA(LayerwiseMethod):
     gamma: float = 7.0
     growth: bool = False
     shrink: bool = True
-    sweeps: int = 5
+    max_iterations: int = 5
     class_counts: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
@@ -88,7 +90,7 @@ class FedMA(LayerwiseMethod):
             self.require(option, is_number(value) and value > 0, "a positive number")
         for option in ("growth", "shrink"):
             self.require(option, isinstance(getattr(self, option), bool), "true or false")
-        self.require("sweeps", is_count(self.sweeps), "a positive integer")
+        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the largest widths of the fused network: the widest model's, or with growth the sum of all models'."""
@@ -146,7 +148,7 @@ class FedMA(LayerwiseMethod):
         # Largest model first, as in the published code; among equals the reference.
         order = np.array(sorted(range(len(sizes)), key=lambda j: (-sizes[j], j != reference, j)))
         labels = grow(objective, order, openings)
-        labels, converged = ascend(objective, labels, rng, self.sweeps, openings)  # (L,)
+        labels, converged = ascend(objective, labels, rng, self.max_iterations, openings)  # (L,)
         labels, n_global = _renumber_by_reference(labels, slice(offsets[reference], offsets[reference + 1]))
         width = max(n_global, max(sizes)) if self.growth else rows.width
         model_labels = np.split(labels, offsets[1:-1])

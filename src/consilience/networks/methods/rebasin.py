@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array, is_count
+from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
 from consilience.matching.nested_assignment import assign_nested
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -27,6 +28,7 @@ from consilience.networks.symmetry.transport import Injection
 Cost = Literal["weights", "activations", "correlation"]
 
 
+@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class ReBasin(NetworkMethod):
     """Permute the units of all networks so that their weights, or what their units give, come closest, and average.
@@ -40,7 +42,7 @@ class ReBasin(NetworkMethod):
     restarts : int
         Number of descents; the first from the models as they are, further ones from random orders of units. The lowest
         objective is kept. Default: 1.
-    max_passes : int
+    max_iterations : int
         Passes over all models at most. Default: 100, as in the published code.
 
     References
@@ -56,14 +58,14 @@ class ReBasin(NetworkMethod):
 
     cost: Cost = "weights"
     restarts: int = 1
-    max_passes: int = 100
+    max_iterations: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
         costs = ("weights", "activations", "correlation")
         self.require("cost", self.cost in costs, "'weights', 'activations' or 'correlation'")
         self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_passes", is_count(self.max_passes), "a positive integer")
+        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
 
     @property
     def wants_activations(self) -> bool:
@@ -75,7 +77,7 @@ class ReBasin(NetworkMethod):
         if self.wants_activations:
             return _match_activations(ensemble, self.cost == "correlation")
         starts = ["identity", *["random"] * (self.restarts - 1)]
-        return match_weights(ensemble, starts, self.max_passes, rng, progress)
+        return match_weights(ensemble, starts, self.max_iterations, rng, progress)
 
 
 def _match_activations(ensemble: NetworkEnsemble, correlation: bool) -> Alignment:
