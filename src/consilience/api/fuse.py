@@ -214,8 +214,9 @@ def _prepare(
     inputs = () if is_sharded else name_inputs(models)
     kind = SHARDS if is_sharded else kind_of(inputs, method, everything)
     request = Request(
-        inputs, method, everything, weights, n_observations, rng, seed, progress, engine, only_check, models
-    )
+        inputs, method, everything, weights, n_observations, rng, seed, progress, engine, only_check,
+        source=list(models.values()) if isinstance(models, Mapping) else models,
+    )  # fmt: skip
     if engine is not None and kind is not SHARDS:
         raise OptionError(
             f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"

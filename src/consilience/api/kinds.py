@@ -53,7 +53,7 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks.
     """
     kinds = [kind_of_input(one) for one in inputs]
-    if SHARDS in kinds:
+    if SHARDS in kinds and all(one.file is not None for one in inputs):
         return SHARDS
     if BAYESIAN in kinds:
         return BAYESIAN
