@@ -82,7 +82,10 @@ def describe_inputs(
         [one.label for one in described], [one.posterior for one in described]
     )
     described = [replace(one, posterior=posterior) for one, posterior in zip(described, posteriors, strict=True)]
-    problems += files_given_twice(inputs) + _disagreements(described, unaligned)
+    digests = [one.digest for one in described if one.digest is not None]
+    if len(set(digests)) < len(digests):
+        problems += files_given_twice(inputs)
+    problems += _disagreements(described, unaligned)
     if len(inputs) < 2:
         problems.append(f"fusing takes at least two models, found {len(inputs)}")
     return described, alignment, problems
