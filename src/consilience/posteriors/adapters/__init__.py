@@ -1,4 +1,4 @@
-"""Adapters: which libraries' models are taken in and given back."""
+"""Adapters of other libraries' models: fitted models are described as posteriors, and rebuilt from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     VariationalCategoricalHMMAdapter(),
     StickyHDPHMMAdapter(),
 )
-"""Every adapter; a new one is one file and one line here."""
+"""All adapters. The first that accepts a model describes it; a new one is one file and one line here."""
 
 
 def describe(
@@ -51,14 +51,19 @@ def describe(
 
     Parameters
     ----------
-    model
-        A fitted model of a library in the table, or a Posterior, which is returned as it is.
-    n_observations
+    model : fitted model or Posterior
+        A fitted model of a class that an adapter accepts; a Posterior is returned as it is.
+    n_observations : float, optional
         Number of observations it was fitted to; needed for models that do not record it (GaussianMixture).
-    features
-        What the columns mean; taken from the model where it knows.
-    samples
+    features : Features, optional
+        What the columns mean. Default: what the model itself records.
+    samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
+
+    Returns
+    -------
+    Posterior
+        The posterior over the L components of the model.
 
     Raises
     ------
@@ -84,13 +89,13 @@ def describe(
                 return posterior
             if not isinstance(features, Features):
                 raise InputError(f"features: expected consilience.Features, found {type(features).__name__}")
-            own = posterior.features
-            if differences := own.differences(features):
+            recorded = posterior.features
+            if differences := recorded.differences(features):
                 raise InputError(f"features: what is told {differences[0]}, as the model itself was trained")
-            names = own.names if features.names is None else features.names
-            return replace(posterior, features=replace(features, names=names, from_columns=own.from_columns))
-    known = ", ".join(adapter.kind for adapter in ADAPTERS)
-    raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {known}")
+            names = recorded.names if features.names is None else features.names
+            return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
+    kinds = ", ".join(adapter.kind for adapter in ADAPTERS)
+    raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {kinds}")
 
 
 def adapter_of(posterior: Posterior) -> Adapter | None:
@@ -107,13 +112,20 @@ def adapter_of(posterior: Posterior) -> Adapter | None:
     for adapter in ADAPTERS:
         if adapter.kind == kind:
             return adapter
-    raise UnsupportedError(f"this version cannot rebuild a {kind!r}; known: {', '.join(a.kind for a in ADAPTERS)}")
+    raise UnsupportedError(
+        f"this version cannot rebuild a {kind!r}; known: {', '.join(adapter.kind for adapter in ADAPTERS)}"
+    )
 
 
 def rebuild(posterior: Posterior) -> Any:
     """Return a fitted model with the components of `posterior`, of the kind that ``posterior.source`` names.
 
     A posterior that came from no library's model is returned as it is.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Posterior over components, usually fused.
 
     Raises
     ------
