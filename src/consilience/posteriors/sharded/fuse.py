@@ -91,7 +91,8 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     shards, pilot_sites, method_options = _open_shards(models, request.options)
     method, adapter = _choose_method(request.method, method_options, shards)
     with running(request.engine) as engine:
-        memory = [2 * source.size for source in shards.sources]  # columns and what is prepared of them: twice the file
+        # Twice the file: columns, and what is prepared of them. Chosen by hand, for engines with a limit on memory.
+        memory = [2 * source.size for source in shards.sources]
         columns = engine.place(_LoadComponents(), shards.sources, memory)
         site_weights, shard_weights = _weights_by_shard(request.weights, shards, engine, columns)
         sample_seed = int(rng.integers(2**63))
@@ -123,7 +124,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         fit = SHARDED[type(method)](method, sharded_input, rng, progress)
         totals = prepared.reduce(shard_totals, add_totals, fit.n_groups, each=fit.labels)
         posterior = fused_posterior(prepared, shards.kind, totals, method.combine, fit.averages)
-        # Labels of all L components, inactive ones too, against the fused components.
+        # Labels of all L components: sites without weight are matched to the fused components too.
         labels = np.concatenate(
             prepared.map(label_all_rows, posterior.natural, direction, method.relabels, each=fit.labels)
         )
