@@ -76,7 +76,7 @@ def test_what_the_header_does_not_say_is_told_too(folder, command):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda header, tensors: header.update(format_version=2), "has format version 2"),
         (lambda header, tensors: header.update(surprise=1), "not valid at surprise"),
