@@ -86,7 +86,10 @@ def describe_inputs(
         [site.label for site in described], [site.posterior for site in described]
     )
     described = [replace(site, posterior=posterior) for site, posterior in zip(described, posteriors, strict=True)]
-    problems += files_given_twice(inputs) + _disagreements(described, unaligned)
+    digests = [site.digest for site in described if site.digest is not None]
+    if len(set(digests)) < len(digests):
+        problems += files_given_twice(inputs)
+    problems += _disagreements(described, unaligned)
     if len(inputs) < 2:
         problems.append(f"fusing takes at least two models, found {len(inputs)}")
     return described, alignment, problems
