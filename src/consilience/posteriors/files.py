@@ -2,7 +2,7 @@
 
 Format 1: every later version of the library reads it, and what does not fit it will have another number. Tensors, all
 float64: ``natural`` (L, P), and where present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and
-``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of ``Header``.
+``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of ``PosteriorHeader``.
 One key, because the order of several is not fixed, and the same fusion must give the same bytes.
 """
 
@@ -96,7 +96,7 @@ class ProvenanceHeader(StrictModel):
     versions: Chunked[dict[str, str]]
 
 
-class Header(StrictModel):
+class PosteriorHeader(StrictModel):
     """The JSON document in a posterior file's header."""
 
     format: Literal["consilience-posterior"]
@@ -114,7 +114,7 @@ class Header(StrictModel):
 class FileSummary:
     """The header of a posterior file, and the shapes of its tensors, which are not read."""
 
-    header: Header
+    header: PosteriorHeader
     shapes: dict[str, tuple[int, ...]]
 
 
@@ -219,7 +219,7 @@ def read_posteriors(
 
 
 def _make_posterior(
-    file: SafetensorsFile, header: Header, family: Family, arrays: dict[str, Any]
+    file: SafetensorsFile, header: PosteriorHeader, family: Family, arrays: dict[str, Any]
 ) -> tuple[Posterior, dict[str, Any] | None] | InputError:
     """Return the posterior of a file with its provenance, or the error that says what is wrong with its values."""
     tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(arrays)}
@@ -263,11 +263,11 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
         raise FileFormatError(f"{path}: its family cannot be made: {error}; {remedy}") from error
 
 
-def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[Header, TensorHeader] | FileFormatError]:
-    return validate_documents(files, Header, FORMAT_VERSION, "a posterior file", {"attached": _MAX_ATTACHED})
+def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[PosteriorHeader, TensorHeader] | FileFormatError]:
+    return validate_documents(files, PosteriorHeader, FORMAT_VERSION, "a posterior file", {"attached": _MAX_ATTACHED})
 
 
-def _check_tensors(file: SafetensorsFile, header: Header, tensors: TensorHeader) -> None:
+def _check_tensors(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHeader) -> None:
     """Raise for tensors that are missing, that the header does not announce, or of a type or shape that is not theirs.
 
     Raises
