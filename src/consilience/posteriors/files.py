@@ -2,8 +2,8 @@
 
 Format 1: every later version of the library reads it, and what does not fit it will have another number. Tensors, all
 float64: ``natural`` (L, P), and where present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and
-``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of ``PosteriorHeader``.
-One key, because the order of several is not fixed, and the same fusion must give the same bytes.
+``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of
+``PosteriorHeader``. One key, because the order of several is not fixed, and the same fusion must give the same bytes.
 """
 
 from __future__ import annotations
