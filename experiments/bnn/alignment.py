@@ -25,7 +25,7 @@ from training import say
 
 import consilience as cs
 from consilience.bayesian.gaussian_arrays import Metric, divergences
-from consilience.bayesian.posterior_paths import POSTERIOR_PATHS, GAUSSIAN_PATHS, posterior_between
+from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, POSTERIOR_PATHS, posterior_between
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE = versions()["library_source"]

@@ -71,8 +71,11 @@ def test_what_is_known_of_a_network_is_inspected_from_the_header(informed, comma
     assert (found["kind"], found["rank"], found["header"]["prior_precision"]) == ("fisher", 20, 0.5)
 
 
-def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command):
-    options = ("--samples", "3", "--observations", "1200", "--seed", "4", "--quiet")
+@pytest.mark.parametrize(
+    ("n_draws", "n_observations"), [("--n-draws", "--n-observations"), ("--samples", "--observations")]
+)
+def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command, n_draws, n_observations):
+    options = (n_draws, "3", n_observations, "1200", "--seed", "4", "--quiet")
     done = command("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "known", *options)
     assert (done.code, done.out, done.err) == (0, "", "")
     found = cs.load(folder / "known")
@@ -80,7 +83,7 @@ def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, comm
     module = informed.make_mlp()
     module.load_state_dict(load_file(SITES[0]))
     inputs = torch.from_numpy(np.load("0.npy"))
-    again = cs.fisher(module, inputs, samples=3, observations=1200, rng=4)
+    again = cs.fisher(module, inputs, n_draws=3, n_observations=1200, rng=4)
     assert all(np.allclose(found.residual[key], values) for key, values in again.residual.items())
 
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 import consilience as cs
 from consilience.cli.commands import cli
-from consilience.posteriors.vocabulary import over
+from consilience.posteriors.vocabulary import expand_vocabulary
 from tests.posteriors.test_vocabulary import GENSIM, PRIOR, SKLEARN, WORDS, shuffled, site, some
 
 # -- Files, the command and the report
@@ -122,7 +122,7 @@ def test_missing_words_need_a_prior_that_is_the_same_for_all_words():
 def test_another_order_needs_no_prior_and_takes_any():
     backwards = site(1, WORDS[::-1])
     by_word = replace(backwards, prior=np.linspace(-0.9, -0.8, 24))
-    assert_array_equal(over(by_word, WORDS).prior, by_word.prior[::-1])
+    assert_array_equal(expand_vocabulary(by_word, WORDS).prior, by_word.prior[::-1])
     assert cs.check([site(0), replace(backwards, prior=None)]) == []
 
 

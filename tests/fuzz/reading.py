@@ -9,8 +9,8 @@ import torch  # noqa: F401  (which readers import for types that only it has: on
 import consilience as cs
 from consilience.cli.inspect import _found
 from consilience.errors import ConsilienceError
-from consilience.files.budget import allowed
-from consilience.files.limits import Limits, beyond
+from consilience.files.budget import allowed_memory
+from consilience.files.limits import Limits, exceeded_limits
 from consilience.networks.files import read_symmetry
 
 SECONDS = 5.0
@@ -20,7 +20,7 @@ def readers(name):
     """Return what reads a mutant of this seed; what ``inspect`` says comes from the readers of headers."""
     if name.endswith(".json"):
         return [read_symmetry, _found]
-    return [cs.load, _found, lambda path: beyond(path, Limits())]
+    return [cs.load, _found, lambda path: exceeded_limits(path, Limits())]
 
 
 def outcome(path, reader):
@@ -42,4 +42,4 @@ def outcome(path, reader):
 
 def too_much(size, seconds, peak):
     """Whether a reading took too long or too much."""
-    return seconds > SECONDS or peak > allowed(size)
+    return seconds > SECONDS or peak > allowed_memory(size)

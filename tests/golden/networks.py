@@ -312,9 +312,9 @@ def _informed(folder, chosen):
 INFORMATION = {
     "diagonal": {"kind": "diagonal"},
     "factors": {"kind": "factors", "rank": 4},
-    "sampled": {"kind": "diagonal", "samples": 2, "rng": 5},
+    "sampled": {"kind": "diagonal", "n_draws": 2, "rng": 5},
     "gaussian": {"kind": "factors", "likelihood": "gaussian", "noise": 0.5},
-    "bernoulli": {"kind": "diagonal", "likelihood": "bernoulli", "observations": 400.0},
+    "bernoulli": {"kind": "diagonal", "likelihood": "bernoulli", "n_observations": 400.0},
     "compat": {"kind": "factors", "compat": True},
 }
 

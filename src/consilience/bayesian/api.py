@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def predictive_barrier(
     bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, inputs: Any, labels: ArrayLike, **options: Any
 ) -> PredictiveBarrier:
-    """Return the loss barrier of predictions between two Bayesian networks; see `consilience.bayesian.predictive_barrier`.
+    """Return the loss barrier of predictions between two Bayesian networks.
+
+    See `consilience.bayesian.predictive_barrier` for the definition.
 
     Parameters
     ----------

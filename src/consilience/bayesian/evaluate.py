@@ -18,7 +18,7 @@ from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.errors import InputError, OptionError
 from consilience.networks.evaluate import LabeledInputs, as_template, labeled_inputs, module_of
-from consilience.networks.evaluation import NetworkEvaluation, compared
+from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.posteriors.evaluation import Score
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: A
     rows = labeled_inputs(data, labels, _module_of(models[0]))
     probabilities = [_predictions(model, rows, name) for model in models]  # (n, n_classes) each
     log_p = [np.log(np.maximum(p, MIN_PROBABILITY)) for p in probabilities]
-    result = compared(log_p[0], log_p[1], rows.labels)
+    result = compare_networks(log_p[0], log_p[1], rows.labels)
     scores = [predictive_scores(p, rows.labels) for p in probabilities]
     return NetworkEvaluation(
         scores=(

@@ -87,7 +87,9 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array) -> BayesianF
     """Return the ensemble of all networks as a fusion; `weights` (J,) sum to 1."""
     members = models.bnns
     if without_module := [bnn.name for bnn in members if bnn.module is None]:
-        raise InputError(f"{', '.join(without_module)}: an ensemble asks modules; give module=, one of the architecture")
+        raise InputError(
+            f"{', '.join(without_module)}: an ensemble asks modules; give module=, one of the architecture"
+        )
     return BayesianFusion(
         network=models.networks[0],
         matching={},

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.errors import InputError, OptionError, UnsupportedError
-from consilience.networks.network import is_floating, not_finite
+from consilience.networks.network import is_floating, non_finite_problems
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.unit_rows import take_units
 from consilience.networks.torch_modules import arrays_of_module, is_module, module_with
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _MAX_NAMES = 3
-"""Names, and lines about priors, that a message lists. Chosen by hand for short messages; results do not depend on it."""
+"""Names, and lines about priors, that a message lists. Chosen by hand for short messages."""
 
 _REMEDY = "give a positive variance for every parameter (a tiny one for a parameter that is a point)"
 
@@ -49,8 +49,8 @@ class BayesianNetwork:
         By name of the parameter, NumPy arrays or tensors of the parameter's shape; every parameter of the module once.
         Variances are positive.
     prior_variances : float or mapping of str to float, optional
-        Variance v of the Gaussian prior N(0, v) of each weight: one for all, or by name of the parameter. Default: None,
-        not known.
+        Variance v of the Gaussian prior N(0, v) of each weight: one for all, or by name of the parameter. Default:
+        None, not known.
     classes : tuple of str, optional
         Names of the classes, in the order of the outputs. Networks with other classes or another order are not fused.
     symmetry : Symmetry, optional
@@ -137,8 +137,12 @@ class BayesianNetwork:
     def _value_problems(self) -> list[str]:
         arrays = {f"mean of {k}": v for k, v in self.means.items()}
         arrays |= {f"variance of {k}": v for k, v in self.variances.items()}
-        problems = [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays.items() if not is_floating(v)]
-        problems += not_finite({key: values for key, values in arrays.items() if is_floating(values)}, self.name)
+        problems = [
+            f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays.items() if not is_floating(v)
+        ]
+        problems += non_finite_problems(
+            {key: values for key, values in arrays.items() if is_floating(values)}, self.name
+        )
         return problems + [
             f"{self.name}: {key} has variances that are not positive, smallest {float(values.min()):.3g}; {_REMEDY}"
             for key, values in self.variances.items()

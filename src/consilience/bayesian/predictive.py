@@ -106,7 +106,7 @@ def predictive_scores(
 def _outside_scores(
     probabilities: ArrayLike | None, labels: ArrayLike | None, inside: Array, classes: int
 ) -> OutsideScores | None:
-    """Return the scores on inputs outside the training distribution; `inside` has the entropies (n,) of those inside."""
+    """Return scores on inputs outside the training distribution; `inside` has the entropies (n,) of those inside."""
     if probabilities is None:
         if labels is not None:
             raise InputError("outside_labels: are classes of what lies outside; give outside=, its probabilities")
@@ -122,7 +122,9 @@ def _outside_scores(
         entropies=entropies,
         entropy=float(entropies.mean()),
         auroc=float(roc_auc_score(is_outside, np.concatenate([inside, entropies]))),
-        class_entropies=() if labels is None else _class_entropies(entropies, _class_numbers(labels, p, "outside_labels")),
+        class_entropies=()
+        if labels is None
+        else _class_entropies(entropies, _class_numbers(labels, p, "outside_labels")),
     )
 
 

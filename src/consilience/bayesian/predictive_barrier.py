@@ -101,7 +101,7 @@ def predictive_barrier(
     Parameters
     ----------
     bnn_a, bnn_b : BayesianNetwork
-        Posteriors of one architecture and width; after alignment, say ``fusion.aligned_models``. The module of the first
+        Posteriors of one architecture and width, such as ``fusion.aligned_models``. The module of the first
         predicts at all positions.
     inputs : Tensor or array_like of shape (n, ...)
         Inputs, as the module takes them.

@@ -150,8 +150,8 @@ def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[Bayesi
                 networks.append(as_bayesian_network(named.model, module, named.label))
             else:
                 problems.append(
-                    f"{named.label}: a {type(named.model).__name__} has no variances, so it is no Bayesian network; fuse "
-                    "it with networks, or give consilience.BayesianNetwork(module, means, variances)"
+                    f"{named.label}: a {type(named.model).__name__} has no variances, so it is no Bayesian network; "
+                    "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)"
                 )
         except InputError as error:
             problems += error.problems
@@ -174,7 +174,7 @@ def _with_fitting_module(bnn: BayesianNetwork, module: nn.Module | None) -> Baye
 
 
 def _template_rank(bnn: BayesianNetwork) -> tuple[int, str]:
-    """Return the key of which the largest is traced: size, then content, so that the order of the models is no matter."""
+    """Return the key of which the largest is traced: size, then content, so that the order of models is no matter."""
     return total_size(bnn.means), parameter_digest(bnn.means, list(bnn.means))
 
 
@@ -247,7 +247,10 @@ def _symmetry(
         # Equal but for their proofs: the proof with the least deviation, whatever the order of the networks.
         return min(
             stated,
-            key=lambda candidate: (candidate.proof is None, 0.0 if candidate.proof is None else candidate.proof.deviation),
+            key=lambda candidate: (
+                candidate.proof is None,
+                0.0 if candidate.proof is None else candidate.proof.deviation,
+            ),
         )
     if is_optional and example is None:
         trivial = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in bnns[0].means.items()}, ())

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.matching.nested_assignment import assign_nested
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Injection, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import unit_rows
 
 ReadArray = Callable[[int, str], NDArray[np.float32]]
@@ -122,7 +122,7 @@ def _places(symmetry: Symmetry, group: str, floating: set[str], known: set[str],
         place
         for place in symmetry.places(group)
         if place.array in floating
-        and place.array.rpartition(".")[2] not in STATISTICS
+        and place.array.rpartition(".")[2] not in RUNNING_STATISTICS
         and symmetry.beside(place) <= known
         and not (receiving and place.side == "input")
     ]
@@ -157,8 +157,8 @@ def _worth(
     total = np.zeros((units[group], units[group]))
     for place in places:
         layout = symmetry.layouts[place.array]
-        theirs = dense(read(0, place.array), layout)
-        values = dense(read(model, place.array), layout)
+        theirs = to_dense(read(0, place.array), layout)
+        values = to_dense(read(model, place.array), layout)
         for number, axis in enumerate(layout.axes):
             if number != place.axis:
                 values = move_axis(values, number, axis, own, units)
@@ -178,8 +178,8 @@ def _nearness(
     total = 0.0
     for key in dict.fromkeys(place.array for some in places.values() for place in some):
         layout = symmetry.layouts[key]
-        values = dense(read(model, key), layout)
+        values = to_dense(read(model, key), layout)
         for number, axis in enumerate(layout.axes):
             values = move_axis(values, number, axis, own, units)
-        total += float(np.sum(values * dense(read(0, key), layout), dtype=np.float64))
+        total += float(np.sum(values * to_dense(read(0, key), layout), dtype=np.float64))
     return total

@@ -15,7 +15,7 @@ from consilience.checkpoints.inputs import located
 from consilience.checkpoints.numbers import FLOATS
 from consilience.checkpoints.tensor_reader import Library
 from consilience.errors import FileFormatError, InputError
-from consilience.files.document import KEY
+from consilience.files.document import METADATA_KEY
 from consilience.networks.fisher.files import read_fisher_summary
 
 _PREFIX = "residual/"
@@ -34,7 +34,7 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
         For what is no such file, and for one with factors, which an entry-by-entry merge cannot use.
     """
     found = open_checkpoint(path)
-    if not any(KEY in part.header.metadata for part in found.parts):
+    if not any(METADATA_KEY in part.header.metadata for part in found.parts):
         return found, None
     header = read_fisher_summary(path).header
     if any(name.startswith("factors/") for name in found.tensors):

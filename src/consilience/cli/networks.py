@@ -12,7 +12,7 @@ import click
 
 from consilience import api
 from consilience.cli.options import example_option, module_option
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.files import write_symmetry
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from consilience.networks.symmetry.symmetry import Symmetry
 
 _FEW = 8
-"""Groups that have a line; more are counted."""
+"""Groups that have a line; more are format_count."""
 
 _STATISTICS = (
     "its statistics of batch normalisation are averages, which fit no network: measure them again with "
@@ -55,7 +55,7 @@ def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet
 
 def _groups(found: Symmetry) -> list[str]:
     """Return every group in a line, and what is to be known of all."""
-    lines = [f"{counted(len(found.groups), 'group')} of units that move together"]
+    lines = [f"{format_count(len(found.groups), 'group')} of units that move together"]
     widths = max([5, *(len(printable(name)) for name in found.groups)])
     if found.groups:
         lines.append(f"{'group':{widths}}  {'units':>6}  may")

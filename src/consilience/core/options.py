@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
+from consilience.core.deprecated import renamed_keyword
 from consilience.errors import OptionError
 
 
@@ -18,6 +20,30 @@ class Options:
         """Raise OptionError naming `option` unless `valid`."""
         if not valid:
             raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+
+
+_Method = TypeVar("_Method", bound=type[Any])
+
+
+def renamed_options(**renamed: str) -> Callable[[_Method], _Method]:
+    """Let a method's class take options under old names too, deprecated since 0.2, as ``old="new"``."""
+
+    def decorate(method: _Method) -> _Method:
+        original = method.__init__
+
+        @wraps(original)
+        def initialise(self: Any, *args: Any, **options: Any) -> None:
+            for old, new in renamed.items():
+                if old in options:
+                    value = renamed_keyword(old, options.pop(old), new, options.get(new))
+                    options[new] = value
+            original(self, *args, **options)
+
+        method.__init__ = initialise
+        method.renamed_options = renamed
+        return method
+
+    return decorate
 
 
 _Kind = TypeVar("_Kind", bound=Options)
@@ -42,6 +68,7 @@ def named(kinds: Sequence[type[_Kind]], name: object, options: Mapping[str, Any]
         raise OptionError(f"method {name!r} does not exist{where}; there are {', '.join(by_name)}")
     kind: Any = by_name[str(name)]
     known = [option.name for option in fields(kind)]
-    if unknown := sorted(set(options) - set(known)):
+    old_names = getattr(kind, "renamed_options", {})
+    if unknown := sorted(set(options) - {*known, *old_names}):
         raise OptionError(f"method {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     return kind(**options)

@@ -14,7 +14,7 @@ from consilience.api.kinds import format_of, kind_of_file
 from consilience.core.kind import WIDTHS, Facets
 from consilience.errors import ConsilienceError, InputError
 from consilience.federated.contribution import Contribution
-from consilience.files.limits import Limits, beyond
+from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
 
 _TIMES, _FEW_COMPONENTS, _FEW_BYTES = 10, 50, 2**20
@@ -59,7 +59,7 @@ def check_alone(contribution: Contribution, limits: Limits) -> Checked:
     paths = [path for path in (contribution.path, contribution.fisher) if path is not None]
     files = [SafetensorsFile(path) for path in paths]
     for file, digest in zip(files, contribution.announcement.digests, strict=True):
-        if problems := [_without_paths(problem, [file]) for problem in beyond(file, limits)]:
+        if problems := [_without_paths(problem, [file]) for problem in exceeded_limits(file, limits)]:
             return Checked(tuple(problems))
         if file.digest != digest:
             return Checked(("its content is not what was announced; send it again",))

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError
 from consilience.files.arrays import DTYPES, framework_for
-from consilience.files.document import KEY, REMEDY, opened, parse_document
+from consilience.files.document import METADATA_KEY, REMEDY, open_safetensors, parse_document
 
 _BLOCK = 2**16
 """Bytes read at a time for a digest: far below what reading the smallest file may allocate (`budget.ALLOWANCE`)."""
@@ -94,7 +94,7 @@ class SafetensorsFile:
             `remedy`.
         """
         if self._header is None:
-            with self._labelled(), opened(self.path, remedy) as handle:
+            with self._labelled(), open_safetensors(self.path, remedy) as handle:
                 metadata = handle.metadata()
                 shapes, dtypes = {}, {}
                 for name in handle.keys():  # noqa: SIM118  (not a dict)
@@ -104,7 +104,7 @@ class SafetensorsFile:
                 by_offset = tuple(handle.offset_keys())
             with self.path.open("rb") as stream:
                 n_bytes = 8 + int.from_bytes(stream.read(8), "little")
-            text = metadata.get(KEY) if metadata else None
+            text = metadata.get(METADATA_KEY) if metadata else None
             self._header = TensorHeader(shapes, dtypes, by_offset, n_bytes, text)
         return self._header
 

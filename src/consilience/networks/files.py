@@ -1,8 +1,9 @@
-"""Network files: ordinary safetensors state dicts, so that any checkpoint of the ecosystem can be an input.
+"""Network files: safetensors state dicts with a symmetry and provenance in the header.
 
-What ``load_state_dict(safetensors.torch.load_file(path), strict=True)`` needs, and nothing else, stands among the
-tensors: tied weights under all of their names. Which axes move together and how the file came to be is one JSON
-document in the header's metadata. A symmetry can also stand in a JSON file of its own, for checkpoints of others.
+They are ordinary state dicts, so that any checkpoint of the ecosystem can be an input: the tensors are exactly what
+``load_state_dict(safetensors.torch.load_file(path), strict=True)`` needs, tied weights under all of their names. The
+symmetry (which axes move together) and the provenance are one JSON document in the header's metadata. A symmetry can
+also be a JSON file of its own, for checkpoints of others.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, Literal
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import same_bits, storable, write_arrays
+from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
-from consilience.files.document import KEY, MAX_HEADER, check_version, parse_document, validated
+from consilience.files.document import MAX_HEADER_BYTES, METADATA_KEY, check_version, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Strict
+from consilience.files.schemas import StrictModel
 from consilience.networks.file_header import REMEDY, NetworkSummary, header_text, read_network_summary
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
 from consilience.networks.symmetry.document import symmetry_from_json
@@ -38,20 +39,21 @@ __all__ = [
 ]
 
 _SYMMETRY_VERSION = 1
+"""Version of the format of symmetry files."""
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkFile:
-    """A network as a file has it.
+    """Content of a network file.
 
     Parameters
     ----------
-    arrays
+    arrays : dict of str to array
         By name, in the order of the symmetry where there is one. NumPy arrays, or torch tensors on the CPU where any
         of them has a type that NumPy lacks (bfloat16, float8).
-    symmetry
+    symmetry : Symmetry or None
         Which axes move together; None for a plain checkpoint.
-    provenance
+    provenance : dict or None
         How the file came to be, any JSON object; None for a network nobody fused.
     """
 
@@ -70,15 +72,15 @@ def write_network(
 
     Parameters
     ----------
-    path
-        Where to.
-    arrays
-        Weights, biases and buffers by name, NumPy or torch, of any type that safetensors has. Tied weights may stand
+    path : Path
+        Path of the file.
+    arrays : mapping of str to array
+        Weights, biases and buffers by name, NumPy or torch, of any type that safetensors has. Tied weights may be given
         under one of their names or under all.
-    symmetry
+    symmetry : Symmetry, optional
         Which axes move together. With it, files alone can be fused.
-    provenance
-        How it came to be, as JSON values.
+    provenance : dict, optional
+        How the network came to be, as JSON values.
 
     Raises
     ------
@@ -87,17 +89,18 @@ def write_network(
         network, or the provenance is not made of JSON values.
     """
     named = dict(arrays)
+    # A tied array under any of its names is written under all of them: first the main name, then its aliases.
     for alias, name in {} if symmetry is None else symmetry.aliases.items():
         if name not in named and alias in named:
             named[name] = named[alias]
     for alias, name in {} if symmetry is None else symmetry.aliases.items():
         if name in named:
             named.setdefault(alias, named[name])
-    stored = storable(path, named)
+    stored = storable_arrays(path, named)
     if symmetry is not None:
         symmetry.units({name: tuple(values.shape) for name, values in stored.items()}, f"{path}: cannot be written")
         _refuse_untied(path, stored, symmetry)
-    write_arrays(path, stored, {KEY: header_text(path, symmetry, provenance)})
+    write_arrays(path, stored, {METADATA_KEY: header_text(path, symmetry, provenance)})
 
 
 def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:
@@ -105,10 +108,10 @@ def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> Netw
 
     Parameters
     ----------
-    where
+    where : Path or SafetensorsFile
         The file.
-    mapped
-        Whether the arrays stay in the file until their values are looked at.
+    mapped : bool
+        Whether the arrays stay in the file until their values are used. Default: False.
 
     Raises
     ------
@@ -163,11 +166,11 @@ def read_symmetry(path: Path) -> Symmetry:
         return symmetry
     document = parse_document(path, text, "content", SYMMETRY_REMEDY)
     check_version(path, document, _SYMMETRY_VERSION)
-    header = validated(path, _SymmetryHeader, document, "content", SYMMETRY_REMEDY)
+    header = validate_document(path, _SymmetryHeader, document, "content", SYMMETRY_REMEDY)
     return symmetry_from_json(header.symmetry, str(path))
 
 
-class _SymmetryHeader(Strict):
+class _SymmetryHeader(StrictModel):
     """The JSON document that is a symmetry file."""
 
     format: Literal["consilience-symmetry"]
@@ -185,7 +188,7 @@ def _json_text(path: Path) -> bytes | None:
             if start[4:] == bytes(4):
                 return None
             size = stream.seek(0, 2)
-            if size > MAX_HEADER:
+            if size > MAX_HEADER_BYTES:
                 raise FileFormatError(f"{path}: is too long for a symmetry; {SYMMETRY_REMEDY}")
             stream.seek(0)
             text = stream.read(size)  # and no more: to read is to allocate first
@@ -201,6 +204,13 @@ def _json_text(path: Path) -> bytes | None:
 
 
 def _refuse_untied(path: Path, stored: Mapping[str, AnyArray], symmetry: Symmetry) -> None:
+    """Raise for tied arrays with different values.
+
+    Raises
+    ------
+    InputError
+        Naming the arrays.
+    """
     problems = [
         f"{path}: cannot be written: arrays {alias} and {name} are one array in this network (tied weights), "
         "but differ here; give them the same values"

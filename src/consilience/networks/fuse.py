@@ -17,7 +17,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.fisher.inputs import gather_information, without_information
+from consilience.networks.fisher.inputs import gather_information, split_information
 from consilience.networks.fuse_aligned import (
     NetworkArguments,
     fuse_aligned,
@@ -31,7 +31,7 @@ from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
-from consilience.networks.repair_fusion import refitted
+from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
 
 
@@ -44,7 +44,7 @@ def prepare_networks(request: Request) -> Prepared:
     if request.n_observations is not None:
         raise OptionError("n_observations: for statistical models; networks are weighed by weights=")
     arguments, options = split_arguments(request.options)
-    networks, information_files = without_information(request.inputs)
+    networks, information_files = split_information(request.inputs)
     is_informed = arguments.fishers is not None or bool(information_files)
     # Where nobody says which, networks that come with Fisher information are merged by it.
     method_name = FisherMerging.name if request.method is None and is_informed else request.method
@@ -85,7 +85,7 @@ def _prepare(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
         )
         if method.refits and models.template is not None:
-            fusion = refitted(fusion, order, arguments.example, arguments.inputs, refit_rng)
+            fusion = refit_fusion(fusion, order, arguments.example, arguments.inputs, refit_rng)
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
     return Prepared((), fuse)
@@ -125,7 +125,9 @@ def _keep_all(
 ) -> NetworkFusion:
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
     if without_module := [network.label for network in described if network.module is None]:
-        raise InputError(f"{', '.join(without_module)}: an ensemble asks modules, and these are none; load them into modules")
+        raise InputError(
+            f"{', '.join(without_module)}: an ensemble asks modules, and these are none; load them into modules"
+        )
     if not isinstance(method, NetworkEnsembleMethod):
         raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
     members = [network.network() for network in described]

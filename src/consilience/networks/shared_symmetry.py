@@ -19,16 +19,16 @@ from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
-from consilience.networks.network import Network, is_floating, not_finite
+from consilience.networks.network import Network, is_floating, non_finite_problems
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
     arrays_of_module,
-    beside,
     is_module,
     layer_kinds,
     module_with,
+    tensor_beside,
 )
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _refuse_mismatched_modules(inputs: Sequence[DescribedNetwork]) -> None:
         problem
         for network in inputs
         if network.module is not None
-        for problem in not_finite(network.arrays, network.label)
+        for problem in non_finite_problems(network.arrays, network.label)
     ]
     if problems:
         raise InputError(problems)
@@ -175,7 +175,11 @@ def _networks(inputs: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[N
     # Where one input is of torch, all become tensors beside its first one, so that methods see one library.
     tensor = next((v for network in inputs for v in network.arrays.values() if hasattr(v, "detach")), None)
     for described in inputs:
-        arrays = described.arrays if tensor is None else {key: beside(v, tensor) for key, v in described.arrays.items()}
+        arrays = (
+            described.arrays
+            if tensor is None
+            else {key: tensor_beside(v, tensor) for key, v in described.arrays.items()}
+        )
         try:
             networks.append(Network(arrays, symmetry, described.label))
         except InputError as error:

@@ -19,10 +19,10 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.evaluation import Evaluation, Score
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores
-from consilience.posteriors.observations import Columns, observations
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.scores import Scores
-from consilience.posteriors.vocabulary import given_words, of_words
+from consilience.posteriors.vocabulary import is_topic_posterior, restrict_vocabulary
 
 FEW = 50
 """Fewer observations than this give an interval that is easily too narrow."""
@@ -62,10 +62,10 @@ def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels:
         raise InputError(problems)
     named = [one.posterior.features.names for one in both]
     adapter = both[0].adapter
-    count = adapter.columns(both[0].posterior)
+    count = adapter.n_columns(both[0].posterior)
     names = (named[0] or named[1]) if count == both[0].dim else None  # of a symbol's column, nobody knows the name
-    columns = Columns(count, names, adapter.takes_counts)
-    found = observations(data, labels, columns)
+    columns = ExpectedColumns(count, names, adapter.takes_counts)
+    found = read_observations(data, labels, columns)
     name = str(data) if isinstance(data, str | Path) else "data"
     fused_scores, own_scores = (_scored(one, found.values, name) for one in both)
     scores = [Score(own_scores.name, own_scores.unit, own_scores.larger_is_better, fused_scores.mean, own_scores.mean)]
@@ -114,14 +114,14 @@ def _given(model: NamedInput) -> _Given:
 def _in_words_of(own: _Given, fused: _Given) -> _Given:
     """Return fused topics given that only the words of the site's own model are looked at, in its order."""
     words = own.posterior.features.names
-    if words is None or not (of_words(own.posterior) and of_words(fused.posterior)):
+    if words is None or not (is_topic_posterior(own.posterior) and is_topic_posterior(fused.posterior)):
         return fused
     if words == fused.posterior.features.names or not set(words) <= set(fused.posterior.features.names or ()):
         return fused
     if isinstance(fused.model, ModelEnsemble):
         why = f"its models have words that {own.name} lacks; evaluate what method 'concatenate' gives"
         raise UnsupportedError(f"{fused.name}: {why}")
-    posterior = given_words(fused.posterior, words)
+    posterior = restrict_vocabulary(fused.posterior, words)
     return replace(fused, model=rebuild(posterior), posterior=posterior)
 
 

@@ -23,10 +23,10 @@ from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
 from consilience.files.arrays import DTYPES
 from consilience.files.atomic import write_bytes
-from consilience.files.budget import padded
-from consilience.files.document import KEY, REMEDY, check_version, validated
+from consilience.files.budget import pad_text
+from consilience.files.document import METADATA_KEY, REMEDY, check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Entries, Plain, Strict
+from consilience.files.schemas import Chunked, Entries, StrictModel
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
@@ -34,32 +34,32 @@ _MOST_ATTACHED = 1000
 _FEW = 5  # names that a message lists; more are counted
 
 
-class AttachedHeader(Strict):
+class AttachedHeader(StrictModel):
     """How an attached array is carried."""
 
-    axes: Plain[list[Literal["component", "fixed"]]]
+    axes: Chunked[list[Literal["component", "fixed"]]]
     rule: Literal["sum", "mean", "precision-mean", "keep"]
 
 
-class FeaturesHeader(Strict):
+class FeaturesHeader(StrictModel):
     """What the columns mean."""
 
-    names: Plain[list[str] | None] = None
-    units: Plain[list[str] | None] = None
-    scaling: Plain[dict[str, Plain[list[float]]] | None] = None
-    classes: Plain[list[str] | None] = None
+    names: Chunked[list[str] | None] = None
+    units: Chunked[list[str] | None] = None
+    scaling: Chunked[dict[str, Chunked[list[float]]] | None] = None
+    classes: Chunked[list[str] | None] = None
     from_columns: bool = False
 
 
-class InputHeader(Strict):
+class InputHeader(StrictModel):
     """One of the models that a fused file was made from."""
 
     name: str
     components: int
     weight: float
     sha256: str | None = None
-    labels: Plain[list[int] | None] = None
-    confidence: Plain[list[float | None] | None] = None
+    labels: Chunked[list[int] | None] = None
+    confidence: Chunked[list[float | None] | None] = None
 
 
 def _is_input(record: Any) -> Any:
@@ -72,18 +72,18 @@ Input = Annotated[dict[str, Any], BeforeValidator(_is_input)]
 """What `InputHeader` describes, as a dict."""
 
 
-class ProvenanceHeader(Strict):
+class ProvenanceHeader(StrictModel):
     """How a fused file came to be, as ``make_provenance`` records it."""
 
     method: str
     options: dict[str, Any]
     seed: int | None
-    inputs: Plain[list[Input]]
+    inputs: Chunked[list[Input]]
     result: dict[str, Any]
-    versions: Plain[dict[str, str]]
+    versions: Chunked[dict[str, str]]
 
 
-class Header(Strict):
+class Header(StrictModel):
     """The JSON document in a posterior file's header."""
 
     format: Literal["consilience-posterior"]
@@ -91,7 +91,7 @@ class Header(Strict):
     library_version: str
     family: dict[str, Any]
     source: dict[str, Any]
-    counts: Plain[list[float] | None] = None
+    counts: Chunked[list[float] | None] = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
     attached: Entries[AttachedHeader] = Field(default_factory=dict)
     provenance: ProvenanceHeader | None = None
@@ -141,10 +141,10 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
     try:
-        document = padded(document, sum(values.nbytes for values in arrays.values()))
+        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except InputError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
-    write_bytes(path, to_safetensors(arrays, metadata={KEY: document}))
+    write_bytes(path, to_safetensors(arrays, metadata={METADATA_KEY: document}))
 
 
 def read_summary(where: Path | SafetensorsFile) -> FileSummary:
@@ -234,7 +234,7 @@ def _parse_header(file: SafetensorsFile) -> Header:
         raise FileFormatError(
             f"{file}: has {len(attached)} attached arrays, expected at most {_MOST_ATTACHED}; {REMEDY}"
         )
-    return validated(file.label, Header, document)
+    return validate_document(file.label, Header, document)
 
 
 def _check_tensor(file: SafetensorsFile, name: str, shape: tuple[int, ...], kind: str) -> None:

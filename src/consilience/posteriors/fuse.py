@@ -27,7 +27,7 @@ from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.vocabulary import Alignment
+from consilience.posteriors.vocabulary import VocabularyAlignment
 
 RECOMMENDED = "kl"
 """The method that ``method=None`` takes for posteriors."""
@@ -63,7 +63,7 @@ def _rebuilding_adapter(method: Method, ensemble: Ensemble) -> Adapter | None:
 def fuse_described(
     described: Sequence[DescribedInput],
     method: Method,
-    alignment: Alignment | None,
+    alignment: VocabularyAlignment | None,
     weights: ArrayLike | None,
     rng: np.random.Generator,
     seed: int | None,

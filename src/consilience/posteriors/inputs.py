@@ -12,7 +12,7 @@ from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters import describe
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Features, Posterior
-from consilience.posteriors.vocabulary import Alignment, align
+from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DescribedInput:
 
 def describe_inputs(
     inputs: Sequence[NamedInput], n_observations: Any
-) -> tuple[list[DescribedInput], Alignment | None, list[str]]:
+) -> tuple[list[DescribedInput], VocabularyAlignment | None, list[str]]:
     """Return the posteriors of all inputs that could be described, how words were aligned, and every problem.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
@@ -74,7 +74,9 @@ def describe_inputs(
         except InputError as error:
             prefix = f"{one.label}: " if one.file is None else ""
             problems += [f"{prefix}{problem}" for problem in error.problems]
-    posteriors, alignment, unaligned = align([one.label for one in described], [one.posterior for one in described])
+    posteriors, alignment, unaligned = align_vocabularies(
+        [one.label for one in described], [one.posterior for one in described]
+    )
     described = [replace(one, posterior=posterior) for one, posterior in zip(described, posteriors, strict=True)]
     problems += files_given_twice(inputs) + _disagreements(described, unaligned)
     if len(inputs) < 2:

@@ -23,7 +23,7 @@ from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.model_ensemble import ModelEnsemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.summary import summary
-from consilience.posteriors.vocabulary import of_words
+from consilience.posteriors.vocabulary import is_topic_posterior
 
 
 def load_posterior(file: SafetensorsFile) -> Posterior:
@@ -74,7 +74,7 @@ class Posteriors(Kind):
         posterior = load_posterior(file)
         family, features = {"name": posterior.family.name}, posterior.features
         # Topics over other words are aligned by the fusion, not refused, so their number of words may differ.
-        has_words = of_words(posterior) and features.names is not None
+        has_words = is_topic_posterior(posterior) and features.names is not None
         facets = {
             "kind": "posterior",
             "source": facet(dict(posterior.source)),

@@ -24,7 +24,7 @@ from consilience.families import DiagonalGaussian
 from consilience.matching.bregman_groups import BregmanGroups, descend_groups
 from consilience.matching.site_step import Openings
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.methods.layerwise import total_history
+from consilience.networks.methods.layerwise import sum_histories
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -32,7 +32,7 @@ from consilience.networks.symmetry.transport import Injection, Transport, move_a
 from consilience.networks.symmetry.unit_rows import unit_rows
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.methods.kl.problem import Problem
+from consilience.posteriors.methods.kl.problem import KLProblem
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class KLNetworkFusion(NetworkMethod):
                 moves[group] = Injection(own, width)
             progress(done + 1, len(names))
         arrays = natural_average(ensemble, transports, priors, self.outgoing, self.lacking)
-        total = total_history(history)
+        total = sum_histories(history)
         objective = float(total[-1]) if total.size else float("nan")
         return Alignment(tuple(transports), objective, total, status, {"groups": facts}, arrays)
 
@@ -199,7 +199,7 @@ class KLNetworkFusion(NetworkMethod):
         if not _may_grow(ensemble.symmetry, group):
             strength, spread = 0.0, float("nan")
         else:
-            spread = Problem.of(stack).spread
+            spread = KLProblem.of(stack).spread
             strength = self.regularization * spread
         objective = BregmanGroups(stack.family, stack.natural, offsets, weights, strength)
         best: tuple[Labels, list[float], bool] | None = None

@@ -33,9 +33,9 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.coordinate_descent import descend
-from consilience.networks.methods.weight_matching.match import first_slots, in_order_of, matched
-from consilience.networks.methods.weight_matching.products import Products
-from consilience.networks.methods.weight_matching.state import Slots
+from consilience.networks.methods.weight_matching.match import initial_placement, match_weights, renumber_by_reference
+from consilience.networks.methods.weight_matching.products import InnerProducts
+from consilience.networks.methods.weight_matching.state import MatchingState
 from consilience.networks.network import Network
 from consilience.networks.symmetry.scaling import shared_groups
 from consilience.networks.symmetry.transport import Injection
@@ -92,7 +92,7 @@ class PosteriorAlignment(NetworkMethod):
         starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
         if self.metric in ("w2", "means"):
             features = tuple(self._euclidean(network) for network in ensemble.networks)
-            found = matched(replace(ensemble, networks=features), starts, self.max_passes, rng, progress)
+            found = match_weights(replace(ensemble, networks=features), starts, self.max_passes, rng, progress)
         else:
             found = self._to_reference(ensemble, starts, rng, progress)
         return replace(found, details={**found.details, **self._distances(ensemble, found)})
@@ -136,16 +136,23 @@ class PosteriorAlignment(NetworkMethod):
         """Return the best permutations of one network's units to those of another, never worse than none."""
         pair = self._pair(target, network)
         both = NetworkEnsemble(pair, np.ones(2), dict(target.units))
-        products = Affinities if self.metric == "hellinger" else Products
+        products = Affinities if self.metric == "hellinger" else InnerProducts
         held = frozenset(shared_groups((target, network)))
-        slots = Slots(target.symmetry, target.units, True, held=held, products=products, rounding=_ROUNDING)
+        state = MatchingState(
+            target.symmetry,
+            target.units,
+            True,
+            fixed_groups=held,
+            product_type=products,
+            min_relative_gain=_ROUNDING,
+        )
         best: Mapping[str, Injection] = {name: Injection(np.arange(n), n) for name, n in network.units.items()}
         least, converged = self._distance(network.working, target), True
         for start, child in zip(starts, rng.spawn(len(starts)), strict=True):
-            models = first_slots(slots, both, start, child)
-            descent = descend(slots, models, both.weights, 0, child, self.max_passes)
+            models = initial_placement(state, both, start, child)
+            descent = descend(state, models, both.weights, 0, child, self.max_passes)
             converged = converged and descent.converged
-            own = in_order_of(0, [model.slots for model in descent.models], target.symmetry)[1]
+            own = renumber_by_reference(0, [model.transports for model in descent.models], target.symmetry)[1]
             distance = self._distance(network.move(own), target)
             if distance < least:
                 best, least = own, distance

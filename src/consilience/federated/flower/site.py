@@ -23,7 +23,7 @@ from consilience.federated.flower.messages import PIECE, deflate, inflate, objec
 from consilience.federated.folder.site import MIN_COUNT, Sent, checked_to_send
 from consilience.federated.folder.storage import MOST_REPORT
 from consilience.federated.report import RoundReport
-from consilience.files.atomic import refuse_unwritable, replacing
+from consilience.files.atomic import refuse_unwritable, write_atomically
 from consilience.files.limits import Limits
 
 _TIMEOUT = 3600.0
@@ -105,7 +105,7 @@ def _received(address: str, site: _Site, target: Path) -> RoundReport:
     report = RoundReport.from_bytes(bytes(site.report))
     if report.problems or report.fused is None:
         raise InputError([f"{address}: the round failed", *report.lines()])
-    with replacing(target) as partial, partial.open("wb") as stream:
+    with write_atomically(target) as partial, partial.open("wb") as stream:
         site.back.seek(0)
         while data := site.back.read(PIECE):
             stream.write(data)

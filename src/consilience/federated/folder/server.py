@@ -22,7 +22,7 @@ from consilience.federated.folder.storage import MOST_REPORT, LocalStorage, Stor
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.federated.round import RoundResult, refuse_options, run_round
-from consilience.files.atomic import refuse_unwritable, replacing, write_bytes
+from consilience.files.atomic import refuse_unwritable, write_atomically, write_bytes
 from consilience.files.limits import Limits
 from consilience.networks.method import NetworkMethod
 from consilience.posteriors.method import Method
@@ -296,7 +296,7 @@ class _Server:
     def _publish(self, report: RoundReport, fused: Path | None) -> None:
         """Write the fused model for the server's owner and for the sites, and the report last."""
         if fused is not None:
-            with replacing(self.output) as beside:
+            with write_atomically(self.output) as beside:
                 shutil.copyfile(fused, beside)
             patiently(lambda: self.storage.put(f"server/{report.number}/fused.safetensors", fused))
         report.save(report_path(self.output))

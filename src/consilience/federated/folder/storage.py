@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from consilience.files.atomic import write_bytes
-from consilience.files.remote import filesystem
+from consilience.files.remote import open_filesystem
 
 BLOCK = 2**20
 
@@ -140,7 +140,7 @@ class RemoteStorage:
     """
 
     def __init__(self, url: str) -> None:
-        self.files, self.root = filesystem(url)
+        self.files, self.root = open_filesystem(url)
         self.where = url
 
     def _place(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Methods for posteriors: match and average, composed; the table of all, and making one by name."""
+"""Fusion methods for posteriors: the table of all of them, and making one by name."""
 
 from __future__ import annotations
 

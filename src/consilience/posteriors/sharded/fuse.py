@@ -22,7 +22,7 @@ from consilience.files.remote import is_remote
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.columns import Block
+from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fuse import RECOMMENDED, fuse_described, history_values
 from consilience.posteriors.fusion import PosteriorFusion
@@ -31,12 +31,12 @@ from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.file import SUFFIXES, is_shard
-from consilience.posteriors.sharded.methods import SHARDED, Sites, refusals
-from consilience.posteriors.sharded.passes import Shard, Work, prepare
-from consilience.posteriors.sharded.pilot_sample import Survey, add_surveys, survey
-from consilience.posteriors.sharded.shard_pass import tell
+from consilience.posteriors.sharded.methods import SHARDED, ShardedInput, refusals
+from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
+from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
+from consilience.posteriors.sharded.shard_pass import label_all_rows
 from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
-from consilience.posteriors.sharded.totals import add_totals, fused, total
+from consilience.posteriors.sharded.totals import add_totals, fused_posterior, shard_totals
 
 PILOT_SITES = 256
 """Sites in the sample that a fusion of shards starts from; as many or fewer are fused without shards."""
@@ -71,8 +71,8 @@ def _many(path: str | Path) -> bool:
 class _Load:
     """Loads a shard's components."""
 
-    def __call__(self, source: ShardSource) -> Block:
-        return load_shard(source).block
+    def __call__(self, source: ShardSource) -> ComponentColumns:
+        return load_shard(source).components
 
 
 def prepare_shards(models: Any, request: Request) -> Prepared:
@@ -98,8 +98,8 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         blocks = at.place(_Load(), shards.sources, sizes)
         share, parts = _weights(weights, shards, at, blocks)
         sample_seed = int(rng.integers(2**63))
-        survey_of = partial(add_surveys, size=size)
-        found: Survey = at.reduce(survey, survey_of, blocks, sample_seed, size, each=parts)
+        survey_of = partial(merge_pilot_samples, size=size)
+        found: PilotSample = at.reduce(draw_pilot_sample, survey_of, blocks, sample_seed, size, each=parts)
         if twice := _named_twice(found, shards):
             raise InputError(twice)
         if found.n_sites <= size:
@@ -107,20 +107,22 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         reasons = refusals(chosen) + _reasons(adapter)
         if reasons:
             raise InputError(reasons)
-        pilot = Ensemble.of(found.sample, None if share is None else share[found.places])
+        pilot = Ensemble.of(found.posteriors, None if share is None else share[found.sample_sites])
         if problems := chosen.refuse(pilot):
             raise InputError(problems)
         direction = chosen.average_direction
         min_count = float(getattr(chosen, "min_count", 0.0))
         centre = pilot.natural.mean(axis=0)
-        prepared: Placed[Shard] = at.derive(prepare, blocks, centre, direction, min_count, each=parts)
+        prepared: Placed[PreparedShard] = at.derive(prepare, blocks, centre, direction, min_count, each=parts)
         first = at.map(_tangent, prepared)[0]
-        work = Work(at, prepared, first, direction, found.n_sites, int(found.rows.sum()))
-        sites = Sites(work, pilot, found.largest, found.smallest)
+        work = PreparedShards(at, prepared, first, direction, found.n_sites, int(found.rows_by_shard.sum()))
+        sites = ShardedInput(work, pilot, found.largest_site, found.smallest_site)
         fit = SHARDED[type(chosen)](chosen, sites, rng, progress)
-        totals = work.reduce(total, add_totals, fit.n_groups, each=fit.labels)
-        posterior = fused(work, shards.kind, totals, chosen.combine, fit.averaged)
-        labels = np.concatenate(work.map(tell, posterior.natural, direction, chosen.relabels, each=fit.labels))
+        totals = work.reduce(shard_totals, add_totals, fit.n_groups, each=fit.labels)
+        posterior = fused_posterior(work, shards.kind, totals, chosen.combine, fit.averages)
+        labels = np.concatenate(
+            work.map(label_all_rows, posterior.natural, direction, chosen.relabels, each=fit.labels)
+        )
         sizes_of: Labels = np.concatenate(work.map(_sizes))
         digests = _digests(shards, at)
     order = fused_order(posterior, labels)
@@ -205,7 +207,7 @@ def _reasons(adapter: Adapter | None) -> list[str]:
 
 
 def _weights(
-    weights: ArrayLike | None, shards: Shards, engine: Engine, blocks: Placed[Block]
+    weights: ArrayLike | None, shards: Shards, engine: Engine, blocks: Placed[ComponentColumns]
 ) -> tuple[Array | None, list[Array | None]]:
     """Return weights of all sites (J,), scaled to mean 1, and those of each shard; None where all count the same."""
     if weights is None:
@@ -217,10 +219,10 @@ def _weights(
     return share, parts
 
 
-def _named_twice(found: Survey, shards: Shards) -> list[str]:
+def _named_twice(found: PilotSample, shards: Shards) -> list[str]:
     """Return which sites are there twice, by name."""
-    pairs = found.twice()[:_FEW]
-    starts = np.cumsum([0, *found.sites.tolist()])
+    pairs = found.duplicates()[:_FEW]
+    starts = np.cumsum([0, *found.sites_by_shard.tolist()])
     names = {}
     for site in {site for pair in pairs for site in pair}:
         number = int(np.searchsorted(starts, site, side="right")) - 1
@@ -228,15 +230,15 @@ def _named_twice(found: Survey, shards: Shards) -> list[str]:
     return [f"{names[later]}: has the same contents as {names[first]}; leave one out" for first, later in pairs]
 
 
-def _n_sites(block: Block) -> int:
+def _n_sites(block: ComponentColumns) -> int:
     return block.n_sites
 
 
-def _sizes(shard: Shard) -> Labels:
-    return shard.block.sizes
+def _sizes(shard: PreparedShard) -> Labels:
+    return shard.components.sizes
 
 
-def _tangent(shard: Shard) -> Any:
+def _tangent(shard: PreparedShard) -> Any:
     return shard.tangent
 
 
@@ -265,7 +267,7 @@ def _fuse_all(
     for packed in map(load_shard, shards.sources):
         for site, (name, digest) in enumerate(zip(packed.names, packed.digests, strict=True)):
             sha256 = digest.tobytes().hex() if digest.any() else None
-            described.append(DescribedInput(name, name, packed.block.site(site), sha256))
+            described.append(DescribedInput(name, name, packed.components.site(site), sha256))
     return fuse_described(described, method, None, share, rng, seed, progress)
 
 
@@ -273,7 +275,7 @@ def _digests(shards: Shards, engine: Engine) -> dict[str, str | None]:
     """Return the SHA-256 of every file that is at hand."""
     if not shards.sources[0].packed:
         return {}
-    places = {source.paths[0]: source.place(source.paths[0]) for source in shards.sources}
+    places = {source.paths[0]: source.location(source.paths[0]) for source in shards.sources}
     files = {path: place for path, place in places.items() if not is_remote(path)}
     return dict(zip(files, engine.map(_digest, engine.place(_path, list(files.values()))), strict=True))
 
@@ -287,19 +289,19 @@ def _digest(path: Path) -> str:
 
 
 def _records(
-    shards: Shards, found: Survey, share: Array | None, digests: Mapping[str, str | None]
+    shards: Shards, found: PilotSample, share: Array | None, digests: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
     """Return what a fused file says of its inputs: a record for each packed file, or each run of posterior files."""
-    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(found.sites)])
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(found.sites_by_shard)])
     records: dict[str, dict[str, Any]] = {}
     for number, source in enumerate(shards.sources):
         count = len(source.paths)
         name = os.path.join(*Path(source.paths[0]).parts[-2:])
         name = name if count == 1 else f"{name} and {count - 1} more"
         record = records.setdefault(name, {"name": name, "components": 0, "weight": 0.0})
-        record["components"] += int(found.rows[number])
+        record["components"] += int(found.rows_by_shard[number])
         own = slice(int(starts[number]), int(starts[number + 1]))
-        record["weight"] += float(found.sites[number] if share is None else share[own].sum())
+        record["weight"] += float(found.sites_by_shard[number] if share is None else share[own].sum())
         if digests.get(source.paths[0]):
             record["sha256"] = digests[source.paths[0]]
     return list(records.values())
