@@ -16,9 +16,9 @@ from safetensors.numpy import save as to_safetensors
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from consilience.api.kinds import format_of
 from consilience.errors import FileFormatError, InputError
 from consilience.networks.files import (
-    file_kind,
     read_network,
     read_network_summary,
     read_symmetry,
@@ -226,20 +226,20 @@ def test_any_checkpoint_is_read(path):
         loaded, summary = read_network(path), read_network_summary(path)
         assert_same_arrays(loaded.arrays, state)
         assert (loaded.symmetry, loaded.provenance) == (None, None)
-        assert (file_kind(path), summary.kind, summary.library_version) == ("checkpoint", "checkpoint", None)
+        assert (format_of(path).name, summary.kind, summary.library_version) == ("checkpoint", "checkpoint", None)
         assert summary.shapes == {name: tuple(values.shape) for name, values in state.items()}
         assert summary.dtypes["1.num_batches_tracked"] == "int64"
 
 
 def test_kinds_are_told_from_the_header(path, rng):
     path.write_bytes(GOOD)
-    assert file_kind(path) == "posterior"
+    assert format_of(path).name == "posterior"
     for reader in (read_network, read_network_summary, read_symmetry):
         with pytest.raises(FileFormatError, match=r"net.safetensors: is a posterior file, expected a network"):
             reader(path)
     write_network(path, arrays(rng), SYMMETRY, PROVENANCE)
     summary = read_network_summary(path)
-    assert file_kind(path) == summary.kind == "network"
+    assert format_of(path).name == summary.kind == "network"
     assert (summary.symmetry, summary.provenance) == (SYMMETRY, PROVENANCE)
     assert summary.shapes == {**SHAPES, "decode.weight": (7, 2)}
 
@@ -337,7 +337,7 @@ BROKEN = ("is empty", "is a pickle or zip", NOT_SAFETENSORS)
 def test_what_is_no_safetensors_file_is_refused(path, name):
     content, message = BAD[name]
     path.write_bytes(content)
-    for reader in (file_kind, read_network, read_network_summary):
+    for reader in (format_of, read_network, read_network_summary):
         with pytest.raises(FileFormatError, match=f"net.safetensors: {message}.*; write it with consilience.save"):
             reader(path)
     with pytest.raises(FileFormatError, match=r"net.safetensors: .*; (trace|write)"):
@@ -346,7 +346,7 @@ def test_what_is_no_safetensors_file_is_refused(path, name):
 
 @pytest.mark.parametrize("name", ["nowhere", ".", "n" * 300, "zero\0byte"])
 def test_what_cannot_be_opened_is_refused(tmp_path, name):
-    for reader in (file_kind, read_network, read_network_summary, read_symmetry):
+    for reader in (format_of, read_network, read_network_summary, read_symmetry):
         with pytest.raises(FileFormatError, match="cannot be read"):
             reader(tmp_path / name)
 
@@ -396,7 +396,7 @@ def test_forged_headers_are_refused(path, rng, case):
             reader(path)
     if case in ("json", "list", "null", "deep", "digits", "twice", "other format", "format list"):
         with pytest.raises(FileFormatError, match=r"net.safetensors: its metadata is not valid"):
-            file_kind(path)
+            format_of(path)
 
 
 def tensor(dtype="F32", shape=(1,), size=4):

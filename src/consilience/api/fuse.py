@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.api.kinds import kind_of
+from consilience.api.kinds import SHARDS, kind_of
 from consilience.api.options import MethodOptions
 from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
@@ -24,7 +24,7 @@ from consilience.errors import OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.method import Method
-from consilience.posteriors.sharded.fuse import are_shards, prepare_shards
+from consilience.posteriors.sharded.fuse import are_shards
 from consilience.posteriors.sharded.shards import Shards
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def fuse(
     ['lund', 'oslo']
     """
     seed, generator = seeded(rng)
-    unit = "pass" if are_shards(models, engine) else "start"
-    with shown(progress, "fusing", unit) as report:
+    with shown(progress, "fusing", "step") as report:
         prepared = _prepare(
             models, method, options, report, generator, seed, weights=weights, engine=engine, samples=samples,
             n_observations=n_observations, n_components=n_components, combine=combine, example=example, inputs=inputs,
@@ -212,22 +211,14 @@ def _prepare(
     stated = {name: value for name, value in arguments.items() if value is not None}
     everything = {**cast("dict[str, Any]", options), **stated}
     is_sharded = are_shards(models, engine)
+    inputs = () if is_sharded else name_inputs(models)
+    kind = SHARDS if is_sharded else kind_of(inputs, method, everything)
     request = Request(
-        inputs=() if is_sharded else name_inputs(models),
-        method=method,
-        options=everything,
-        weights=weights,
-        n_observations=n_observations,
-        rng=rng,
-        seed=seed,
-        progress=progress,
-        engine=engine,
-        only_check=only_check,
-    )
-    if is_sharded:
-        return prepare_shards(models, request)
-    if engine is not None:
+        inputs, method, everything, weights, n_observations, rng, seed, progress, engine, only_check,
+        source=list(models.values()) if isinstance(models, Mapping) else models,
+    )  # fmt: skip
+    if engine is not None and kind is not SHARDS:
         raise OptionError(
             f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"
         )
-    return kind_of(request.inputs, method, everything).prepare(request)
+    return kind.prepare(request)

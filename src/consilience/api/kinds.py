@@ -23,8 +23,10 @@ from consilience.networks.methods import needs_no_symmetry
 from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.sharded.file import SUFFIXES, is_shard
 from consilience.posteriors.sharded.inspect import inspect_shard
+from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
+from consilience.posteriors.sharded.kind import ShardedPosteriors
 
-POSTERIORS, NETWORKS, BAYESIAN = Posteriors(), Networks(), BayesianNetworks()
+POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
 
 KINDS: tuple[Kind, ...] = (POSTERIORS, BAYESIAN, NETWORKS)
 """Every kind, in the order in which an object is shown to them: cheap tests first."""
@@ -32,18 +34,17 @@ KINDS: tuple[Kind, ...] = (POSTERIORS, BAYESIAN, NETWORKS)
 BY_PRECEDENCE: tuple[Kind, ...] = (BAYESIAN, NETWORKS, POSTERIORS)
 """Of inputs of several kinds, the first of these reads them and says which do not belong."""
 
+_KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.formats if form.tag is not None}
+
 FORMATS: tuple[FileFormat, ...] = tuple(form for kind in KINDS for form in kind.formats)
 """Every format of files."""
-
-_SHARD = "consilience-shard"
 
 
 def kind_of_input(model: NamedInput) -> Kind | None:
     """Return the kind of an input; None for an object that nobody knows, a broken file, and a plain checkpoint."""
     if model.file is None:
         return next((kind for kind in KINDS if kind.recognises(model.model)), None)
-    tag = model.format
-    return None if tag is None else next((kind for kind in KINDS if tag in [form.tag for form in kind.formats]), None)
+    return _KIND_OF_FORMAT.get(str(model.format))
 
 
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
@@ -52,6 +53,8 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks.
     """
     kinds = [kind_of_input(one) for one in inputs]
+    if SHARDS in kinds and all(one.file is not None for one in inputs):
+        return SHARDS
     if BAYESIAN in kinds:
         return BAYESIAN
     if NETWORKS in kinds or isinstance(method, NetworkMethod):
@@ -72,7 +75,7 @@ def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
     if file.header().text is None:
         return next(form for form in FORMATS if form.tag is None)
     tag = file.format
-    if tag == _SHARD:
+    if tag == SHARD_FORMAT:
         raise FileFormatError(f"{file}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
     for form in FORMATS:
         if form.tag == tag:

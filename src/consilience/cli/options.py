@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.api.kinds import POSTERIORS, format_of
+from consilience.api.kinds import POSTERIORS, SHARDS, format_of
 from consilience.cli.kinds import have_symmetry, kind_of_models, options_of_networks
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
@@ -21,6 +21,7 @@ from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 from consilience.posteriors.sharded.fuse import are_shards
+from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 
 Command = Callable[..., None]
 _RESERVED = {"models", "weights", "rng", "engine", "progress", "samples", "method", "module", "example", "symmetry"}
@@ -157,17 +158,17 @@ def plan_of(
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     where = _engine(engine, scheduler)
-    if are_shards(merged.models):
+    files = () if are_shards(merged.models) else tuple(open_files(merged.models, merged.models))
+    if not files or any(file.states(SHARD_FORMAT) for file in files):
         if stated := options_of_networks(merged):
             raise OptionError(f"{', '.join(stated)}: for networks only, and {merged.models[0]} holds posteriors")
-        return FusionPlan(merged, POSTERIORS, (), where)
-    files = tuple(open_files(merged.models, merged.models))
+        return FusionPlan(merged, SHARDS, (), where)
     kind = kind_of_models(merged, files)
     if where is None:
         return FusionPlan(merged, kind, files)
     if kind is not POSTERIORS:
         raise OptionError("--engine, --scheduler: networks are fused here; these are for shards of posteriors")
-    return FusionPlan(merged, kind, (), where)
+    return FusionPlan(merged, SHARDS, (), where)
 
 
 def _engine(engine: str | None, scheduler: str | None) -> str | None:

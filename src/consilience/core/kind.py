@@ -54,6 +54,8 @@ class Request:
         Where shards are worked on.
     only_check
         Whether nothing will be fused, so that arrays may stay in their files.
+    source
+        The models as they were handed in, for shards, which are not opened one by one.
     """
 
     inputs: tuple[NamedInput, ...]
@@ -66,6 +68,7 @@ class Request:
     progress: Progress
     engine: Any = None
     only_check: bool = False
+    source: Any = None
 
 
 @dataclass(frozen=True, eq=False)

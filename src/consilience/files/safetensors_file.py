@@ -129,6 +129,13 @@ class SafetensorsFile:
         document = self.document
         return document.get("format") if isinstance(document, dict) else None
 
+    def states(self, tag: str | None) -> bool:
+        """Return whether its document states a format; a file that cannot be read states none."""
+        try:
+            return tag is not None and self.format == tag
+        except FileFormatError:
+            return False
+
     @property
     def digest(self) -> str:
         """SHA-256 of the file in hexadecimal.

@@ -30,7 +30,7 @@ from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.sharded.file import SUFFIXES, is_shard
+from consilience.posteriors.sharded.file import SUFFIXES
 from consilience.posteriors.sharded.methods import SHARDED, ShardedInput, refusals
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
 from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
@@ -48,23 +48,24 @@ OPTIONS = ("pilot_sites", "shard_bytes")
 
 
 def are_shards(models: Any, engine: Any = None) -> bool:
-    """Return whether models are to be fused as shards: a path, shards, folders, patterns or addresses among the models.
+    """Return whether models are shards by how they are written: a path, shards, or folders, patterns and addresses.
 
-    With an engine that is not this process, posterior files are shards too.
+    With an engine that is not this process, posterior files are shards too. Nothing is opened: that a file is a packed
+    shard is stated by its document.
     """
     if isinstance(models, Shards | str | Path):
         return True
-    if not isinstance(models, Sequence) or not all(isinstance(one, str | Path) for one in models):
+    if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
         return False
-    return any(map(_many, models)) or (engine is not None and len(models) > 0)
+    return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
 
 
-def _many(path: str | Path) -> bool:
-    """Return whether a path stands for several posteriors."""
-    if is_remote(path) or any(sign in str(path) for sign in "*?["):
+def _is_many(path: str | Path) -> bool:
+    """Return whether a path stands for several files."""
+    text = str(path)
+    if "://" in text or any(sign in text for sign in "*?["):
         return not os.path.exists(path) or os.path.isdir(path)
-    parquet = str(path).endswith(SUFFIXES["parquet"])
-    return os.path.isdir(path) or parquet or (os.path.isfile(path) and is_shard(Path(path)))
+    return os.path.isdir(path) or text.endswith(SUFFIXES["parquet"])
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,15 @@ class _Load:
         return load_shard(source).components
 
 
-def prepare_shards(models: Any, request: Request) -> Prepared:
+def prepare_shards(request: Request) -> Prepared:
     """Open shards and check them where they lie; see ``Kind.prepare``. Every shard is loaded, one at a time."""
     if request.method is not None and not isinstance(request.method, str | Method):
         raise OptionError(f"{type(request.method).__name__} fuses networks, and shards hold posteriors")
     if request.n_observations is not None:
         raise OptionError("n_observations: for fitted models only; files say how many observations they had")
     if request.only_check:
-        return Prepared.checked(_check_shards(models, request))
-    return Prepared((), partial(fuse_shards, models, request))
+        return Prepared.checked(_check_shards(request.source, request))
+    return Prepared((), partial(fuse_shards, request.source, request))
 
 
 def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
