@@ -235,7 +235,7 @@ def test_an_answer_that_no_draw_finds_likely_has_a_finite_loss() -> None:
 def test_parts_of_the_inputs_see_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = labelled(A)
     whole = cs.predictive_barrier(A, B, x, y, points=5, samples=4)
-    monkeypatch.setattr(sys.modules["consilience.bayesian.predictive_barrier"], "_AT_ONCE", 70 * 5 * CLASSES)
+    monkeypatch.setattr(sys.modules["consilience.bayesian.predictive_barrier"], "_MAX_PROBABILITIES", 70 * 5 * CLASSES)
     parts = cs.predictive_barrier(A, B, x, y, points=5, samples=4, batch_size=33)
     for name, curve in whole.values.items():
         np.testing.assert_allclose(parts.values[name], curve, rtol=ROUNDING)
