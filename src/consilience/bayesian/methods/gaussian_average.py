@@ -73,8 +73,8 @@ def natural_average(
             continue
         key = name.removesuffix(DEVIATION)
         layout = ensemble.symmetry.layouts[key]
-        # Of the parameter's shape, dense: sums of w m / v and w / v, and weights W of the models that own both ends, and
-        # of those that own the receiving end.
+        # Of the parameter's shape, dense: sums of w m / v and w / v, and the weight of the models that own both ends of
+        # a weight, and of those that own its receiving end.
         linear, precision, mass, receiver_mass = _weighted_sums(ensemble, transports, key, layout)
         is_owned = mass > 0
         divisor = np.where(precision > 0, precision, 1.0)

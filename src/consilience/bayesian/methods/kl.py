@@ -53,8 +53,8 @@ class KLNetworkFusion(NetworkMethod):
     ----------
     regularization : float
         lambda of (9), the price of a fused unit, in standard deviations of the divergences between units of different
-        sites. 0 merges nothing: all units side by side. Default: 0.3; on MNIST no price from 0 to 0.4 was clearly better
-        than another by validation likelihood (docs/adr/14).
+        sites. 0 merges nothing: all units side by side. Default: 0.3; on MNIST no price from 0 to 0.4 was clearly
+        better than another by validation likelihood (docs/adr/14).
     max_units : int or mapping of str to int, optional
         Largest number of units of every group, or of groups by name. Default: None, no bound but the number of all
         units. `target_widths` and `target` are such bounds too, since the number of units is selected.
@@ -224,7 +224,7 @@ class KLNetworkFusion(NetworkMethod):
             strength = self.regularization * spread
         objective = BregmanGroups(stack.family, stack.natural, offsets, weights, strength)
         best: tuple[Labels, list[float], bool] | None = None
-        # The paper seeds by k-means++. The units of the widest network surely differ, so they are the seeds (docs/adr/14).
+        # The paper seeds by k-means++. The units of the widest network surely differ, so they are seeds (docs/adr/14).
         widest_first = np.argsort([-size for size in sizes], kind="stable")
         for start, child in enumerate(rng.spawn(self.restarts)):
             order = widest_first if start == 0 else child.permutation(len(sizes))
