@@ -186,6 +186,7 @@ def _moments_at(
     for key, values in bnn_a.means.items():
         device, dtype = torch.as_tensor(values).device, torch.as_tensor(values).dtype
         moments = (values, bnn_a.variances[key], bnn_b.means[key], bnn_b.variances[key])
+        # In float64, so that only the result is rounded to the precision of the weights.
         m0, v0, m1, v1 = (torch.as_tensor(moment).to(device, torch.float64) for moment in moments)
         mean, deviation = GAUSSIAN_PATHS[path](m0, v0.sqrt(), m1, v1.sqrt(), t)
         means[key], variances[key] = mean.to(dtype), (deviation**2).to(dtype)

@@ -158,8 +158,8 @@ def predictive_barrier(
     generator = np.random.default_rng(rng)
     runs = []
     for _ in range(repeats):
-        start = copy.deepcopy(generator)  # every chunk of the inputs sees the same draws
-        runs.append(Barrier(t, _curves(bnn_a, bnn_b, rows, truth, path, t, samples, start, batch_size, classes)))
+        run_rng = copy.deepcopy(generator)  # every chunk of the inputs sees the same draws
+        runs.append(Barrier(t, _curves(bnn_a, bnn_b, rows, truth, path, t, samples, run_rng, batch_size, classes)))
         sample_seeds(samples, generator)  # moves the generator on, past the draws of this run
     means = {name: np.mean([run.values[name] for run in runs], axis=0) for name in runs[0].values}
     return PredictiveBarrier(t, means, tuple(runs))
@@ -197,7 +197,7 @@ def _curves(
     path: str,
     t: Array,
     samples: int,
-    start: np.random.Generator,
+    run_rng: np.random.Generator,
     batch_size: int,
     classes: int,
 ) -> dict[str, Array]:
@@ -211,7 +211,7 @@ def _curves(
     for first in range(0, len(rows), chunk):
         inputs, labels = rows[first : first + chunk], truth[first : first + chunk]
         sums = _PredictionSums.zeros(len(positions), len(inputs), classes)
-        for noise in bnn_a.noise(samples, copy.deepcopy(start)):
+        for noise in bnn_a.noise(samples, copy.deepcopy(run_rng)):
             for position, state in enumerate(_states(gaussians_a, gaussians_b, noise, path, positions)):
                 sums.add(position, bnn_a.logits(inputs, state, batch_size), labels)
         totals += sums.mixture_scores(t, labels, samples) if is_mixture else sums.scores(labels, samples)

@@ -203,7 +203,7 @@ class HorseshoeBNN(VariationalBNN):
     unit_width, layer_width : float
         Widths b_0 and b_g; smaller ones switch off more units. Default: 1.
     slab : tuple of float, optional
-        (c_a, c_b); None for the horseshoe without regularisation. Default: (2, 6), which is not tuned.
+        (c_a, c_b); None for the horseshoe without regularisation. Default: (2, 6).
     conversion : {"means", "moments"}
         How weights become independent Gaussians. ``"means"`` (the default, and the paper's) takes scales at their
         posterior means; ``"moments"`` matches mean and variance of the products, which includes the uncertainty of the
@@ -248,6 +248,11 @@ class HorseshoeBNN(VariationalBNN):
     ------
     OptionError
         For invalid values of options.
+
+    Notes
+    -----
+    Defaults of `epochs`, `batch_size`, `learning_rate`, `deviation` and `slab` are chosen by hand; the papers state none
+    or others, and the experiments choose their own by validation (docs/experiments_bnn.md).
 
     References
     ----------

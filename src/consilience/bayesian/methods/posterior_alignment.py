@@ -100,6 +100,8 @@ class PosteriorAlignment(NetworkMethod):
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return permutations of the units of every network, with the divergences before and after."""
         starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
+        # Euclidean metrics have a barycenter, to which any number of posteriors is aligned at once; divergences are
+        # taken from the reference, one posterior at a time.
         if self.metric in ("w2", "means"):
             features = tuple(self._euclidean_network(network) for network in ensemble.networks)
             alignment = match_weights(replace(ensemble, networks=features), starts, self.max_passes, rng, progress)
@@ -114,6 +116,7 @@ class PosteriorAlignment(NetworkMethod):
             return Network(means_of(network.working), without_deviations(network.symmetry), network.name)
         if self.rho == 1.0:
             return network
+        # ||sqrt(rho) (s0 - s1)||^2 = rho ||s0 - s1||^2
         root = float(np.sqrt(self.rho))
         arrays = {key: root * values if is_deviation(key) else values for key, values in network.working.items()}
         return Network(arrays, network.symmetry, network.name)
@@ -150,6 +153,7 @@ class PosteriorAlignment(NetworkMethod):
         """
         pair = NetworkEnsemble(self._feature_networks(target, network), np.ones(2), dict(target.units))
         products = HellingerAffinities if self.metric == "hellinger" else InnerProducts
+        # Units with the same incoming weights in both networks (a frozen embedding) are aligned already.
         fixed_groups = frozenset(shared_groups((target, network)))
         state = MatchingState(
             target.symmetry,

@@ -108,9 +108,9 @@ def _moments(guide: Any) -> dict[str, tuple[AnyArray, AnyArray]]:
 
     sites = dict(guide.prototype_trace.iter_stochastic_nodes())
     if has_class(guide, _GUIDES, "AutoNormal"):
-        return {site: tuple(attrgetter(site)(one).detach() for one in (guide.locs, guide.scales)) for site in sites}
+        return {site: tuple(attrgetter(site)(tree).detach() for tree in (guide.locs, guide.scales)) for site in sites}
     posterior = guide.get_posterior().base_dist
-    shapes = [biject_to(told["fn"].support).inv(told["value"]).shape for told in sites.values()]
+    shapes = [biject_to(latent["fn"].support).inv(latent["value"]).shape for latent in sites.values()]
     mean, deviation = (
         vector.detach().split([prod(shape) for shape in shapes]) for vector in (posterior.loc, posterior.scale)
     )
