@@ -5,6 +5,7 @@ Objects are recognised by their classes, files by the format that their document
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,14 @@ from consilience.errors import FileFormatError, InputError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import read_symmetry
 from consilience.networks.fuse_aligned import ARGUMENTS
-from consilience.networks.inspect import inspect_symmetry
 from consilience.networks.kind import Networks
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import needs_no_symmetry
 from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.sharded.file import SUFFIXES, is_shard
-from consilience.posteriors.sharded.inspect import inspect_shard
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 from consilience.posteriors.sharded.kind import ShardedPosteriors
+from consilience.posteriors.sharded.shards import Shards
 
 POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
 
@@ -38,6 +38,27 @@ _KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.
 
 FORMATS: tuple[FileFormat, ...] = tuple(form for kind in KINDS for form in kind.formats)
 """Every format of files."""
+
+
+def are_shards(models: Any, engine: Any = None) -> bool:
+    """Return whether models are shards by how they are written: a path, shards, or folders, patterns and addresses.
+
+    With an engine that is not this process, posterior files are shards too. Nothing is opened: that a file is a packed
+    shard is stated by its document.
+    """
+    if isinstance(models, Shards | str | Path):
+        return True
+    if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
+        return False
+    return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
+
+
+def _is_many(path: str | Path) -> bool:
+    """Return whether a path stands for several files."""
+    text = str(path)
+    if "://" in text or any(sign in text for sign in "*?["):
+        return not os.path.exists(path) or os.path.isdir(path)
+    return os.path.isdir(path) or text.endswith(SUFFIXES["parquet"])
 
 
 def kind_of_input(model: NamedInput) -> Kind | None:
@@ -59,8 +80,10 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         return BAYESIAN
     if NETWORKS in kinds or isinstance(method, NetworkMethod):
         return NETWORKS
+    if not any(one.is_plain_checkpoint for one in inputs):
+        return POSTERIORS
     is_for_networks = any(name in ARGUMENTS for name in options or ()) or needs_no_symmetry(method)
-    return NETWORKS if is_for_networks and any(one.is_plain_checkpoint for one in inputs) else POSTERIORS
+    return NETWORKS if is_for_networks else POSTERIORS
 
 
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
@@ -104,6 +127,9 @@ def load_file(where: str | Path | SafetensorsFile) -> Any:
 
 def inspect_file(path: Path) -> Inspection:
     """Return what is inside a file of any format, a symmetry and a shard too, from its header alone."""
+    from consilience.networks.inspect import inspect_symmetry  # here, so that fusing starts without them
+    from consilience.posteriors.sharded.inspect import inspect_shard
+
     if _starts_like_json(path):
         return inspect_symmetry(read_symmetry(path), str(path))
     if path.suffix == SUFFIXES["parquet"] or (path.is_file() and is_shard(path)):

@@ -251,8 +251,8 @@ class HorseshoeBNN(VariationalBNN):
 
     Notes
     -----
-    Defaults of `epochs`, `batch_size`, `learning_rate`, `deviation` and `slab` are chosen by hand; the papers state none
-    or others, and the experiments choose their own by validation (docs/experiments_bnn.md).
+    Defaults of `epochs`, `batch_size`, `learning_rate`, `deviation` and `slab` are chosen by hand; the papers state
+    none or others, and the experiments choose their own by validation (docs/experiments_bnn.md).
 
     References
     ----------

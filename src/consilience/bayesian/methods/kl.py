@@ -102,15 +102,19 @@ class KLNetworkFusion(NetworkMethod):
         super().__post_init__()
         bound = self.max_units
         bounds = [1] if bound is None else list(bound.values()) if isinstance(bound, Mapping) else [bound]
-        self.require("regularization", is_number(self.regularization), "a number that is not negative")
-        self.require("max_units", all(is_count(value) for value in bounds), "a positive integer, by group or for all")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
-        self.require("tolerance", is_number(self.tolerance), "a number that is not negative")
-        self.require("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'")
-        self.require("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'")
+        self.require(
+            ("regularization", is_number(self.regularization), "a number that is not negative"),
+            ("max_units", all(is_count(value) for value in bounds), "a positive integer, by group or for all"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+            ("tolerance", is_number(self.tolerance), "a number that is not negative"),
+            ("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'"),
+            ("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'"),
+        )
         prior = self.prior_variance
-        self.require("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None")
+        self.require(
+            ("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None"),
+        )
 
     @property
     def averages(self) -> bool:
@@ -132,7 +136,7 @@ class KLNetworkFusion(NetworkMethod):
             option.name for option in fields(method) if getattr(method, option.name) != getattr(default, option.name)
         }
         for option in changed - set(shared):
-            method.require(option, False, "left as it is for Bayesian networks")
+            method.require((option, False, "left as it is for Bayesian networks"))
         return cls(**{names.get(option, option): getattr(method, option) for option in changed})
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:

@@ -37,6 +37,7 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.methods.affinities import HellingerAffinities
 from consilience.checks import AnyArray, is_count, is_number
+from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -53,6 +54,7 @@ _MIN_RELATIVE_GAIN = 1e-13
 of float64, since natural parameters are far apart in size. Chosen by hand; nobody has measured other values."""
 
 
+@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class PosteriorAlignment(NetworkMethod):
     """Permute the units of Bayesian networks so that their posteriors come closest, and take their barycenter.
@@ -69,7 +71,7 @@ class PosteriorAlignment(NetworkMethod):
     restarts : int
         Number of descents: from the models as they are, from units matched by incoming weights, then from random
         orders of units. The lowest objective is taken. Default: 3, one of each.
-    max_passes : int
+    max_iterations : int
         Largest number of passes over all models. Default: 100, a bound against cycling only: a pass without a gain ends
         the descent.
 
@@ -88,14 +90,16 @@ class PosteriorAlignment(NetworkMethod):
     metric: Metric = "w2"
     rho: float = 1.0
     restarts: int = 3
-    max_passes: int = 100
+    max_iterations: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("metric", self.metric in METRICS, ", ".join(map(repr, METRICS)))
-        self.require("rho", is_number(self.rho), "a number that is not negative")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_passes", is_count(self.max_passes), "a positive integer")
+        self.require(
+            ("metric", self.metric in METRICS, ", ".join(map(repr, METRICS))),
+            ("rho", is_number(self.rho), "a number that is not negative"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return permutations of the units of every network, with the divergences before and after."""
@@ -104,7 +108,7 @@ class PosteriorAlignment(NetworkMethod):
         # taken from the reference, one posterior at a time.
         if self.metric in ("w2", "means"):
             features = tuple(self._euclidean_network(network) for network in ensemble.networks)
-            alignment = match_weights(replace(ensemble, networks=features), starts, self.max_passes, rng, progress)
+            alignment = match_weights(replace(ensemble, networks=features), starts, self.max_iterations, rng, progress)
         else:
             alignment = self._align_to_reference(ensemble, starts, rng, progress)
         details = {**alignment.details, **self._distances(ensemble, alignment.transports)}
@@ -167,7 +171,7 @@ class PosteriorAlignment(NetworkMethod):
         lowest, converged = self._distance(network.working, target), True
         for start, child in zip(starts, rng.spawn(len(starts)), strict=True):
             models = initial_placement(state, pair, start, child)
-            descent = descend(state, models, pair.weights, 0, child, self.max_passes)
+            descent = descend(state, models, pair.weights, 0, child, self.max_iterations)
             converged = converged and descent.converged
             # Both networks may have moved in the descent; here only the second one is to move.
             permutations = renumber_by_reference(0, [model.transports for model in descent.models], target.symmetry)[1]
