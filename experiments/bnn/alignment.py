@@ -25,7 +25,7 @@ from training import say
 
 import consilience as cs
 from consilience.bayesian.gaussian_arrays import Metric, divergences
-from consilience.bayesian.posterior_paths import POSTERIOR_PATHS, STEPS, posterior_between
+from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, POSTERIOR_PATHS, posterior_between
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE = versions()["library_source"]
@@ -170,7 +170,7 @@ def wanted(metrics: Sequence[str] = METRICS) -> list[str]:
         for metric in (NAIVE, *metrics)
         for key in (f"alignment | {metric}", *(f"others | {metric} | {path}" for path in POSTERIOR_PATHS))
     ]
-    return [*main, "units", *(f"sharpened | {path}" for path in STEPS), *others]
+    return [*main, "units", *(f"sharpened | {path}" for path in GAUSSIAN_PATHS), *others]
 
 
 def work(name: str, pair: int, key: str) -> dict[str, Any]:

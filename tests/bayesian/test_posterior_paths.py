@@ -13,7 +13,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.bayesian.gaussian_arrays import divergences
-from consilience.bayesian.posterior_paths import STEPS, geodesic, natural_average, posterior_between
+from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, geodesic, natural_interpolation, posterior_between
 from consilience.bayesian.predictive_barrier import PredictiveBarrier
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.landscape.evaluation import Classification
@@ -73,7 +73,7 @@ def test_distances_along_the_geodesic_are_proportional_to_its_parameter(t: float
     assert w2(middle, B) == pytest.approx((1.0 - t) * w2(A, B), rel=ROUNDING)
 
 
-@pytest.mark.parametrize("path", STEPS)
+@pytest.mark.parametrize("path", GAUSSIAN_PATHS)
 def test_ends_of_a_path_are_the_posteriors_themselves(path: str) -> None:
     for t, end in ((0, A), (1, B)):
         found = posterior_between(A, B, t, path)
@@ -82,7 +82,7 @@ def test_ends_of_a_path_are_the_posteriors_themselves(path: str) -> None:
             assert torch.equal(found.variances[key], end.variances[key])
 
 
-@pytest.mark.parametrize("path", STEPS)
+@pytest.mark.parametrize("path", GAUSSIAN_PATHS)
 def test_equal_posteriors_have_nothing_else_between_them(path: str) -> None:
     found = posterior_between(A, A, 0.3, path)
     for key in A.means:
@@ -144,7 +144,7 @@ def test_the_middle_of_the_natural_path_has_the_least_divergences_to_both() -> N
 
 
 def test_a_path_reversed_is_the_path_from_the_other_end() -> None:
-    for step in (geodesic, natural_average):
+    for step in (geodesic, natural_interpolation):
         for one, other in zip(step(1.0, 0.5, -2.0, 2.0, 0.3), step(-2.0, 2.0, 1.0, 0.5, 0.7), strict=True):
             assert one == pytest.approx(other, rel=ROUNDING)
 
@@ -169,7 +169,7 @@ def test_ends_of_the_curve_are_what_the_networks_predict() -> None:
         assert curve.values["error"][end] == pytest.approx(100.0 * (p.argmax(axis=1) != y).mean(), rel=ROUNDING)
 
 
-@pytest.mark.parametrize("path", STEPS)
+@pytest.mark.parametrize("path", GAUSSIAN_PATHS)
 def test_curves_are_those_of_the_posteriors_between_with_the_same_draws(path: str) -> None:
     x, y = labelled(A)
     curve = cs.predictive_barrier(A, B, x, y, path=path, points=5, samples=6, rng=3)
@@ -203,7 +203,7 @@ def test_a_mixture_predicts_the_average_of_what_its_parts_predict() -> None:
         assert curve.values["error"][place] == pytest.approx(100.0 * (p.argmax(axis=1) != y).mean(), abs=ROUNDING)
 
 
-@pytest.mark.parametrize("path", STEPS)
+@pytest.mark.parametrize("path", GAUSSIAN_PATHS)
 def test_a_permuted_copy_has_a_barrier_that_alignment_removes(path: str) -> None:
     sure = posterior(0, variance=1e-3)
     x, y = labelled(sure)
@@ -235,7 +235,7 @@ def test_an_answer_that_no_draw_finds_likely_has_a_finite_loss() -> None:
 def test_parts_of_the_inputs_see_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = labelled(A)
     whole = cs.predictive_barrier(A, B, x, y, points=5, samples=4)
-    monkeypatch.setattr(sys.modules["consilience.bayesian.predictive_barrier"], "_AT_ONCE", 70 * 5 * CLASSES)
+    monkeypatch.setattr(sys.modules["consilience.bayesian.predictive_barrier"], "_MAX_PROBABILITIES", 70 * 5 * CLASSES)
     parts = cs.predictive_barrier(A, B, x, y, points=5, samples=4, batch_size=33)
     for name, curve in whole.values.items():
         np.testing.assert_allclose(parts.values[name], curve, rtol=ROUNDING)

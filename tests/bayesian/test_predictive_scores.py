@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import consilience as cs
-from consilience.bayesian.predictive import FLOOR
+from consilience.bayesian.predictive import MIN_PROBABILITY
 from consilience.errors import InputError, OptionError
 from tests.tolerances import ROUNDING
 
@@ -28,7 +28,7 @@ def test_every_score_of_three_inputs_is_that_of_pencil_and_paper():
     second = -(0.2 * np.log(0.1) + 0.8 * np.log(0.8))
     assert found.entropies == pytest.approx([np.log(2), second, 0.0])
     assert found.entropy == pytest.approx((np.log(2) + second) / 3)
-    assert found.log_likelihood == pytest.approx((np.log(0.5) + np.log(0.8) + np.log(FLOOR)) / 3)
+    assert found.log_likelihood == pytest.approx((np.log(0.5) + np.log(0.8) + np.log(MIN_PROBABILITY)) / 3)
     assert found.brier == pytest.approx((0.5 + 0.06 + 2.0) / 3)
     assert [(one.low, one.high, one.observations) for one in found.reliability] == [
         (0.4, 0.5, 1),  # a bin holds its right end

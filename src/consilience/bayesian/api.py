@@ -1,4 +1,4 @@
-"""The public function predictive_barrier, which needs PyTorch only when it is called."""
+"""Public entry to loss barriers between Bayesian networks; PyTorch is imported only when it is called."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 def predictive_barrier(
     bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, inputs: Any, labels: ArrayLike, **options: Any
 ) -> PredictiveBarrier:
-    """Return how high the way is between two Bayesian networks: see `consilience.bayesian.predictive_barrier`.
+    """Return the loss barrier of predictions between two Bayesian networks.
+
+    See `consilience.bayesian.predictive_barrier` for the definition.
 
     Parameters
     ----------
-    bnn_a, bnn_b
+    bnn_a, bnn_b : BayesianNetwork
         Posteriors of one architecture and width; after alignment, say ``fusion.aligned_models``.
-    inputs
-        Tensor or array (n, ...), as the module takes them.
-    labels
-        Class of each (n,), whole numbers from 0.
+    inputs : Tensor or array_like of shape (n, ...)
+        Inputs, as the module takes them.
+    labels : array_like of int, shape (n,)
+        Number of the class of each input, from 0.
     **options
         ``path`` ("wasserstein", "natural" or "mixture"), ``points``, ``samples``, ``rng``, ``batch_size`` and
         ``repeats``.
@@ -48,6 +50,6 @@ def predictive_barrier(
     >>> curve.t.tolist(), list(curve.values), curve.height()
     ([0.0, 0.5, 1.0], ['loss', 'error', 'expected_loss'], 0.0)
     """
-    from consilience.bayesian.predictive_barrier import predictive_barrier as between
+    from consilience.bayesian.predictive_barrier import predictive_barrier as evaluate_path
 
-    return between(bnn_a, bnn_b, inputs, labels, **options)
+    return evaluate_path(bnn_a, bnn_b, inputs, labels, **options)

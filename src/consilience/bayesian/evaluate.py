@@ -1,4 +1,4 @@
-"""Score a fused Bayesian network and a site's own on labeled data: accuracy, log likelihood, entropy, calibration."""
+"""Evaluation of a fused Bayesian network against a site's own: accuracy, log likelihood, entropy, calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consilience.bayesian.file_format import FORMAT
 from consilience.bayesian.files import read_bayesian_network
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.network import BayesianNetwork
-from consilience.bayesian.predictive import FLOOR, predictive_scores
+from consilience.bayesian.predictive import MIN_PROBABILITY, predictive_scores
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
@@ -25,11 +25,20 @@ if TYPE_CHECKING:
     from torch import nn
 
 SAMPLES = 128
-"""Samples of the weights that predictions are means over."""
+"""Samples of the weights in a prediction: the test samples of table 1 of Rossi et al. 2023."""
 
 
 def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
-    """Compare a fused Bayesian network with a site's own; see ``evaluate`` for what it takes.
+    """Compare a fused Bayesian network with a site's own on the same labelled data.
+
+    Parameters
+    ----------
+    fused, local : NamedInput
+        Bayesian networks, ensembles of them, fusions or files.
+    data, labels
+        As `consilience.networks.evaluate.labeled_inputs` takes them.
+    module : torch.nn.Module or callable, optional
+        A module of the architecture, for networks that came without one.
 
     Raises
     ------
@@ -39,13 +48,13 @@ def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: A
         For networks without a module to load them into.
     """
     template = as_template(module)
-    both = [_predictor(one, template) for one in (fused, local)]
+    models = [_predictor(named, template) for named in (fused, local)]
     name = str(data) if isinstance(data, str | Path) else "data"
-    rows = labeled_inputs(data, labels, _module_of(both[0]))
-    found = [_predictions(one, rows, name) for one in both]
-    logs = [np.log(np.maximum(one, FLOOR)) for one in found]
-    result = compare_networks(logs[0], logs[1], rows.labels)
-    scores = [predictive_scores(one, rows.labels) for one in found]
+    rows = labeled_inputs(data, labels, _module_of(models[0]))
+    probabilities = [_predictions(model, rows, name) for model in models]  # (n, n_classes) each
+    log_p = [np.log(np.maximum(p, MIN_PROBABILITY)) for p in probabilities]
+    result = compare_networks(log_p[0], log_p[1], rows.labels)
+    scores = [predictive_scores(p, rows.labels) for p in probabilities]
     return NetworkEvaluation(
         scores=(
             *result.scores,
@@ -59,20 +68,20 @@ def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: A
     )
 
 
-def _predictor(one: NamedInput, template: nn.Module | None) -> BayesianNetwork | BayesianEnsemble:
-    """Return a Bayesian network that can be asked, whatever form it came in."""
-    name = one.label
-    model = one.model.model if isinstance(one.model, BayesianFusion) else one.model
+def _predictor(named: NamedInput, template: nn.Module | None) -> BayesianNetwork | BayesianEnsemble:
+    """Return a Bayesian network with a module, whatever form the model came in."""
+    name = named.label
+    model = named.model.model if isinstance(named.model, BayesianFusion) else named.model
     if isinstance(model, BayesianEnsemble):
         return model
-    if one.format != FORMAT and not is_bayesian(model):
+    if named.format != FORMAT and not is_bayesian(model):
         raise InputError(f"{name}: is no Bayesian network, expected one as the other model")
-    found = as_bayesian_network(model, None, name) if one.file is None else read_bayesian_network(one.file)
-    if found.module is None and template is not None:
-        found = found.with_module(_with_widths(found, template))
-    if found.module is None:
+    bnn = as_bayesian_network(model, None, name) if named.file is None else read_bayesian_network(named.file)
+    if bnn.module is None and template is not None:
+        bnn = bnn.with_module(_with_widths(bnn, template))
+    if bnn.module is None:
         raise OptionError(f"{name}: is a network without code; give a module of its architecture (module=, --module)")
-    return found
+    return bnn
 
 
 def _with_widths(bnn: BayesianNetwork, template: nn.Module) -> nn.Module:
@@ -83,16 +92,18 @@ def _with_widths(bnn: BayesianNetwork, template: nn.Module) -> nn.Module:
 
 
 def _module_of(model: BayesianNetwork | BayesianEnsemble) -> nn.Module:
-    one = model.members[0] if isinstance(model, BayesianEnsemble) else model
-    assert one.module is not None  # noqa: S101  (narrows the type; a network without one was refused)
-    return one.module
+    bnn = model.members[0] if isinstance(model, BayesianEnsemble) else model
+    assert bnn.module is not None  # noqa: S101  (narrows the type; a network without one was refused)
+    return bnn.module
 
 
 def _predictions(model: BayesianNetwork | BayesianEnsemble, rows: LabeledInputs, name: str) -> Array:
-    found = model.predict(rows.inputs, SAMPLES, 0)
-    if not np.isfinite(found).all():
-        row = int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
+    """Return class probabilities (n, n_classes), or raise where they are not finite or the labels are no classes."""
+    probabilities = model.predict(rows.inputs, SAMPLES, 0)
+    if not np.isfinite(probabilities).all():
+        row = int(np.flatnonzero(~np.isfinite(probabilities).all(axis=1))[0])
         raise InputError(f"{name}: row {row}, counted from 0: the network's answer is not finite")
-    if int(rows.labels.max()) >= found.shape[1]:
-        raise InputError(f"labels: found {int(rows.labels.max())}, but the network has {found.shape[1]} classes")
-    return found
+    n_classes = probabilities.shape[1]
+    if int(rows.labels.max()) >= n_classes:
+        raise InputError(f"labels: found {int(rows.labels.max())}, but the network has {n_classes} classes")
+    return probabilities

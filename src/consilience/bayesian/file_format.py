@@ -1,9 +1,9 @@
-"""Files of Bayesian networks: a mean and a variance for every weight, and what the weights belong to.
+"""File format of Bayesian networks: means and variances of all weights, prior, classes, symmetry and provenance.
 
 An ordinary safetensors file: arrays ``mean/NAME`` and ``variance/NAME`` for every parameter of a mean-field posterior
 q(theta) = prod_i N(theta_i | m_i, v_i), and one JSON document in the header's metadata, format "consilience-bayesian":
 names in order, the prior, the classes, which axes move together, how the file came to be. Buffers of the module are no
-parameters, so they are not in it. What the numbers must be (finite, variances positive) is for the network to say.
+parameters, so they are not in it. `BayesianNetwork` checks the values (finite, variances positive), not the format.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 FORMAT, _VERSION = "consilience-bayesian", 1
 _REMEDY = "write it with consilience.save"
 _MEAN, _VARIANCE = "mean/", "variance/"
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
-_FEW = 5  # problems that a message lists; more are counted
+_FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
+_MAX_PROBLEMS = 5
+"""Problems that an error lists; of more, the number is stated. Chosen by hand for short messages."""
 
 Variance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -52,21 +53,21 @@ class BayesianHeader(StrictModel):
 
 @dataclass(frozen=True, eq=False)
 class BayesianFile:
-    """A Bayesian network as a file has it.
+    """Content of a Bayesian network's file.
 
     Parameters
     ----------
-    means, variances
+    means, variances : mapping of str to array
         By parameter, in one order; NumPy arrays, or torch tensors on the CPU where any of them is bfloat16.
-    prior_variances
+    prior_variances : mapping of str to float, optional
         Variance of the prior N(0, v) of every weight, by parameter; None where it is not known.
-    classes
-        What the outputs stand for, in their order.
-    symmetry
+    classes : sequence of str, optional
+        Names of the classes, in the order of the outputs.
+    symmetry : Symmetry, optional
         Which axes of the parameters, and of nothing else, move together.
-    provenance
+    provenance : mapping, optional
         How the file came to be, any JSON object; None for a network nobody fused.
-    sha256
+    sha256 : str, optional
         Digest of the file that it was read from.
     """
 
@@ -81,20 +82,20 @@ class BayesianFile:
 
 @dataclass(frozen=True, eq=False)
 class BayesianSummary:
-    """What the header of a Bayesian network's file says, without reading its tensors.
+    """Header of a Bayesian network's file, read without its tensors.
 
     Parameters
     ----------
-    header
+    header : BayesianHeader
         The document.
-    shapes
+    shapes : dict of str to tuple of int
         By parameter.
-    mean_dtypes, variance_dtypes
+    mean_dtypes, variance_dtypes : dict of str to str
         By parameter, types by NumPy's and torch's name.
-    symmetry
+    symmetry : Symmetry or None
         Which axes of the parameters move together, where it is known.
-    units
-        Number of units by group, as the shapes tell.
+    units : dict of str to int
+        Number of units by group, by the shapes; empty without a symmetry.
     """
 
     header: BayesianHeader
@@ -115,10 +116,10 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
 
     Parameters
     ----------
-    path
-        Where to.
-    network
-        Its ``sha256`` is not looked at.
+    path : Path
+        Path of the file.
+    network : BayesianFile
+        The content; its ``sha256`` is not used.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def _header_text(where: str, network: BayesianFile) -> str:
 
     Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
     """
-    prior, classes, made = network.prior_variances, network.classes, network.provenance
+    prior, classes, provenance = network.prior_variances, network.classes, network.provenance
     try:
         return json.dumps(
             {
@@ -156,7 +157,7 @@ def _header_text(where: str, network: BayesianFile) -> str:
                 "library_version": library_versions()["consilience"],
                 "parameters": list(network.means),
                 "prior_variances": None if prior is None else {name: float(prior[name]) for name in sorted(prior)},
-                "provenance": json.loads(json.dumps(None if made is None else dict(made), sort_keys=True)),
+                "provenance": json.loads(json.dumps(None if provenance is None else dict(provenance), sort_keys=True)),
                 "symmetry": None if network.symmetry is None else symmetry_to_json(network.symmetry),
             },
             allow_nan=False,
@@ -211,37 +212,37 @@ def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
 def _summary(
     where: str, document: Any, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
 ) -> BayesianSummary:
-    """Return what a document and the tensors beside it say, checked against each other."""
+    """Return a document and the tensors beside it as a summary, checked against each other."""
     header = validate_document(where, BayesianHeader, document)
-    problems = list(_wrong_names(header)) or list(_wrong_tensors(header.parameters, shapes, dtypes))
+    problems = list(_name_problems(header)) or list(_tensor_problems(header.parameters, shapes, dtypes))
     if problems:
-        more = [f"{where}: {len(problems) - _FEW} more such problems"] if len(problems) > _FEW else []
-        raise FileFormatError([f"{where}: {problem}; {_REMEDY}" for problem in problems[:_FEW]] + more)
-    own = {name: shapes[_MEAN + name] for name in header.parameters}
+        more = [f"{where}: {len(problems) - _MAX_PROBLEMS} more such problems"] if len(problems) > _MAX_PROBLEMS else []
+        raise FileFormatError([f"{where}: {problem}; {_REMEDY}" for problem in problems[:_MAX_PROBLEMS]] + more)
+    parameter_shapes = {name: shapes[_MEAN + name] for name in header.parameters}
     symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, where)
     return BayesianSummary(
         header,
-        own,
-        {name: dtypes[_MEAN + name] for name in own},
-        {name: dtypes[_VARIANCE + name] for name in own},
+        parameter_shapes,
+        {name: dtypes[_MEAN + name] for name in parameter_shapes},
+        {name: dtypes[_VARIANCE + name] for name in parameter_shapes},
         symmetry,
-        {} if symmetry is None else _units(where, symmetry, own),
+        {} if symmetry is None else _units(where, symmetry, parameter_shapes),
     )
 
 
-def _wrong_names(header: BayesianHeader) -> Iterator[str]:
+def _name_problems(header: BayesianHeader) -> Iterator[str]:
     """Yield what is wrong with the names that a document gives."""
     if not header.parameters:
         yield "has no parameters"
     for what, names in (("parameter", header.parameters), ("class", header.classes or [])):
         yield from (f"{what} {name!r} stands twice" for name, count in Counter(names).items() if count > 1)
     if header.prior_variances is not None:
-        own, told = set(header.parameters), set(header.prior_variances)
-        yield from (f"parameter {name!r} has no prior variance" for name in sorted(own - told))
-        yield from (f"{name!r} has a prior variance, but is no parameter" for name in sorted(told - own))
+        parameters, with_prior = set(header.parameters), set(header.prior_variances)
+        yield from (f"parameter {name!r} has no prior variance" for name in sorted(parameters - with_prior))
+        yield from (f"{name!r} has a prior variance, but is no parameter" for name in sorted(with_prior - parameters))
 
 
-def _wrong_tensors(
+def _tensor_problems(
     names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield what makes tensors other than a mean and a variance for each parameter."""
@@ -256,8 +257,8 @@ def _wrong_tensors(
         if shapes[mean] != shapes[variance]:
             yield f"tensor {variance!r} has shape {shapes[variance]}, expected {shapes[mean]} as {mean!r}"
         for tensor in (mean, variance):
-            if dtypes[tensor] not in _FLOATS:
-                yield f"tensor {tensor!r} has type {dtypes[tensor]}, expected one of {', '.join(_FLOATS)}"
+            if dtypes[tensor] not in _FLOAT_DTYPES:
+                yield f"tensor {tensor!r} has type {dtypes[tensor]}, expected one of {', '.join(_FLOAT_DTYPES)}"
 
 
 def _units(where: str, symmetry: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -273,5 +274,5 @@ def _units(where: str, symmetry: Symmetry, shapes: Mapping[str, tuple[int, ...]]
         for alias, name in symmetry.aliases.items()
         if alias in shapes
     ]:
-        raise InputError(problems[:_FEW])
+        raise InputError(problems[:_MAX_PROBLEMS])
     return symmetry.units(shapes, where)

@@ -1,4 +1,4 @@
-"""Bayesian networks to files and back: parameters and their symmetry, without the module and its buffers."""
+"""Reading and writing Bayesian networks: parameters and their symmetry, without the module and its buffers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_bayesian
-from consilience.bayesian.gaussian_arrays import proved_as, without_deviations
+from consilience.bayesian.gaussian_arrays import inherit_proof, without_deviations
 from consilience.bayesian.network import BayesianNetwork
 from consilience.errors import InputError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
@@ -27,24 +27,24 @@ def write_bayesian_network(
 
     Parameters
     ----------
-    path
-        Where to.
-    bnn
-        Its module stays here; means and variances of all parameters go.
-    symmetry
-        Which axes move together, of the module (with its buffers) or of the parameters; None for the network's own.
+    path : Path
+        Path of the file.
+    bnn : BayesianNetwork
+        Means and variances of its parameters are written; its module is not.
+    symmetry : Symmetry, optional
+        Which axes move together, of the module (with its buffers) or of the parameters. Default: the network's own.
         With one, files alone can be fused.
-    provenance
-        How it came to be, as JSON values.
+    provenance : mapping, optional
+        How the network came to be, as JSON values.
 
     Raises
     ------
     InputError
         As `consilience.bayesian.file_format.write_bayesian`.
     """
-    known = bnn.symmetry if symmetry is None else symmetry
-    restricted = None if known is None else symmetry_of_parameters(known, bnn.means, f"{path}: cannot be written")
-    write_bayesian(path, BayesianFile(bnn.means, bnn.variances, bnn.prior, bnn.classes, restricted, provenance))
+    full = bnn.symmetry if symmetry is None else symmetry
+    of_parameters = None if full is None else symmetry_of_parameters(full, bnn.means, f"{path}: cannot be written")
+    write_bayesian(path, BayesianFile(bnn.means, bnn.variances, bnn.prior, bnn.classes, of_parameters, provenance))
 
 
 def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | None = None) -> BayesianNetwork:
@@ -52,10 +52,10 @@ def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | Non
 
     Parameters
     ----------
-    where
+    where : Path or SafetensorsFile
         The file.
-    module
-        A torch module of its architecture, so that it can be asked; its buffers are taken as they are.
+    module : torch.nn.Module, optional
+        A module of its architecture, so that it can predict; its buffers are taken as they are.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | Non
     """
     label = as_file(where).label
     file = read_bayesian(where)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities are found, and told in an error
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are reported as an error
         return BayesianNetwork(
             module,
             file.means,
@@ -88,12 +88,12 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
 
     Parameters
     ----------
-    symmetry
+    symmetry : Symmetry
         Which axes move together.
-    names
+    names : collection of str
         Names of the parameters, tied ones under the first of their names.
-    where
-        What the network is called in messages.
+    where : str
+        Name of the network in messages.
 
     Raises
     ------
@@ -105,8 +105,8 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
     >>> from consilience.networks.symmetry.axes import Axis, Group, Segment
     >>> rows = Layout((Axis((Segment("hidden"),)),))
     >>> symmetry = Symmetry({"bias": rows, "running_mean": rows}, (Group("hidden", 3, 0),))
-    >>> found = symmetry_of_parameters(symmetry, ["bias"])
-    >>> list(found.layouts), found.notes
+    >>> restricted = symmetry_of_parameters(symmetry, ["bias"])
+    >>> list(restricted.layouts), restricted.notes
     (['bias'], ('running_mean: moves with hidden, but is no parameter, so it must move along where it is kept',))
     """
     plain = without_deviations(symmetry)
@@ -117,22 +117,23 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
     ]:
         raise InputError(problems)
     layouts = {name: layout for name, layout in plain.layouts.items() if name in names}
-    left = {
-        name: moving for name, layout in plain.layouts.items() if name not in names and (moving := _groups_of(layout))
+    # Arrays that are left out although they move, with their groups.
+    moving_buffers = {
+        name: groups for name, layout in plain.layouts.items() if name not in names and (groups := _groups_of(layout))
     }
-    placed = {group for layout in layouts.values() for group in _groups_of(layout)}
-    placed |= {group.parent for group in plain.all_groups if group.name in placed and group.parent is not None}
-    found = Symmetry(
+    used = {group for layout in layouts.values() for group in _groups_of(layout)}
+    used |= {group.parent for group in plain.all_groups if group.name in used and group.parent is not None}
+    restricted = Symmetry(
         layouts,
-        tuple(group for group in plain.all_groups if group.name in placed),
+        tuple(group for group in plain.all_groups if group.name in used),
         {alias: name for alias, name in plain.aliases.items() if name in layouts},
         plain.notes
         + tuple(
             f"{name}: moves with {', '.join(groups)}, but is no parameter, so it must move along where it is kept"
-            for name, groups in left.items()
+            for name, groups in moving_buffers.items()
         ),
     )
-    return found if left else proved_as(found, plain)
+    return restricted if moving_buffers else inherit_proof(restricted, plain)
 
 
 def _groups_of(layout: Layout) -> list[str]:

@@ -1,4 +1,8 @@
-"""The pipeline for Bayesian networks: describe and check, then match, average and rebuild."""
+"""Pipeline of Bayesian network fusion: describe and check, then match, average and rebuild.
+
+Bayesian networks become Gaussian networks (`bayesian.shared_symmetry`), which the pipeline of plain networks fuses
+(`networks.fuse_aligned`). An ensemble keeps all networks and takes neither symmetry nor matching.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 from consilience.bayesian.ensemble import BayesianEnsemble
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.methods import make_bayesian_method
-from consilience.bayesian.shared_symmetry import GatheredBayesian, gather_bayesian
+from consilience.bayesian.shared_symmetry import BayesianNetworksWithSymmetry, describe_bayesian_networks
 from consilience.checks import Array, as_weights
 from consilience.core.inputs import in_order
 from consilience.core.kind import Prepared, Request
@@ -34,53 +38,60 @@ def prepare_bayesian(request: Request) -> Prepared:
     arguments, options = split_arguments(request.options)
     method = make_bayesian_method(request.method, options)
     try:
-        return _prepared(request, arguments, method)
+        return _prepare(request, arguments, method)
     except (InputError, OptionError) as error:
         return Prepared.failed(error)
 
 
-def _prepared(request: Request, arguments: NetworkArguments, method: NetworkMethod) -> Prepared:
+def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMethod) -> Prepared:
+    """Return described networks with what fuses them, or the reasons why the method refuses them."""
     for option in ("fishers", "inputs"):
         if getattr(arguments, option) is not None:
             raise OptionError(f"{option}: of no use for Bayesian networks, whose variances say what is known")
-    proving, fusing = request.rng.spawn(2)
-    without = method.optional_symmetry or method.keeps_models
-    gathered = gather_bayesian(
-        request.inputs, arguments.symmetry, arguments.example, arguments.module, proving, without=without
+    proof_rng, fusion_rng = request.rng.spawn(2)
+    models = describe_bayesian_networks(
+        request.inputs,
+        arguments.symmetry,
+        arguments.example,
+        arguments.module,
+        proof_rng,
+        is_optional=method.optional_symmetry or method.keeps_models,
     )
-    weights = in_order(request.weights, [one.name for one in request.inputs], "weights")
-    shares = as_weights(weights, len(gathered.given))
-    shares = shares / shares.sum()
-    priors = tuple(one.prior for one in gathered.bayesian)
+    named_weights = in_order(request.weights, [named.name for named in request.inputs], "weights")
+    weights = as_weights(named_weights, len(models.inputs))
+    weights = weights / weights.sum()  # (J,)
+    priors = tuple(bnn.prior for bnn in models.bnns)
     if request.only_check:
         if method.keeps_models:
             return Prepared.checked(())
-        units = target_units(gathered, method, arguments)
-        ensemble = NetworkEnsemble(gathered.networks, shares, units, arguments.reference or 0, priors=priors)
+        units = target_units(models, method, arguments)
+        ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference or 0, priors=priors)
         return Prepared.checked(method.reasons(ensemble))
 
     def fuse() -> BayesianFusion:
         if method.keeps_models:
-            fusion = _side_by_side(gathered, shares)
+            fusion = _keep_all(models, weights)
         else:
             fusion, _ = fuse_aligned(
-                gathered, method, shares, arguments, fusing, request.progress, BayesianFusion, priors=priors
+                models, method, weights, arguments, fusion_rng, request.progress, BayesianFusion, priors=priors
             )
-            # A fused Bayesian network is one also without a module, where none was asked for.
-            if gathered.template is None and arguments.target is None:
-                fusion = replace(fusion, _rebuild=gathered.module)
+            # Unlike plain networks, a fused Bayesian network is rebuilt as one also where nobody gave a module.
+            if models.template is None and arguments.target is None:
+                fusion = replace(fusion, _rebuild=models.module)
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
     return Prepared((), fuse)
 
 
-def _side_by_side(gathered: GatheredBayesian, shares: Array) -> BayesianFusion:
-    """Return all networks side by side."""
-    members = gathered.bayesian
-    if lacking := [one.name for one in members if one.module is None]:
-        raise InputError(f"{', '.join(lacking)}: an ensemble asks modules; give module=, one of the architecture")
+def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array) -> BayesianFusion:
+    """Return the ensemble of all networks as a fusion; `weights` (J,) sum to 1."""
+    members = models.bnns
+    if without_module := [bnn.name for bnn in members if bnn.module is None]:
+        raise InputError(
+            f"{', '.join(without_module)}: an ensemble asks modules; give module=, one of the architecture"
+        )
     return BayesianFusion(
-        network=gathered.networks[0],
+        network=models.networks[0],
         matching={},
         transports=tuple({} for _ in members),
         objective=math.nan,
@@ -89,9 +100,9 @@ def _side_by_side(gathered: GatheredBayesian, shares: Array) -> BayesianFusion:
         details={},
         provenance={},
         inputs=tuple(
-            NetworkInput(one.name, network, float(share), one.digest)
-            for one, network, share in zip(gathered.given, gathered.networks, shares, strict=True)
+            NetworkInput(described.name, network, float(weight), described.digest)
+            for described, network, weight in zip(models.inputs, models.networks, weights, strict=True)
         ),
-        _rebuild=lambda _: BayesianEnsemble(members, shares),
+        _rebuild=lambda _: BayesianEnsemble(members, weights),
         keeps_models=True,
     )

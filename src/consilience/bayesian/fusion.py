@@ -1,4 +1,4 @@
-"""What fusing Bayesian networks returns."""
+"""Result of fusing Bayesian networks: a fused posterior over weights, its matching and provenance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from consilience.posteriors.methods.ensemble import NO_FILE
 class BayesianFusion(NetworkFusion):
     """A fused Bayesian network and how it came about.
 
-    As a NetworkFusion, with arrays of means and of standard deviations in `network`; ``model`` is a
-    `consilience.BayesianNetwork`, which can be asked where a module of the architecture is at hand.
+    It is a NetworkFusion with arrays of means and of standard deviations in `network`. ``model`` is a
+    `consilience.BayesianNetwork`, which can predict where a module of the architecture is known.
     """
 
     @property
@@ -42,12 +42,12 @@ class BayesianFusion(NetworkFusion):
 
         Parameters
         ----------
-        path
-            Where to; usually ``*.html``.
+        path : str or Path
+            Path of the page; usually ``*.html``.
         **shown
-            As for networks, and ``predictions`` by name of the model: what `consilience.predictive_scores` gave, such
-            as ``{"site 0": ..., "fused": ...}``. With ``images``, by name of a model among these, arrays (n, h, w) of
-            what its predictions are of, the page shows those that it is most and least certain of.
+            As for networks, and ``predictions``: results of `consilience.predictive_scores` by name of the model, such
+            as ``{"site 0": ..., "fused": ...}``. With ``images``, arrays (n, h, w) of the inputs by name of a model
+            among these, the page shows the inputs of which that model is most and least certain.
 
         Raises
         ------

@@ -1,12 +1,12 @@
-"""Gaussian posteriors over the weights of a network: every array comes twice, as means and as standard deviations.
+"""Gaussian networks: mean-field posteriors as networks with an array of means and one of deviations per parameter.
 
-A mean-field Gaussian posterior of a network is again a network: each parameter NAME has an array ``NAME`` of means and
-an array ``NAME/deviation`` of standard deviations, whose units move together. The squared distance of two such networks
-is then the squared Wasserstein-2 distance of the posteriors,
+A mean-field Gaussian posterior of a network is again a network: each parameter NAME has an array ``NAME`` of means m
+and an array ``NAME/deviation`` of standard deviations s, whose units move together. The squared Euclidean distance of
+two such networks is then the squared Wasserstein-2 distance of the posteriors,
 
     W2^2(q0, q1) = ||m0 - m1||^2 + ||s0 - s1||^2,
 
-and their average its barycenter, so that whatever aligns networks by weights aligns posteriors too.
+and their mean is its barycenter, so that whatever aligns networks by weights aligns posteriors too (docs/adr/14).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Metric = Literal["w2", "means", "kl", "kl_reverse", "hellinger"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 DEVIATION = "/deviation"
-"""What the name of an array of standard deviations ends with."""
+"""Suffix of the names of arrays of standard deviations."""
 
 
 def is_deviation(name: str) -> bool:
@@ -36,11 +36,11 @@ def is_deviation(name: str) -> bool:
 
 
 def gaussian_arrays(arrays: Mapping[str, AnyArray], variances: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """Return the arrays of a Gaussian network: everything the network has, and a deviation for each variance."""
-    found = dict(arrays)
+    """Return the arrays of a Gaussian network: the arrays of the network, and a deviation for each variance."""
+    doubled = dict(arrays)
     for name, values in variances.items():
-        found[name + DEVIATION] = array_namespace(values).sqrt(values)
-    return found
+        doubled[name + DEVIATION] = array_namespace(values).sqrt(values)
+    return doubled
 
 
 def means_of(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
@@ -61,29 +61,30 @@ def gaussian_symmetry(symmetry: Symmetry, names: Collection[str]) -> Symmetry:
     layouts = dict(symmetry.layouts)
     for name in names:
         if name in symmetry.layouts:
-            layouts[name + DEVIATION] = _never_odd(symmetry.layouts[name])
+            layouts[name + DEVIATION] = _without_signs(symmetry.layouts[name])
     aliases = dict(symmetry.aliases)
     for alias, name in symmetry.aliases.items():
         if name in names:
             aliases[alias + DEVIATION] = name + DEVIATION
-    return proved_as(replace(symmetry, layouts=layouts, aliases=aliases, proof=None), symmetry)
+    return inherit_proof(replace(symmetry, layouts=layouts, aliases=aliases, proof=None), symmetry)
 
 
 def without_deviations(symmetry: Symmetry) -> Symmetry:
     """Return the symmetry of the network itself, given that of the Gaussian network."""
     layouts = {name: layout for name, layout in symmetry.layouts.items() if not is_deviation(name)}
     aliases = {alias: name for alias, name in symmetry.aliases.items() if not is_deviation(name)}
-    return proved_as(replace(symmetry, layouts=layouts, aliases=aliases, proof=None), symmetry)
+    return inherit_proof(replace(symmetry, layouts=layouts, aliases=aliases, proof=None), symmetry)
 
 
-def proved_as(found: Symmetry, symmetry: Symmetry) -> Symmetry:
-    """Return a symmetry that follows from another, proved where that is."""
+def inherit_proof(derived: Symmetry, symmetry: Symmetry) -> Symmetry:
+    """Return a symmetry that follows from another, with the proof of that one bound to it where there is one."""
     if not symmetry.proved or symmetry.proof is None:
-        return found
-    return replace(found, proof=Proof(found.digest, symmetry.proof.deviation, symmetry.proof.trials))
+        return derived
+    return replace(derived, proof=Proof(derived.digest, symmetry.proof.deviation, symmetry.proof.trials))
 
 
-def _never_odd(layout: Layout) -> Layout:
+def _without_signs(layout: Layout) -> Layout:
+    """Return the layout of deviations: a unit whose sign turns keeps its deviations."""
     axes = tuple(
         Axis(tuple(replace(s, odd=()) if s.group is not None else s for s in axis.segments), axis.side)
         for axis in layout.axes
@@ -91,36 +92,41 @@ def _never_odd(layout: Layout) -> Layout:
     return replace(layout, axes=axes)
 
 
-def divergences(metric: Metric, one: Mapping[str, AnyArray], other: Mapping[str, AnyArray]) -> dict[str, float]:
-    """Return how far two Gaussian networks are apart, by name of the parameter; the sum is that of the posteriors.
+def divergences(metric: Metric, first: Mapping[str, AnyArray], second: Mapping[str, AnyArray]) -> dict[str, float]:
+    """Return the divergence of two Gaussian networks by name of the parameter; the sum is that of the posteriors.
 
     Parameters
     ----------
-    metric
-        "w2": squared Wasserstein-2 distance. "means": squared distance of means. "kl": KL(one || other) in nats;
-        "kl_reverse": KL(other || one). "hellinger": -log of the affinity, of which the squared Hellinger distance is
+    metric : {"w2", "means", "kl", "kl_reverse", "hellinger"}
+        "w2": squared Wasserstein-2 distance. "means": squared distance of means. "kl": KL(first || second) in nats;
+        "kl_reverse": KL(second || first). "hellinger": -log of the affinity, of which the squared Hellinger distance is
         1 - exp(-sum).
-    one, other
+    first, second : mapping of str to array
         Arrays of Gaussian networks, in the same order of units.
     """
     return {
-        key: float(_apart(metric, *(to_numpy(v) for v in (one[key], one[name], other[key], other[name]))).sum())
-        for name in one
+        key: float(
+            _entrywise_divergence(
+                metric, *(to_numpy(values) for values in (first[key], first[name], second[key], second[name]))
+            ).sum()
+        )
+        for name in first
         if is_deviation(name) and (key := name.removesuffix(DEVIATION))
     }
 
 
-def _apart(metric: Metric, mean: Array, deviation: Array, other: Array, other_deviation: Array) -> Any:
-    """Return the divergences of independent Gaussians, entry by entry."""
+def _entrywise_divergence(metric: Metric, m0: Array, s0: Array, m1: Array, s1: Array) -> Any:
+    """Return the divergences of independent Gaussians N(m0, s0^2) and N(m1, s1^2), entry by entry."""
     if metric == "means":
-        return (mean - other) ** 2
+        return (m0 - m1) ** 2
     if metric == "w2":
-        return (mean - other) ** 2 + (deviation - other_deviation) ** 2
+        return (m0 - m1) ** 2 + (s0 - s1) ** 2
     if metric == "kl_reverse":
-        return _apart("kl", other, other_deviation, mean, deviation)
-    variance, other_variance = deviation**2, other_deviation**2
+        return _entrywise_divergence("kl", m1, s1, m0, s0)
+    v0, v1 = s0**2, s1**2
     if metric == "kl":
-        ratio = variance / other_variance
-        return 0.5 * ((mean - other) ** 2 / other_variance + ratio - 1.0 - np.log(ratio))
-    total = variance + other_variance
-    return 0.25 * (mean - other) ** 2 / total + 0.5 * np.log(0.5 * total / (deviation * other_deviation))
+        # The trace term v0 / v1 depends on the order of units, unlike what appendix A of Rossi et al. says of it.
+        ratio = v0 / v1
+        return 0.5 * ((m0 - m1) ** 2 / v1 + ratio - 1.0 - np.log(ratio))
+    total = v0 + v1
+    return 0.25 * (m0 - m1) ** 2 / total + 0.5 * np.log(0.5 * total / (s0 * s1))

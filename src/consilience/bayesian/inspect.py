@@ -13,7 +13,7 @@ from consilience.networks.inspect import symmetry_document, symmetry_rows
 
 
 def inspect_bayesian(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a Bayesian network's file says."""
+    """Return the inspection of a Bayesian network's file, from its header."""
     summary = read_bayesian_summary(file)
     return Inspection(_document(summary), _rows(file, summary))
 
@@ -38,17 +38,17 @@ def _document(summary: BayesianSummary) -> dict[str, Any]:
 
 
 def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
-    """Return what is document of a Bayesian network's file, line by line."""
+    """Return the rows of the inspection: names and texts."""
     header = summary.header
-    kinds = sorted({*summary.mean_dtypes.values(), *summary.variance_dtypes.values()})
-    size = f"{summary.weights:,} in {format_count(len(summary.shapes), 'array')} of {', '.join(kinds)}"
+    dtypes = sorted({*summary.mean_dtypes.values(), *summary.variance_dtypes.values()})
+    size = f"{summary.weights:,} in {format_count(len(summary.shapes), 'array')} of {', '.join(dtypes)}"
     classes = header.classes
     rows = [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
         ("parameters", f"{size}, each with a mean and a variance"),
         ("arrays", listed([f"{name} {list(shape)}" for name, shape in summary.shapes.items()])),
-        ("prior", _prior(header.prior_variances)),
+        ("prior", _format_prior(header.prior_variances)),
         ("classes", "not told" if classes is None else f"{len(classes)}: {listed(classes)}" if classes else "none"),
     ]
     if summary.symmetry is None:
@@ -60,7 +60,8 @@ def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
     return rows
 
 
-def _prior(variances: dict[str, float] | None) -> str:
+def _format_prior(variances: dict[str, float] | None) -> str:
+    """Return prior variances by parameter as text: one number where all are equal."""
     if variances is None:
         return "not told"
     if len(set(variances.values())) == 1:

@@ -1,4 +1,4 @@
-"""Bayesian networks as a kind of model, for the table of kinds."""
+"""Bayesian networks as a kind of model: formats, methods, and the steps of the pipeline, for the table of kinds."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class BayesianNetworks(Kind):
         return evaluate_bayesian(fused, local, data, labels, module)
 
     def summary(self, fusion: Any) -> str:
-        """Return what the command says of a fusion."""
+        """Return the summary of a fusion that the command line prints."""
         from consilience.bayesian.summary import bayesian_summary  # here, as above
 
         return bayesian_summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
-        """Return what a round needs to know of a Bayesian network's file."""
+        """Return the facts of a Bayesian network's file that a round compares."""
         if companion is not None:
             raise InputError(f"{file}: is a Bayesian network, whose variances say what is known; send it alone")
         bnn = read_bayesian_network(file)

@@ -1,10 +1,12 @@
-"""A Bayesian neural network: a torch module with an independent Gaussian for each of its weights.
+"""Bayesian neural networks with mean-field Gaussian posteriors: a torch module, and a mean and variance of each weight.
 
-The posterior is q(theta) = prod_i N(theta_i | m_i, v_i); predictions average over samples of all weights at once,
+The posterior is q(theta) = prod_i N(theta_i | m_i, v_i) over the weights theta. The predictive distribution of a
+classifier with logits f(x; theta) is estimated by S samples of all weights at once,
 
-    p(y | x) = E_q[p(y | x, theta)] ~ 1/S sum_s softmax(f(x; m + sqrt(v) eps_s)),
+    p(y | x) = E_q[p(y | x, theta)] ~ 1/S sum_s softmax(f(x; m + sqrt(v) eps_s)),   eps_s ~ N(0, I),
 
-with the same eps_s wherever the same seed is given (common random numbers).
+with the same eps_s wherever the same seed is given (common random numbers), so that differences between two posteriors
+are not differences between draws.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from consilience.networks.torch_modules import arrays_of_module, is_module, modu
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_FEW = 3
+_MAX_NAMES = 3
+"""Names, and lines about priors, that a message lists. Chosen by hand for short messages."""
+
 _REMEDY = "give a positive variance for every parameter (a tiny one for a parameter that is a point)"
 
 
@@ -38,22 +42,22 @@ class BayesianNetwork:
 
     Parameters
     ----------
-    module
-        A torch module of the architecture: its weights are not looked at, its buffers are; it is left as it is. None
-        for a network that was read from a file, which can be fused but not asked.
-    means, variances
-        By name of the parameter, arrays of its shape (NumPy or torch); every parameter of the module once. Variances
-        are positive.
-    prior_variances
-        Variance of the Gaussian prior N(0, v) of every weight, one for all or by name of the parameter; None where it
-        is not known.
-    classes
-        What the outputs stand for, in their order; networks that state other classes or another order are not fused.
-    symmetry
-        Which axes move together, where it is known.
-    name
-        What it is called in messages.
-    sha256
+    module : torch.nn.Module or None
+        A module of the architecture, which is not changed. Its buffers are used, its own weights are not. None for a
+        network that was read from a file: it can be fused, but cannot predict.
+    means, variances : mapping of str to array
+        By name of the parameter, NumPy arrays or tensors of the parameter's shape; every parameter of the module once.
+        Variances are positive.
+    prior_variances : float or mapping of str to float, optional
+        Variance v of the Gaussian prior N(0, v) of each weight: one for all, or by name of the parameter. Default:
+        None, not known.
+    classes : tuple of str, optional
+        Names of the classes, in the order of the outputs. Networks with other classes or another order are not fused.
+    symmetry : Symmetry, optional
+        Which axes of the parameters move together. Default: None, not known.
+    name : str
+        What messages call the network.
+    sha256 : str, optional
         Digest of the file that it was read from.
 
     Raises
@@ -86,79 +90,87 @@ class BayesianNetwork:
             raise InputError(f"{self.name}: module: expected a torch module, found {type(self.module).__name__}")
         for what in ("means", "variances"):
             values = getattr(self, what)
-            if not isinstance(values, Mapping) or any(not hasattr(one, "shape") for one in values.values()):
+            if not isinstance(values, Mapping) or any(not hasattr(value, "shape") for value in values.values()):
                 raise InputError(f"{self.name}: {what}: expected arrays by name of the parameter")
             object.__setattr__(self, what, {k: v.detach() if hasattr(v, "detach") else v for k, v in values.items()})
         if self.classes is not None:
-            object.__setattr__(self, "classes", tuple(str(one) for one in self.classes))
-        problems = [*self._names(), *self._shapes(), *self._numbers()]
-        problems += self._prior()
+            object.__setattr__(self, "classes", tuple(str(label) for label in self.classes))
+        problems = [*self._name_problems(), *self._shape_problems(), *self._value_problems()]
+        problems += self._prior_problems()
         if problems:
             raise InputError(problems)
 
-    def _names(self) -> list[str]:
+    def _name_problems(self) -> list[str]:
         if not self.means:
             return [f"{self.name}: has no parameters"]
-        found = []
-        if lacking := [key for key in self.means if key not in self.variances]:
-            found.append(f"{self.name}: {_few(lacking)}: no variance; {_REMEDY}")
-        if odd := [key for key in self.variances if key not in self.means]:
-            found.append(f"{self.name}: {_few(odd)}: a variance, but no mean; give both")
+        problems = []
+        if missing := [key for key in self.means if key not in self.variances]:
+            problems.append(f"{self.name}: {_join_names(missing)}: no variance; {_REMEDY}")
+        if unknown := [key for key in self.variances if key not in self.means]:
+            problems.append(f"{self.name}: {_join_names(unknown)}: a variance, but no mean; give both")
         if self.module is not None:
-            own = dict(self.module.named_parameters())
-            if lacking := [key for key in own if key not in self.means]:
-                found.append(f"{self.name}: {_few(lacking)}: parameters of the module without a mean; give every one")
-            if odd := [key for key in self.means if key not in own]:
-                found.append(f"{self.name}: {_few(odd)}: no parameters of the module; give means of this architecture")
-        return found
+            parameters = dict(self.module.named_parameters())
+            if missing := [key for key in parameters if key not in self.means]:
+                problems.append(
+                    f"{self.name}: {_join_names(missing)}: parameters of the module without a mean; give every one"
+                )
+            if unknown := [key for key in self.means if key not in parameters]:
+                problems.append(
+                    f"{self.name}: {_join_names(unknown)}: no parameters of the module; give means of this architecture"
+                )
+        return problems
 
-    def _shapes(self) -> list[str]:
-        own = {} if self.module is None else {k: tuple(v.shape) for k, v in self.module.named_parameters()}
-        found = [
+    def _shape_problems(self) -> list[str]:
+        shapes = {} if self.module is None else {k: tuple(v.shape) for k, v in self.module.named_parameters()}
+        problems = [
             f"{self.name}: {key}: the variance has shape {tuple(self.variances[key].shape)}, the mean "
             f"{tuple(values.shape)}; give one variance for every weight"
             for key, values in self.means.items()
             if key in self.variances and tuple(values.shape) != tuple(self.variances[key].shape)
         ]
-        return found + [
-            f"{self.name}: {key}: the mean has shape {tuple(values.shape)}, the module's parameter {own[key]}"
+        return problems + [
+            f"{self.name}: {key}: the mean has shape {tuple(values.shape)}, the module's parameter {shapes[key]}"
             for key, values in self.means.items()
-            if key in own and tuple(values.shape) != own[key]
+            if key in shapes and tuple(values.shape) != shapes[key]
         ]
 
-    def _numbers(self) -> list[str]:
+    def _value_problems(self) -> list[str]:
         arrays = {f"mean of {k}": v for k, v in self.means.items()}
         arrays |= {f"variance of {k}": v for k, v in self.variances.items()}
-        found = [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays.items() if not is_floating(v)]
-        found += non_finite_problems({key: values for key, values in arrays.items() if is_floating(values)}, self.name)
-        return found + [
+        problems = [
+            f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays.items() if not is_floating(v)
+        ]
+        problems += non_finite_problems(
+            {key: values for key, values in arrays.items() if is_floating(values)}, self.name
+        )
+        return problems + [
             f"{self.name}: {key} has variances that are not positive, smallest {float(values.min()):.3g}; {_REMEDY}"
             for key, values in self.variances.items()
             if 0 not in values.shape and float(values.min()) <= 0
         ]
 
-    def _prior(self) -> list[str]:
-        given = self.prior_variances
-        if given is None:
+    def _prior_problems(self) -> list[str]:
+        prior = self.prior_variances
+        if prior is None:
             return []
-        values = given if isinstance(given, Mapping) else dict.fromkeys(self.means, given)
-        found = [
+        variances = prior if isinstance(prior, Mapping) else dict.fromkeys(self.means, prior)
+        problems = [
             f"{self.name}: prior_variances: expected a positive number for {key}, found {value!r}"
-            for key, value in values.items()
+            for key, value in variances.items()
             if not (is_number(value) and value > 0)
         ]
-        if lacking := [key for key in self.means if key not in values]:
-            found.append(f"{self.name}: prior_variances: none for {_few(lacking)}")
-        return found[:_FEW]
+        if missing := [key for key in self.means if key not in variances]:
+            problems.append(f"{self.name}: prior_variances: none for {_join_names(missing)}")
+        return problems[:_MAX_NAMES]
 
     @property
     def prior(self) -> dict[str, float] | None:
         """The prior variance of every parameter by name; None where it is not known."""
-        given = self.prior_variances
-        if given is None:
+        prior = self.prior_variances
+        if prior is None:
             return None
-        values = given if isinstance(given, Mapping) else dict.fromkeys(self.means, given)
-        return {key: float(values[key]) for key in self.means}
+        variances = prior if isinstance(prior, Mapping) else dict.fromkeys(self.means, prior)
+        return {key: float(variances[key]) for key in self.means}
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
@@ -167,7 +179,7 @@ class BayesianNetwork:
         return {**{key: values for key, values in buffers.items() if key not in self.means}, **self.means}
 
     def with_module(self, module: nn.Module) -> BayesianNetwork:
-        """Return it with a module of its architecture, so that it can be asked."""
+        """Return the network with a module of its architecture, so that it can predict."""
         return replace(self, module=module)
 
     def with_units(self, symmetry: Symmetry, kept: Mapping[str, ArrayLike]) -> BayesianNetwork:
@@ -175,10 +187,10 @@ class BayesianNetwork:
 
         Parameters
         ----------
-        symmetry
-            Of the module: what ``consilience.symmetry`` found.
-        kept
-            By group, the numbers of the units that stay, ascending; groups that are not named keep all.
+        symmetry : Symmetry
+            Symmetry of the module, from ``consilience.symmetry``.
+        kept : mapping of str to array_like of int
+            By group, the numbers of the units that stay. Groups that are not named keep all units.
 
         Raises
         ------
@@ -186,9 +198,10 @@ class BayesianNetwork:
             For groups that do not exist or must keep their width, and numbers that are no units.
         """
         units = symmetry.units({key: tuple(values.shape) for key, values in self.arrays.items()}, self.name)
+        # Which units stay, by group: (units,) each.
         masks = {name: np.ones(count, dtype=np.bool_) for name, count in units.items()}
-        for name, given in kept.items():
-            numbers = np.unique(np.asarray(given))
+        for name, unit_numbers in kept.items():
+            numbers = np.unique(np.asarray(unit_numbers))
             if name not in masks or not symmetry.by_name[name].resizable or symmetry.by_name[name].parent is not None:
                 raise OptionError(
                     f"kept: group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
@@ -196,6 +209,7 @@ class BayesianNetwork:
             if not numbers.size or numbers.dtype.kind not in "iu" or numbers[0] < 0 or numbers[-1] >= units[name]:
                 raise OptionError(f"kept: group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
             masks[name] = np.isin(np.arange(units[name]), numbers)
+        # What is inside a unit (the entries of an attention head) stays or goes with it.
         for child in (group for group in symmetry.all_groups if group.parent is not None):
             masks[child.name] = np.repeat(masks[str(child.parent)], child.size)
 
@@ -230,23 +244,25 @@ class BayesianNetwork:
         """Means and deviations as tensors of the module's parameters' type, on its device."""
         import torch
 
-        own = dict(self._module.named_parameters())
-        means = {k: torch.as_tensor(v).to(own[k]) for k, v in self.means.items()}
-        deviations = {k: torch.as_tensor(self.variances[k]).sqrt().to(own[k]) for k in self.means}
+        parameters = dict(self._module.named_parameters())
+        means = {k: torch.as_tensor(v).to(parameters[k]) for k, v in self.means.items()}
+        # The root is taken in the precision of the variances, before they are cast to that of the parameters.
+        deviations = {k: torch.as_tensor(self.variances[k]).sqrt().to(parameters[k]) for k in self.means}
         return means, deviations
 
     def noise(self, samples: int, rng: int | np.random.Generator = 0) -> Iterator[dict[str, Tensor]]:
-        """Yield standard normal numbers for every weight, one dict by name for each sample; the same for a seed."""
+        """Yield standard normal numbers eps for every weight, one dict by name for each sample; the same for a seed."""
         import torch
 
         means = self._tensors[0]
         for seed in sample_seeds(samples, rng):
-            found = {}
+            noise = {}
             for key, values in means.items():
+                # A generator for each array: its draws do not depend on the shapes of the arrays before it.
                 generator = torch.Generator(values.device).manual_seed(seed)
                 seed += 1
-                found[key] = torch.randn(values.shape, generator=generator, dtype=values.dtype, device=values.device)
-            yield found
+                noise[key] = torch.randn(values.shape, generator=generator, dtype=values.dtype, device=values.device)
+            yield noise
 
     def state(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights m + s eps for standard normal numbers eps."""
@@ -254,21 +270,26 @@ class BayesianNetwork:
         return {key: values + deviations[key] * noise[key] for key, values in means.items()}
 
     def logits(self, inputs: Any, state: Mapping[str, Tensor], batch_size: int = 4096) -> Tensor:
-        """Return what the module answers with given weights (n, ...), in evaluation mode.
+        """Return the logits (n, n_classes) of the module with the weights of `state`, in evaluation mode.
 
         Parameters
         ----------
-        inputs
-            Tensor or array (n, ...).
-        state
-            Weights by name, of `state`.
-        batch_size
-            Inputs in one pass.
+        inputs : Tensor or array_like of shape (n, ...)
+            Inputs, as the module takes them.
+        state : mapping of str to Tensor
+            Weights by name, as method `state` returns them.
+        batch_size : int
+            Inputs in one forward pass. Default: 4096.
+
+        Raises
+        ------
+        InputError
+            For inputs that the module does not take, and outputs that are not logits.
         """
         import torch
 
-        module = self._evaluating
-        like = next(iter(self._tensors[0].values()))
+        module = self._evaluation_module
+        device = next(iter(self._tensors[0].values())).device
         try:
             rows = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -276,44 +297,45 @@ class BayesianNetwork:
         if rows.ndim == 0 or len(rows) == 0:
             raise InputError(f"inputs: expected (n, ...) with at least one input, found {tuple(rows.shape)}")
         rows = as_inputs(module, rows)
-        found = []
+        outputs = []
         with torch.no_grad():
             for start in range(0, len(rows), batch_size):
-                part = rows[start : start + batch_size].to(like.device)
+                batch = rows[start : start + batch_size].to(device)
                 try:
-                    found.append(torch.func.functional_call(module, dict(state), (part,)))
+                    outputs.append(torch.func.functional_call(module, dict(state), (batch,)))
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     raise InputError(
-                        f"{self.name}: the module does not take inputs of shape {tuple(part.shape)}: "
+                        f"{self.name}: the module does not take inputs of shape {tuple(batch.shape)}: "
                         f"{str(error).splitlines()[0]}"
                     ) from error
-        answer = torch.cat(found)
-        if answer.ndim != 2 or len(answer) != len(rows) or answer.shape[1] < 2:
+        logits = torch.cat(outputs)  # (n, n_classes)
+        if logits.ndim != 2 or len(logits) != len(rows) or logits.shape[1] < 2:
             raise InputError(
                 f"{self.name}: the module's output: expected logits of two classes or more ({len(rows)}, classes), "
-                f"found {tuple(answer.shape)}"
+                f"found {tuple(logits.shape)}"
             )
-        return answer
+        return logits
 
     @cached_property
-    def _evaluating(self) -> nn.Module:
+    def _evaluation_module(self) -> nn.Module:
+        """A copy of the module in evaluation mode, made once for all draws."""
         return copy.deepcopy(self._module).eval()
 
     def predict(
         self, inputs: Any, samples: int = 128, rng: int | np.random.Generator = 0, batch_size: int = 4096
     ) -> Array:
-        """Return predictive probabilities (n, classes): the mean of the softmax over samples of all weights.
+        """Return predictive probabilities (n, n_classes): the mean of the softmax over samples of all weights.
 
         Parameters
         ----------
-        inputs
-            Tensor or array (n, ...), as the module takes them.
-        samples
-            Samples S of the weights.
-        rng
-            Seed, or a generator; the same seed gives the same samples.
-        batch_size
-            Inputs in one pass.
+        inputs : Tensor or array_like of shape (n, ...)
+            Inputs, as the module takes them.
+        samples : int
+            Number S of samples of the weights. Default: 128, the test samples of table 1 of Rossi et al. 2023.
+        rng : int or numpy.random.Generator
+            Seed or generator; the same seed gives the same samples. Default: 0.
+        batch_size : int
+            Inputs in one forward pass. Default: 4096.
 
         Raises
         ------
@@ -322,22 +344,22 @@ class BayesianNetwork:
         UnsupportedError
             When there is no module.
         """
-        total: Any = 0.0
+        summed: Any = 0.0  # probabilities (n, n_classes), in float64
         for noise in self.noise(samples, rng):
-            total = total + self.logits(inputs, self.state(noise), batch_size).double().softmax(dim=1)
-        found: Array = (total / samples).cpu().numpy()
-        return found
+            summed = summed + self.logits(inputs, self.state(noise), batch_size).double().softmax(dim=1)
+        probabilities: Array = (summed / samples).cpu().numpy()
+        return probabilities
 
 
 def as_inputs(module: nn.Module, inputs: Tensor) -> Tensor:
-    """Return inputs in the type of a module's parameters; whole numbers stay where it looks them up."""
+    """Return inputs in the type of a module's parameters; whole numbers stay integers where it embeds them."""
     import torch
 
-    like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
-    looked_up = any(isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for part in module.modules())
-    if looked_up and not inputs.is_floating_point():
+    parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    has_embedding = any(isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for part in module.modules())
+    if has_embedding and not inputs.is_floating_point():
         return inputs
-    return inputs.to(like.dtype)
+    return inputs.to(parameter.dtype)
 
 
 def sample_seeds(samples: int, rng: int | np.random.Generator) -> list[int]:
@@ -354,5 +376,6 @@ def sample_seeds(samples: int, rng: int | np.random.Generator) -> list[int]:
     return [int(seed) for seed in generator.integers(0, 2**62, size=samples)]
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
+def _join_names(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

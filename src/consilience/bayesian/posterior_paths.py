@@ -1,11 +1,11 @@
-"""Paths between two Gaussian posteriors over the weights of one architecture.
+"""Paths between two Gaussian posteriors: Wasserstein geodesics, natural-parameter averages, mixtures.
 
 With means m_0, m_1 and standard deviations s_0, s_1 of independent weights, the *wasserstein* path is the geodesic of
 the Wasserstein-2 distance,
 
     m_t = (1 - t) m_0 + t m_1,   s_t = (1 - t) s_0 + t s_1,
 
-the *natural* path averages natural parameters, as KL fusion does,
+the *natural* path averages natural parameters, as (4) of Claici et al. 2020 (KL-fusion) does,
 
     1 / s_t^2 = (1 - t) / s_0^2 + t / s_1^2,   m_t / s_t^2 = (1 - t) m_0 / s_0^2 + t m_1 / s_1^2,
 
@@ -30,13 +30,15 @@ PosteriorPath = Literal["wasserstein", "natural", "mixture"]
 POSTERIOR_PATHS: tuple[PosteriorPath, ...] = get_args(PosteriorPath)
 
 _REMEDY = "only posteriors of one architecture and width can be connected, aligned say by fuse(..., method='w2')"
-_FEW = 3
+_MAX_PROBLEMS = 3
+"""Problems that an error lists. Chosen by hand for short messages."""
 
 T = TypeVar("T", Tensor, float)
-Step = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+GaussianPath = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+"""From m_0, s_0, m_1, s_1 and t to m_t and s_t, entry by entry."""
 
 
-def geodesic(mean: T, deviation: T, other: T, other_deviation: T, t: float) -> tuple[T, T]:
+def geodesic(m0: T, s0: T, m1: T, s1: T, t: float) -> tuple[T, T]:
     """Return mean and deviation at t on the geodesic of the Wasserstein-2 distance, entry by entry.
 
     Examples
@@ -44,85 +46,93 @@ def geodesic(mean: T, deviation: T, other: T, other_deviation: T, t: float) -> t
     >>> geodesic(0.0, 1.0, 4.0, 3.0, 0.5)
     (2.0, 2.0)
     """
-    return mean + t * (other - mean), deviation + t * (other_deviation - deviation)
+    return m0 + t * (m1 - m0), s0 + t * (s1 - s0)
 
 
-def natural_average(mean: T, deviation: T, other: T, other_deviation: T, t: float) -> tuple[T, T]:
-    """Return mean and deviation whose natural parameters are averages of two, entry by entry.
+def natural_interpolation(m0: T, s0: T, m1: T, s1: T, t: float) -> tuple[T, T]:
+    """Return mean and deviation whose natural parameters are (1 - t) and t parts of two, entry by entry.
 
     Written with the ratio of precisions, so that equal Gaussians average to themselves without rounding.
 
     Examples
     --------
-    >>> mean, deviation = natural_average(0.0, 1.0, 5.0, 0.5, 0.5)
+    >>> mean, deviation = natural_interpolation(0.0, 1.0, 5.0, 0.5, 0.5)
     >>> round(mean, 9), round(1.0 / deviation**2, 9)
     (4.0, 2.5)
     """
-    ratio = (deviation / other_deviation) ** 2
-    precision = 1.0 + t * (ratio - 1.0)  # over that of the first
-    return mean + t * ratio / precision * (other - mean), deviation * precision**-0.5
+    ratio = (s0 / s1) ** 2  # 1 / s1^2 over 1 / s0^2
+    precision = 1.0 + t * (ratio - 1.0)  # 1 / s_t^2 over 1 / s0^2
+    return m0 + t * ratio / precision * (m1 - m0), s0 * precision**-0.5
 
 
-STEPS: dict[str, Step] = {"wasserstein": geodesic, "natural": natural_average}
-"""How the Gaussians between two are found, by name of the path."""
+GAUSSIAN_PATHS: dict[str, GaussianPath] = {"wasserstein": geodesic, "natural": natural_interpolation}
+"""Paths whose posteriors are Gaussians, by name."""
 
 
 def require_path(path: str) -> None:
-    """Raise where a path does not exist."""
+    """Raise where a path does not exist.
+
+    Raises
+    ------
+    OptionError
+        Naming the paths that do.
+    """
     if path not in POSTERIOR_PATHS:
         raise OptionError(f"path: expected one of {', '.join(map(repr, POSTERIOR_PATHS))}, found {path!r}")
 
 
 def require_same_architecture(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> None:
-    """Raise where two networks have not the same parameters, classes and buffers.
+    """Raise unless two networks have the same parameters, classes and buffers.
 
     Raises
     ------
     InputError
         Naming what differs.
     """
-    for name, one in (("bnn_a", bnn_a), ("bnn_b", bnn_b)):
-        if not isinstance(one, BayesianNetwork):
-            raise InputError(f"{name}: expected a consilience.BayesianNetwork, found {type(one).__name__}")
-    shapes = [{key: tuple(values.shape) for key, values in one.means.items()} for one in (bnn_a, bnn_b)]
-    problems = [f"bnn_b has no {key}, which bnn_a has; {_REMEDY}" for key in shapes[0] if key not in shapes[1]]
-    problems += [f"bnn_b has {key}, which bnn_a has not; {_REMEDY}" for key in shapes[1] if key not in shapes[0]]
+    for name, bnn in (("bnn_a", bnn_a), ("bnn_b", bnn_b)):
+        if not isinstance(bnn, BayesianNetwork):
+            raise InputError(f"{name}: expected a consilience.BayesianNetwork, found {type(bnn).__name__}")
+    shapes_a, shapes_b = ({key: tuple(values.shape) for key, values in bnn.means.items()} for bnn in (bnn_a, bnn_b))
+    problems = [f"bnn_b has no {key}, which bnn_a has; {_REMEDY}" for key in shapes_a if key not in shapes_b]
+    problems += [f"bnn_b has {key}, which bnn_a has not; {_REMEDY}" for key in shapes_b if key not in shapes_a]
     problems += [
-        f"{key} has shape {shape} in bnn_a, {shapes[1][key]} in bnn_b; {_REMEDY}"
-        for key, shape in shapes[0].items()
-        if key in shapes[1] and shapes[1][key] != shape
+        f"{key} has shape {shape} in bnn_a, {shapes_b[key]} in bnn_b; {_REMEDY}"
+        for key, shape in shapes_a.items()
+        if key in shapes_b and shapes_b[key] != shape
     ]
     if None not in (bnn_a.classes, bnn_b.classes) and bnn_a.classes != bnn_b.classes:
         problems.append(f"classes are {bnn_a.classes} in bnn_a, {bnn_b.classes} in bnn_b; bring them into one order")
     if not problems and bnn_a.module is not None and bnn_b.module is not None:
-        problems += [f"buffer {key} is not the same in bnn_a and bnn_b" for key in _odd_buffers(bnn_a, bnn_b)]
+        problems += [f"buffer {key} is not the same in bnn_a and bnn_b" for key in _differing_buffers(bnn_a, bnn_b)]
     if problems:
-        raise InputError(problems[:_FEW])
+        raise InputError(problems[:_MAX_PROBLEMS])
 
 
-def _odd_buffers(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> list[str]:
+def _differing_buffers(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> list[str]:
     """Return the names of buffers that differ: nothing says what they would be in between."""
-    one, other = ({k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in (bnn_a, bnn_b))
+    buffers_a, buffers_b = ({k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in (bnn_a, bnn_b))
     return [
         key
-        for key in sorted({*one, *other})
-        if key not in one or key not in other or not torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key]))
+        for key in sorted({*buffers_a, *buffers_b})
+        if key not in buffers_a
+        or key not in buffers_b
+        or not torch.equal(torch.as_tensor(buffers_a[key]), torch.as_tensor(buffers_b[key]))
     ]
 
 
 def posterior_between(
     bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, t: float, path: PosteriorPath = "wasserstein"
 ) -> BayesianNetwork:
-    """Return the Bayesian network at a place on a path between two.
+    """Return the Bayesian network at a position on a path between two.
 
     Parameters
     ----------
-    bnn_a, bnn_b
+    bnn_a, bnn_b : BayesianNetwork
         Posteriors of one architecture and width, the second in the first's order of units.
-    t
-        Place from 0 (the first network) to 1 (the second).
-    path
-        "wasserstein" or "natural".
+    t : float
+        Position on the path, from 0 (the first network) to 1 (the second).
+    path : {"wasserstein", "natural"}
+        Path whose posteriors are Gaussians. Default: "wasserstein".
 
     Returns
     -------
@@ -146,10 +156,10 @@ def posterior_between(
     ([0.5, 0.5], [4.0, 4.0])
     """
     require_path(path)
-    if path not in STEPS:
+    if path not in GAUSSIAN_PATHS:
         raise OptionError(
             f"path: the posteriors on the {path!r} path are no Gaussians; take one of "
-            f"{', '.join(map(repr, STEPS))}, or fuse(..., method='ensemble') for the mixture itself"
+            f"{', '.join(map(repr, GAUSSIAN_PATHS))}, or fuse(..., method='ensemble') for the mixture itself"
         )
     if not is_number(t) or not 0.0 <= t <= 1.0:
         raise OptionError(f"t: expected a number from 0 to 1, found {t!r}")
@@ -168,15 +178,16 @@ def posterior_between(
 def _moments_at(
     bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, t: float, path: str
 ) -> tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]:
-    """Return means and variances at a place, those of an end unchanged, in the precision of the first."""
+    """Return means and variances at t, those of an end unchanged, in the precision of the first."""
     if t in (0.0, 1.0):
         end = bnn_b if t else bnn_a
         return end.means, end.variances
     means, variances = {}, {}
     for key, values in bnn_a.means.items():
-        like = torch.as_tensor(values)
-        given = (values, bnn_a.variances[key], bnn_b.means[key], bnn_b.variances[key])
-        mean, variance, other, other_variance = (torch.as_tensor(one).to(like.device, torch.float64) for one in given)
-        found, deviation = STEPS[path](mean, variance.sqrt(), other, other_variance.sqrt(), t)
-        means[key], variances[key] = found.to(like.dtype), (deviation**2).to(like.dtype)
+        device, dtype = torch.as_tensor(values).device, torch.as_tensor(values).dtype
+        moments = (values, bnn_a.variances[key], bnn_b.means[key], bnn_b.variances[key])
+        # In float64, so that only the result is rounded to the precision of the weights.
+        m0, v0, m1, v1 = (torch.as_tensor(moment).to(device, torch.float64) for moment in moments)
+        mean, deviation = GAUSSIAN_PATHS[path](m0, v0.sqrt(), m1, v1.sqrt(), t)
+        means[key], variances[key] = mean.to(dtype), (deviation**2).to(dtype)
     return means, variances

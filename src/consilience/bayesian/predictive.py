@@ -1,9 +1,9 @@
-"""How good predictive probabilities are: right, sure, honest about it, and less sure of what they never met.
+"""Predictive scores: accuracy, log likelihood, entropy, Brier score, calibration, out-of-distribution detection.
 
-Of probabilities p_i (classes,) for inputs i = 1..n of classes y_i, the scores are means over the inputs:
+For probabilities p_i (C,) of inputs i = 1..n with true classes y_i, the scores are means over the inputs:
 
     accuracy        1[argmax_c p_ic = y_i]
-    log likelihood  log p_i,y_i, p the mean over samples of the weights already
+    log likelihood  log p_i,y_i, p being the mean over samples of the weights already
     entropy         -sum_c p_ic log p_ic, in nats
     Brier score     sum_c (p_ic - 1[c = y_i])^2
 
@@ -11,8 +11,8 @@ and the expected calibration error of M bins of equal width, equation (3) of Guo
 
     ECE = sum_m |B_m| / n * |accuracy(B_m) - confidence(B_m)|,  B_m = {i : max_c p_ic in ((m - 1) / M, m / M]}.
 
-What lies outside the training distribution should be less certain: the entropy tells it from what lies inside, as well
-as the area under the ROC curve says.
+Predictions outside the training distribution should be less certain. The area under the ROC curve says how well the
+predictive entropy separates inputs outside from inputs inside.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from consilience.bayesian.predictive_scores import ClassEntropy, OutsideScores, 
 from consilience.checks import Array, Labels, is_count
 from consilience.errors import InputError, OptionError
 
-FLOOR = float(np.finfo(np.float64).eps)
-"""Least probability of which a logarithm is taken, 2.2e-16, as scikit-learn's ``log_loss`` has it."""
+MIN_PROBABILITY = float(np.finfo(np.float64).eps)
+"""Floor of probabilities before the logarithm: 2.2e-16, as in scikit-learn's ``log_loss``."""
 
-_SUM = 1e-4
-"""How far probabilities may be from summing to 1, which allows for half a thousand classes in half precision."""
+_SUM_TOLERANCE = 1e-4
+"""Tolerance of probabilities' sum to 1: it allows for the rounding of half a thousand classes in half precision."""
 
 
 def predictive_scores(
@@ -46,16 +46,16 @@ def predictive_scores(
 
     Parameters
     ----------
-    probabilities
-        Of every class for every input (n, classes), summing to 1: what ``predict`` of a Bayesian network returns.
-    labels
-        Number of the class of every input (n,), from 0.
-    outside
-        Probabilities (m, classes) for inputs from outside the training distribution.
-    outside_labels
-        Classes of these (m,), where they have any.
-    bins
-        Number M of bins of the calibration error.
+    probabilities : array_like of shape (n, n_classes)
+        Probability of each class for each input, rows summing to 1: what ``predict`` of a Bayesian network returns.
+    labels : array_like of int, shape (n,)
+        Number of the class of each input, from 0.
+    outside : array_like of shape (m, n_classes), optional
+        Probabilities for inputs from outside the training distribution.
+    outside_labels : array_like of int, shape (m,), optional
+        Classes of these inputs, where they have any.
+    bins : int
+        Number M of bins of the calibration error. Default: 15, as in Guo et al. 2017.
 
     Returns
     -------
@@ -82,35 +82,38 @@ def predictive_scores(
     """
     if not is_count(bins):
         raise OptionError(f"bins: expected a positive whole number, found {bins!r}")
-    p = _probabilities(probabilities, "probabilities")
-    y = _labels(labels, p, "labels")
-    entropies, predicted = entr(p).sum(axis=1), p.argmax(axis=1)
-    own = p[np.arange(len(y)), y]
+    p = _checked_probabilities(probabilities, "probabilities")
+    y = _class_numbers(labels, p, "labels")
+    entropies, predicted = entr(p).sum(axis=1), p.argmax(axis=1)  # (n,) each
+    p_true = p[np.arange(len(y)), y]  # (n,)
     reliability = _reliability(p.max(axis=1), predicted == y, bins)
     return PredictiveScores(
         labels=y,
         predicted=predicted,
         entropies=entropies,
         accuracy=float(np.mean(predicted == y)),
-        log_likelihood=float(np.mean(np.log(np.maximum(own, FLOOR)))),
+        log_likelihood=float(np.mean(np.log(np.maximum(p_true, MIN_PROBABILITY)))),
         entropy=float(entropies.mean()),
-        calibration_error=sum(one.observations * abs(one.accuracy - one.confidence) for one in reliability) / len(y),
-        brier=float(np.mean(np.square(p).sum(axis=1) - 2.0 * own + 1.0)),
+        calibration_error=sum(b.observations * abs(b.accuracy - b.confidence) for b in reliability) / len(y),
+        # sum_c (p_c - 1[c = y])^2 = sum_c p_c^2 - 2 p_y + 1
+        brier=float(np.mean(np.square(p).sum(axis=1) - 2.0 * p_true + 1.0)),
         reliability=reliability,
-        class_entropies=_by_class(entropies, y),
-        outside=_outside(outside, outside_labels, entropies, p.shape[1]),
+        class_entropies=_class_entropies(entropies, y),
+        outside=_outside_scores(outside, outside_labels, entropies, p.shape[1]),
     )
 
 
-def _outside(given: ArrayLike | None, labels: ArrayLike | None, inside: Array, classes: int) -> OutsideScores | None:
-    """Return what is said of inputs outside, `inside` the entropies of those inside."""
-    if given is None:
+def _outside_scores(
+    probabilities: ArrayLike | None, labels: ArrayLike | None, inside: Array, classes: int
+) -> OutsideScores | None:
+    """Return scores on inputs outside the training distribution; `inside` has the entropies (n,) of those inside."""
+    if probabilities is None:
         if labels is not None:
             raise InputError("outside_labels: are classes of what lies outside; give outside=, its probabilities")
         return None
     from sklearn.metrics import roc_auc_score
 
-    p = _probabilities(given, "outside")
+    p = _checked_probabilities(probabilities, "outside")
     if p.shape[1] != classes:
         raise InputError(f"outside: has {p.shape[1]} classes, expected {classes} as in probabilities")
     entropies = entr(p).sum(axis=1)
@@ -119,41 +122,47 @@ def _outside(given: ArrayLike | None, labels: ArrayLike | None, inside: Array, c
         entropies=entropies,
         entropy=float(entropies.mean()),
         auroc=float(roc_auc_score(is_outside, np.concatenate([inside, entropies]))),
-        class_entropies=() if labels is None else _by_class(entropies, _labels(labels, p, "outside_labels")),
+        class_entropies=()
+        if labels is None
+        else _class_entropies(entropies, _class_numbers(labels, p, "outside_labels")),
     )
 
 
-def _reliability(confidence: Array, right: Any, bins: int) -> tuple[ReliabilityBin, ...]:
-    """Return the bins that hold inputs; the first takes 0 too."""
+def _reliability(confidence: Array, is_right: Any, bins: int) -> tuple[ReliabilityBin, ...]:
+    """Return the bins that have inputs, given the largest probability of each (n,); the first bin takes 0 too."""
     edges = np.arange(bins + 1) / bins
-    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
-    counts = np.bincount(place, minlength=bins)
-    sure, correct = (np.bincount(place, weights=values, minlength=bins) for values in (confidence, right))
+    # side="left" makes the bins (low, high], as in Guo et al.
+    bin_of_input = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)  # (n,)
+    counts = np.bincount(bin_of_input, minlength=bins)
+    summed_confidence, n_right = (
+        np.bincount(bin_of_input, weights=values, minlength=bins) for values in (confidence, is_right)
+    )
     return tuple(
         ReliabilityBin(
             float(edges[m]),
             float(edges[m + 1]),
             int(counts[m]),
-            float(sure[m] / counts[m]),
-            float(correct[m] / counts[m]),
+            float(summed_confidence[m] / counts[m]),
+            float(n_right[m] / counts[m]),
         )
         for m in np.flatnonzero(counts).tolist()
     )
 
 
-def _by_class(entropies: Array, labels: Labels) -> tuple[ClassEntropy, ...]:
-    found = []
+def _class_entropies(entropies: Array, labels: Labels) -> tuple[ClassEntropy, ...]:
+    """Return mean and quartiles of the entropies (n,) of each class that occurs."""
+    classes = []
     for label in np.unique(labels).tolist():
-        own = entropies[labels == label]
-        lower, median, upper = (float(one) for one in np.quantile(own, [0.25, 0.5, 0.75]))
-        found.append(ClassEntropy(int(label), len(own), float(own.mean()), lower, median, upper))
-    return tuple(found)
+        of_class = entropies[labels == label]
+        lower, median, upper = (float(quartile) for quartile in np.quantile(of_class, [0.25, 0.5, 0.75]))
+        classes.append(ClassEntropy(int(label), len(of_class), float(of_class.mean()), lower, median, upper))
+    return tuple(classes)
 
 
-def _probabilities(given: ArrayLike, what: str) -> Array:
-    """Return probabilities (n, classes), everything checked."""
+def _checked_probabilities(probabilities: ArrayLike, what: str) -> Array:
+    """Return probabilities (n, n_classes), or raise naming the first row that has none."""
     try:
-        p = np.asarray(given, dtype=np.float64)
+        p = np.asarray(probabilities, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what}: expected numbers (n, classes)") from error
     if p.ndim != 2 or 0 in p.shape:
@@ -164,7 +173,7 @@ def _probabilities(given: ArrayLike, what: str) -> Array:
         raise InputError(
             f"{what}: row {bad[0]}, counted from 0: is negative, {p[bad[0]].min():.3g}; give probabilities, not logits"
         )
-    if len(bad := np.flatnonzero(np.abs(p.sum(axis=1) - 1.0) > _SUM)):
+    if len(bad := np.flatnonzero(np.abs(p.sum(axis=1) - 1.0) > _SUM_TOLERANCE)):
         raise InputError(
             f"{what}: row {bad[0]}, counted from 0: sums to {p[bad[0]].sum():.6g}, expected 1; give probabilities of "
             "all classes"
@@ -172,19 +181,20 @@ def _probabilities(given: ArrayLike, what: str) -> Array:
     return p
 
 
-def _labels(given: ArrayLike, p: Array, what: str) -> Labels:
-    """Return the number of every row's class, everything checked."""
+def _class_numbers(labels: ArrayLike, p: Array, what: str) -> Labels:
+    """Return the number of every row's class (n,), or raise naming the first row that has none."""
     try:
-        numbers = np.asarray(given)
-        found = numbers.astype(np.float64)
+        numbers = np.asarray(labels)
+        as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what}: expected the numbers of classes, from 0") from error
-    if found.shape != (len(p),):
-        raise InputError(f"{what}: expected one for each of {len(p)} rows, found shape {found.shape}")
-    bad = np.flatnonzero(~(np.isfinite(found) & (found >= 0) & (found < p.shape[1]) & (found == np.floor(found))))
+    if as_float.shape != (len(p),):
+        raise InputError(f"{what}: expected one for each of {len(p)} rows, found shape {as_float.shape}")
+    is_class = np.isfinite(as_float) & (as_float >= 0) & (as_float < p.shape[1]) & (as_float == np.floor(as_float))
+    bad = np.flatnonzero(~is_class)
     if len(bad):
         raise InputError(
             f"{what}: row {bad[0]}, counted from 0: expected the number of a class, 0 to {p.shape[1] - 1}, found "
             f"{numbers[bad[0]]}"
         )
-    return found.astype(np.int64)
+    return as_float.astype(np.int64)

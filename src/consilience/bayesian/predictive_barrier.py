@@ -1,12 +1,14 @@
-"""The barrier of the predictive likelihood between two Bayesian networks.
+"""Loss barriers of the predictive distribution on a path between two Bayesian networks.
 
 Along a path q_t of posteriors, with S samples of the weights for a prediction,
 
     p_t(y | x) ~ 1/S sum_s p(y | x, m_t + s_t eps_s),   L(t) = -1/N sum_n log p_t(y_n | x_n),
     B = max_t [ L(t) - (1 - t) L(0) - t L(1) ],
 
-the linear-connectivity barrier with the marginal likelihood in place of that of one network (Rossi, Singh, Hannagan
-2023). The same eps_s serve all t, so that curves are smooth: their difference is that of the posteriors, not of draws.
+the barrier of linear mode connectivity with the marginal likelihood in place of that of one network (Rossi, Singh,
+Hannagan 2023; their exact form is not established). The same eps_s serve all t (common random numbers), so that curves
+are smooth: their difference is that of the posteriors, not of draws. On the *mixture* path p_t = (1 - t) p_0 + t p_1,
+whose barrier is at most 0 by Jensen's inequality.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from consilience.bayesian.network import BayesianNetwork, sample_seeds
-from consilience.bayesian.posterior_paths import STEPS, PosteriorPath, require_path, require_same_architecture
+from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, PosteriorPath, require_path, require_same_architecture
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.barrier import Barrier
 
-_AT_ONCE = 2**25
-"""Probabilities that are kept at a time, over inputs, classes and places: 256 MiB."""
+_MAX_PROBABILITIES = 2**25
+"""Probabilities in memory at a time, over inputs, classes and positions: 256 MiB in float64. Chosen by hand; it decides
+how the inputs are split, and the sums are the same up to rounding."""
 
-Moments = Mapping[str, tuple[Tensor, Tensor]]
-"""Mean and deviation by name of the parameter."""
+GaussiansByName = Mapping[str, tuple[Tensor, Tensor]]
+"""Mean and standard deviation, tensors of the parameter's shape, by name of the parameter."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,34 +43,45 @@ class PredictiveBarrier(Barrier):
 
     Parameters
     ----------
-    t
-        Places (n,) on the path, from 0 to 1.
-    values
-        "loss": negative predictive log likelihood, in nats; "error": percent of inputs for which the averaged
-        probabilities name another class; "expected_loss": the loss of single draws on average,
-        E_q[-log p(y | x, theta)], in nats. Means over the runs.
-    runs
-        The same of every run, each with draws of its own.
+    t : array of shape (P,)
+        Positions on the path, from 0 to 1.
+    values : dict of str to array of shape (P,)
+        "loss": negative predictive log likelihood, in nats; "error": percent of inputs for which the most probable
+        class is wrong; "expected_loss": the mean loss of single draws, E_q[-log p(y | x, theta)], in nats. Means over
+        the runs.
+    runs : tuple of Barrier
+        The curves of every run, each with draws of its own.
     """
 
     runs: tuple[Barrier, ...] = field(default=(), repr=False)
 
     def excess_error(self, name: str = "loss") -> Array:
-        """Return the standard error of the excess at every place (n,), from how much it differs between runs.
+        """Return the standard error of the excess at every position (P,), from its deviation between runs.
 
-        It is that of the mean over runs, each of S samples: the deviation between runs over the root of their number.
-        What the loss of S samples is above that of infinitely many, as a mean of logarithms, is not part of it.
+        It is that of the mean over runs of S samples: the deviation between runs over the root of their number. The
+        bias of the loss of S samples, which is above that of infinitely many by Jensen's inequality, is not part of it.
+
+        Raises
+        ------
+        InputError
+            For a single run.
         """
-        return self._standard_error(np.array([one.excess(name) for one in self.runs]))
+        return self._standard_error(np.array([run.excess(name) for run in self.runs]))
 
     def height_error(self, name: str = "loss") -> float:
-        """Return the standard error of the height, from the heights of the runs."""
-        return float(self._standard_error(np.array([one.height(name) for one in self.runs])))
+        """Return the standard error of the height, from the heights of the runs.
 
-    def _standard_error(self, found: Array) -> Any:
+        Raises
+        ------
+        InputError
+            For a single run.
+        """
+        return float(self._standard_error(np.array([run.height(name) for run in self.runs])))
+
+    def _standard_error(self, per_run: Array) -> Any:
         if len(self.runs) < 2:
             raise InputError("one run tells nothing of the error of its draws; ask for repeats=2 or more")
-        return found.std(axis=0, ddof=1) / np.sqrt(len(self.runs))
+        return per_run.std(axis=0, ddof=1) / np.sqrt(len(self.runs))
 
 
 def predictive_barrier(
@@ -86,25 +100,26 @@ def predictive_barrier(
 
     Parameters
     ----------
-    bnn_a, bnn_b
-        Posteriors of one architecture and width; after alignment, say ``fusion.aligned_models``. All places are asked
-        with the module of the first.
-    inputs
-        Tensor or array (n, ...), as the module takes them.
-    labels
-        Class of each (n,), whole numbers from 0.
-    path
-        "wasserstein", "natural" or "mixture"; see `consilience.bayesian.posterior_paths`.
-    points
-        Number of places on the path, ends included; the middle is always one of them.
-    samples
-        Samples S of the weights for one prediction.
-    rng
-        Seed, or a generator. The ends of the first run are what ``predict`` of the networks gives for the same seed.
-    batch_size
-        Inputs in one pass.
-    repeats
-        Runs, each with draws of its own; from two on, `PredictiveBarrier.height_error` tells the error of the draws.
+    bnn_a, bnn_b : BayesianNetwork
+        Posteriors of one architecture and width, such as ``fusion.aligned_models``. The module of the first
+        predicts at all positions.
+    inputs : Tensor or array_like of shape (n, ...)
+        Inputs, as the module takes them.
+    labels : array_like of int, shape (n,)
+        Number of the class of each input, from 0.
+    path : {"wasserstein", "natural", "mixture"}
+        See `consilience.bayesian.posterior_paths`. Default: "wasserstein".
+    points : int
+        Number of positions on the path, ends included; the middle is always added. Default: 25, a usual grid.
+    samples : int
+        Samples S of the weights for one prediction. Default: 128, the test samples of table 1 of Rossi et al. 2023.
+    rng : int or numpy.random.Generator
+        Seed or generator. The ends of the first run are what ``predict`` of the networks gives for the same seed.
+    batch_size : int
+        Inputs in one forward pass. Default: 4096.
+    repeats : int
+        Runs, each with draws of its own. From two on, `PredictiveBarrier.height_error` estimates the Monte Carlo error.
+        Default: 1.
 
     Raises
     ------
@@ -137,41 +152,41 @@ def predictive_barrier(
             raise OptionError(f"{option}: expected a positive whole number, found {value!r}")
     require_same_architecture(bnn_a, bnn_b)
     rows = torch.as_tensor(inputs)
-    classes = bnn_a.logits(rows[:1], {key: mean for key, (mean, _) in _moments(bnn_a, bnn_a).items()}).shape[1]
-    truth = _checked(labels, len(rows), classes)
+    classes = bnn_a.logits(rows[:1], {key: mean for key, (mean, _) in _gaussians(bnn_a, bnn_a).items()}).shape[1]
+    truth = _class_numbers(labels, len(rows), classes)
     t = np.union1d(np.arange(points) / (points - 1.0), 0.5)
     generator = np.random.default_rng(rng)
     runs = []
     for _ in range(repeats):
-        start = copy.deepcopy(generator)  # every part of the inputs sees the same draws
-        runs.append(Barrier(t, _curves(bnn_a, bnn_b, rows, truth, path, t, samples, start, batch_size, classes)))
-        sample_seeds(samples, generator)
-    means = {name: np.mean([one.values[name] for one in runs], axis=0) for name in runs[0].values}
+        run_rng = copy.deepcopy(generator)  # every chunk of the inputs sees the same draws
+        runs.append(Barrier(t, _curves(bnn_a, bnn_b, rows, truth, path, t, samples, run_rng, batch_size, classes)))
+        sample_seeds(samples, generator)  # moves the generator on, past the draws of this run
+    means = {name: np.mean([run.values[name] for run in runs], axis=0) for name in runs[0].values}
     return PredictiveBarrier(t, means, tuple(runs))
 
 
-def _moments(bnn: BayesianNetwork, like: BayesianNetwork) -> Moments:
+def _gaussians(bnn: BayesianNetwork, template: BayesianNetwork) -> GaussiansByName:
     """Return means and deviations of a network in the type and on the device of another's module."""
-    found = {}
-    for key, own in like.mean_module().named_parameters():
+    gaussians = {}
+    for key, parameter in template.mean_module().named_parameters():
         variance = torch.as_tensor(bnn.variances[key])
-        found[key] = (torch.as_tensor(bnn.means[key]).to(own), variance.sqrt().to(own))
-    return found
+        gaussians[key] = (torch.as_tensor(bnn.means[key]).to(parameter), variance.sqrt().to(parameter))
+    return gaussians
 
 
-def _checked(labels: ArrayLike, count: int, classes: int) -> Tensor:
-    """Return the labels as whole numbers (n,)."""
-    found = np.asarray(labels)
-    if count == 0 or found.shape != (count,):
-        raise InputError(f"labels: expected one for each of {count} inputs, at least one, found shape {found.shape}")
-    if found.dtype.kind not in "iuf" or np.any(found != np.floor(found)):
-        raise InputError(f"labels: expected classes, whole numbers from 0, found {found.dtype} values")
-    if found.min() < 0 or found.max() >= classes:
+def _class_numbers(labels: ArrayLike, count: int, classes: int) -> Tensor:
+    """Return the labels as integers (n,)."""
+    numbers = np.asarray(labels)
+    if count == 0 or numbers.shape != (count,):
+        raise InputError(f"labels: expected one for each of {count} inputs, at least one, found shape {numbers.shape}")
+    if numbers.dtype.kind not in "iuf" or np.any(numbers != np.floor(numbers)):
+        raise InputError(f"labels: expected classes, whole numbers from 0, found {numbers.dtype} values")
+    if numbers.min() < 0 or numbers.max() >= classes:
         raise InputError(
             f"labels: expected classes from 0 to {classes - 1}, as the networks have {classes} outputs, found "
-            f"{found.min():g} to {found.max():g}"
+            f"{numbers.min():g} to {numbers.max():g}"
         )
-    return torch.from_numpy(found.astype(np.int64))
+    return torch.from_numpy(numbers.astype(np.int64))
 
 
 def _curves(
@@ -182,90 +197,96 @@ def _curves(
     path: str,
     t: Array,
     samples: int,
-    start: np.random.Generator,
+    run_rng: np.random.Generator,
     batch_size: int,
     classes: int,
 ) -> dict[str, Array]:
-    """Return the curves of one run, inputs taken in parts that fit into memory."""
-    blended = path not in STEPS
-    places = np.array([0.0, 1.0]) if blended else t
-    part = max(1, _AT_ONCE // (len(places) * classes))
+    """Return the curves of one run, each of shape (P,), inputs taken in chunks that fit into memory."""
+    is_mixture = path not in GAUSSIAN_PATHS
+    # Predictions on the mixture path are averages of those at the ends, so only the ends are evaluated.
+    positions = np.array([0.0, 1.0]) if is_mixture else t
+    chunk = max(1, _MAX_PROBABILITIES // (len(positions) * classes))
     totals = np.zeros((3, len(t)))
-    one, other = (_moments(bnn, bnn_a) for bnn in (bnn_a, bnn_b))
-    for first in range(0, len(rows), part):
-        own, labels = rows[first : first + part], truth[first : first + part]
-        sums = _Sums.of(len(places), len(own), classes)
-        for noise in bnn_a.noise(samples, copy.deepcopy(start)):
-            for place, state in enumerate(_states(one, other, noise, path, places)):
-                sums.add(place, bnn_a.logits(own, state, batch_size), labels)
-        totals += sums.blended(t, labels, samples) if blended else sums.plain(labels, samples)
-    loss, wrong, expected = totals / len(rows)
-    return {"loss": loss, "error": 100.0 * wrong, "expected_loss": expected}
+    gaussians_a, gaussians_b = (_gaussians(bnn, bnn_a) for bnn in (bnn_a, bnn_b))
+    for first in range(0, len(rows), chunk):
+        inputs, labels = rows[first : first + chunk], truth[first : first + chunk]
+        sums = _PredictionSums.zeros(len(positions), len(inputs), classes)
+        for noise in bnn_a.noise(samples, copy.deepcopy(run_rng)):
+            for position, state in enumerate(_states(gaussians_a, gaussians_b, noise, path, positions)):
+                sums.add(position, bnn_a.logits(inputs, state, batch_size), labels)
+        totals += sums.mixture_scores(t, labels, samples) if is_mixture else sums.scores(labels, samples)
+    loss, n_wrong, expected = totals / len(rows)  # (P,) each
+    return {"loss": loss, "error": 100.0 * n_wrong, "expected_loss": expected}
 
 
 def _states(
-    one: Moments, other: Moments, noise: Mapping[str, Tensor], path: str, places: Array
+    gaussians_a: GaussiansByName,
+    gaussians_b: GaussiansByName,
+    noise: Mapping[str, Tensor],
+    path: str,
+    positions: Array,
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the weights m_t + s_t eps at every place."""
-    for t in places.tolist():
+    """Yield the weights m_t + s_t eps at every position."""
+    for t in positions.tolist():
         state = {}
         for key, eps in noise.items():
-            if t in (0.0, 1.0):
-                mean, deviation = (other if t else one)[key]
+            if t in (0.0, 1.0):  # exactly the ends, without the rounding of an interpolation
+                mean, deviation = (gaussians_b if t else gaussians_a)[key]
             else:
-                mean, deviation = STEPS[path](*one[key], *other[key], t)
+                mean, deviation = GAUSSIAN_PATHS[path](*gaussians_a[key], *gaussians_b[key], t)
             state[key] = torch.addcmul(mean, deviation, eps)
         yield state
 
 
 @dataclass(frozen=True, eq=False)
-class _Sums:
-    """What is summed over samples, at P places for n inputs.
+class _PredictionSums:
+    """Sums over samples of the weights, at P positions for n inputs of C classes, in float64.
 
     Parameters
     ----------
-    likelihoods
-        Logarithm of the summed probabilities of the true classes (P, n).
-    shares
-        Summed probabilities (P, n, classes).
+    log_likelihoods
+        Logarithm of the summed probabilities of the true classes (P, n): summed as logarithms, since single draws may
+        give a class a probability that underflows.
+    probabilities
+        Summed probabilities (P, n, C).
     losses
         Summed losses of single draws (P,), over inputs too.
     """
 
-    likelihoods: Tensor
-    shares: Tensor
+    log_likelihoods: Tensor
+    probabilities: Tensor
     losses: Tensor
 
     @classmethod
-    def of(cls, places: int, count: int, classes: int) -> _Sums:
-        """Return empty sums."""
-        wide = torch.float64
-        nothing = torch.full((places, count), -torch.inf, dtype=wide)
-        return cls(nothing, torch.zeros(places, count, classes, dtype=wide), torch.zeros(places, dtype=wide))
+    def zeros(cls, positions: int, count: int, classes: int) -> _PredictionSums:
+        """Return the sums over no samples."""
+        dtype = torch.float64
+        log_zero = torch.full((positions, count), -torch.inf, dtype=dtype)
+        return cls(log_zero, torch.zeros(positions, count, classes, dtype=dtype), torch.zeros(positions, dtype=dtype))
 
-    def add(self, place: int, logits: Tensor, labels: Tensor) -> None:
-        """Add what one draw of the weights gives at a place."""
-        logs = logits.cpu().double().log_softmax(dim=1)
-        own = logs.gather(1, labels[:, None])[:, 0]
-        self.likelihoods[place] = torch.logaddexp(self.likelihoods[place], own)
-        self.shares[place] += logs.exp()
-        self.losses[place] -= own.sum()
+    def add(self, position: int, logits: Tensor, labels: Tensor) -> None:
+        """Add the predictions of one draw of the weights at a position: logits (n, C), labels (n,)."""
+        log_p = logits.cpu().double().log_softmax(dim=1)  # (n, C)
+        log_true = log_p.gather(1, labels[:, None])[:, 0]  # (n,): of the true classes
+        self.log_likelihoods[position] = torch.logaddexp(self.log_likelihoods[position], log_true)
+        self.probabilities[position] += log_p.exp()
+        self.losses[position] -= log_true.sum()
 
-    def plain(self, labels: Tensor, samples: int) -> Array:
+    def scores(self, labels: Tensor, samples: int) -> Array:
         """Return loss, number of wrong answers and expected loss (3, P), summed over inputs."""
-        loss = np.log(samples) * len(labels) - self.likelihoods.sum(dim=1)
-        wrong = (self.shares.argmax(dim=2) != labels).sum(dim=1).double()
-        return cast(Array, torch.stack([loss, wrong, self.losses / samples]).numpy())
+        loss = np.log(samples) * len(labels) - self.log_likelihoods.sum(dim=1)  # -sum_n log(1/S sum_s p)
+        n_wrong = (self.probabilities.argmax(dim=2) != labels).sum(dim=1).double()
+        return cast(Array, torch.stack([loss, n_wrong, self.losses / samples]).numpy())
 
-    def blended(self, t: Array, labels: Tensor, samples: int) -> Array:
-        """Return the same (3, n) for mixtures of the posteriors at two places."""
-        found = []
-        for share in t.tolist():
-            weights = torch.tensor([1.0 - share, share], dtype=torch.float64)
-            mixed = _Sums(
-                (self.likelihoods + weights.log()[:, None]).logsumexp(dim=0)[None],
-                (weights[:, None, None] * self.shares).sum(dim=0)[None],
+    def mixture_scores(self, t: Array, labels: Tensor, samples: int) -> Array:
+        """Return the scores (3, len(t)) of the mixtures (1 - t) q_0 + t q_1 of the posteriors at two positions."""
+        columns = []
+        for weight in t.tolist():
+            weights = torch.tensor([1.0 - weight, weight], dtype=torch.float64)
+            mixture = _PredictionSums(  # at one position
+                (self.log_likelihoods + weights.log()[:, None]).logsumexp(dim=0)[None],
+                (weights[:, None, None] * self.probabilities).sum(dim=0)[None],
                 (weights * self.losses).sum()[None],
             )
-            found.append(mixed.plain(labels, samples)[:, 0])
-        return np.array(found).T
+            columns.append(mixture.scores(labels, samples)[:, 0])
+        return np.array(columns).T

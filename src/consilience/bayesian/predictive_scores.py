@@ -1,4 +1,7 @@
-"""Scores of predictive probabilities, as values."""
+"""Records of predictive scores: accuracy, likelihood, entropy and calibration, by class and outside the training data.
+
+`consilience.bayesian.predictive` defines the scores and computes them.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ from consilience.checks import Array, Labels
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The inputs of which a network is about equally sure.
+    """A bin of the reliability diagram: inputs whose largest probability lies in one interval.
 
     Parameters
     ----------
-    low, high
-        The bin (low, high] of the largest probability.
-    observations
-        How many inputs fall in it.
-    confidence
+    low, high : float
+        Bounds of the interval (low, high].
+    observations : int
+        Number of inputs in the bin.
+    confidence : float
         Mean of their largest probabilities.
-    accuracy
-        How often the most probable class is right, from 0 to 1.
+    accuracy : float
+        Share of them whose most probable class is right, from 0 to 1.
     """
 
     low: float
@@ -36,11 +39,11 @@ class ClassEntropy:
 
     Parameters
     ----------
-    label
+    label : int
         Number of the class.
-    observations
-        How many inputs are of it.
-    mean, lower, median, upper
+    observations : int
+        Number of inputs of this class.
+    mean, lower, median, upper : float
         Mean and quartiles.
     """
 
@@ -54,19 +57,19 @@ class ClassEntropy:
 
 @dataclass(frozen=True, eq=False)
 class OutsideScores:
-    """What a network says of inputs from outside its training distribution.
+    """Scores on inputs from outside the training distribution.
 
     Parameters
     ----------
-    entropies
-        Predictive entropy of every input (m,), in nats: the score by which they are told from those inside.
-    entropy
-        Their mean.
-    auroc
-        Area under the ROC curve of telling outside from inside by entropy: 1 where every input outside has a larger one
-        than every input inside, 0.5 where entropy says nothing.
-    class_entropies
-        Of each class that occurs; empty where classes are not known.
+    entropies : array of shape (m,)
+        Predictive entropy of every input, in nats: the score that separates them from those inside.
+    entropy : float
+        Mean entropy.
+    auroc : float
+        Area under the ROC curve of detecting them by entropy: 1 where every input outside has a larger entropy than
+        every input inside, 0.5 where entropy is of no use.
+    class_entropies : tuple of ClassEntropy
+        Entropies of each class that occurs; empty where classes are not known.
     """
 
     entropies: Array
@@ -86,26 +89,26 @@ class PredictiveScores:
 
     Parameters
     ----------
-    labels, predicted
-        Class of every input, and the most probable one (n,); the first of equals.
-    entropies
-        Predictive entropy of every input (n,), in nats.
-    accuracy
-        From 0 to 1.
-    log_likelihood
-        Mean log probability of the true class, nats.
-    entropy
-        Mean predictive entropy, nats.
-    calibration_error
+    labels, predicted : arrays of int, shape (n,)
+        Class of every input, and its most probable class; the first of equals.
+    entropies : array of shape (n,)
+        Predictive entropy of every input, in nats.
+    accuracy : float
+        Share of inputs whose most probable class is right, from 0 to 1.
+    log_likelihood : float
+        Mean log probability of the true class, in nats.
+    entropy : float
+        Mean predictive entropy, in nats.
+    calibration_error : float
         Expected calibration error, from 0 to 1.
-    brier
+    brier : float
         Mean squared distance of the probabilities from the true class, from 0 to 2.
-    reliability
-        The bins that hold inputs, in order.
-    class_entropies
-        Of each class that occurs.
-    outside
-        What is said of inputs from outside the training distribution; None where there are none.
+    reliability : tuple of ReliabilityBin
+        The bins that have inputs, in order.
+    class_entropies : tuple of ClassEntropy
+        Entropies of each class that occurs.
+    outside : OutsideScores or None
+        Scores on inputs from outside the training distribution; None where there are none.
     """
 
     labels: Labels
@@ -127,11 +130,11 @@ class PredictiveScores:
 
     @property
     def centred_entropies(self) -> dict[int, float]:
-        """By class, the mean entropy minus that of all inputs: which classes the network is less sure of, nats."""
-        return {one.label: one.mean - self.entropy for one in self.class_entropies}
+        """By class, the mean entropy minus that of all inputs, in nats: positive for the less certain classes."""
+        return {by_class.label: by_class.mean - self.entropy for by_class in self.class_entropies}
 
     @property
     def centred_outside(self) -> dict[int, float]:
-        """The same of inputs outside, minus the mean entropy of those inside (Claici et al. 2020, Figure 5)."""
-        known = () if self.outside is None else self.outside.class_entropies
-        return {one.label: one.mean - self.entropy for one in known}
+        """By class of inputs outside, the mean entropy minus that of inputs inside (Claici et al. 2020, Figure 5)."""
+        class_entropies = () if self.outside is None else self.outside.class_entropies
+        return {by_class.label: by_class.mean - self.entropy for by_class in class_entropies}

@@ -1,4 +1,9 @@
-"""Bayesian networks that can be fused: all of one symmetry, each with a Gaussian for every weight."""
+"""Bayesian networks of one symmetry: inputs read, checked and written as Gaussian networks.
+
+The symmetry is that of the module's parameters. It is doubled to means and deviations (`gaussian_arrays`), and the
+doubled networks go through the same pipeline as plain ones. Buffers have no posterior, so they must not move with units
+and must agree between the networks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, same_values, total_size
-from consilience.networks.shared_symmetry import Gathered, made_template, with_symmetry
+from consilience.networks.shared_symmetry import NetworksWithSymmetry, make_template, with_symmetry
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import module_with
@@ -37,29 +42,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class GatheredBayesian(Gathered):
+class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
     """Bayesian networks of one symmetry, as Gaussian networks.
 
     Parameters
     ----------
-    bayesian
-        The networks as they were handed in.
+    bnns
+        The J Bayesian networks as they were handed in.
     """
 
-    bayesian: tuple[BayesianNetwork, ...] = ()
+    bnns: tuple[BayesianNetwork, ...] = ()
 
     def module(self, network: Network) -> Any:
-        """Return the Bayesian network that a Gaussian network is, with a module of its widths where there is one."""
+        """Return a Gaussian network as a Bayesian network, with a module of its widths where there is a template."""
         means, variances = means_of(network.arrays), variances_of(network.arrays)
         plain = without_deviations(network.symmetry)
         module = None
         if self.template is not None:
             arrays = {**_buffers(self.template, means), **means}
             module = module_with(self.template, arrays, plain).eval()
-        first = self.bayesian[0]
-        classes = next((one.classes for one in self.bayesian if one.classes is not None), None)
-        same = all(one.prior == first.prior for one in self.bayesian)
-        prior = first.prior_variances if same else None
+        first = self.bnns[0]
+        classes = next((bnn.classes for bnn in self.bnns if bnn.classes is not None), None)
+        prior = first.prior_variances if all(bnn.prior == first.prior for bnn in self.bnns) else None
         return BayesianNetwork(module, means, variances, prior, classes, plain, network.name)
 
     def shapes(self, module: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -70,34 +74,35 @@ class GatheredBayesian(Gathered):
 
 
 def _buffers(module: nn.Module, means: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a module's state that are no parameters."""
     return {key: values for key, values in module.state_dict().items() if key not in means}
 
 
-def gather_bayesian(
+def describe_bayesian_networks(
     inputs: Sequence[NamedInput],
     symmetry: Symmetry | str | Path | None,
     example: Any,
     module: nn.Module | Callable[[], nn.Module] | None,
     rng: np.random.Generator,
     *,
-    without: bool = False,
-) -> GatheredBayesian:
+    is_optional: bool = False,
+) -> BayesianNetworksWithSymmetry:
     """Return the networks with the symmetry that they share.
 
     Parameters
     ----------
-    inputs
+    inputs : sequence of NamedInput
         Bayesian networks of any kind that has an adapter, and their files.
-    symmetry
-        A symmetry or its file; None takes the files' own, or traces the first module.
-    example
-        What the modules are called with; needed to trace.
-    module
+    symmetry : Symmetry or path, optional
+        A symmetry or its file. Default: the one that inputs came with, or else that of the widest module, traced.
+    example : Tensor or tuple, optional
+        Arguments for a call of the modules; needed to trace and to prove.
+    module : torch.nn.Module or callable, optional
         A module of the architecture, or a function that makes one, for models that have none.
-    rng
-        Draws the changes of the proof.
-    without
-        Whether to go without a symmetry where there is none: nothing moves.
+    rng : numpy.random.Generator
+        Draws the random group elements of the proof.
+    is_optional : bool
+        Whether to use the trivial symmetry, under which nothing moves, where none is stated and there is no example.
 
     Raises
     ------
@@ -106,73 +111,74 @@ def gather_bayesian(
     OptionError
         If there is no symmetry, nor what it takes to trace one.
     """
-    told = made_template(module)
-    given = _read(inputs, told)
-    widest = max((one for one in given if one.module is not None), key=_rank, default=None)
-    template = told if widest is None else widest.module
-    found = _symmetry(given, symmetry, example, template, rng, without=without)
-    names = list(given[0].means)
-    _refuse_buffers(given, found, names)
-    plain = symmetry_of_parameters(found, names)
+    handed_in = make_template(module)
+    bnns = _read(inputs, handed_in)
+    widest = max((bnn for bnn in bnns if bnn.module is not None), key=_template_rank, default=None)
+    template = handed_in if widest is None else widest.module
+    of_module = _symmetry(bnns, symmetry, example, template, rng, is_optional=is_optional)
+    names = list(bnns[0].means)
+    _refuse_buffers(bnns, of_module, names)
+    plain = symmetry_of_parameters(of_module, names)
     problems: list[str] = []
-    for one in given:
+    for bnn in bnns:
         try:
-            plain.units({key: tuple(values.shape) for key, values in one.means.items()}, one.name)
+            plain.units({key: tuple(values.shape) for key, values in bnn.means.items()}, bnn.name)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    networks = [
+    described = [
         DescribedNetwork(
-            named.name, named.label, gaussian_arrays(one.means, one.variances), None, one.module, one.sha256
+            named.name, named.label, gaussian_arrays(bnn.means, bnn.variances), None, bnn.module, bnn.sha256
         )
-        for named, one in zip(inputs, given, strict=True)
+        for named, bnn in zip(inputs, bnns, strict=True)
     ]
-    gathered = with_symmetry(networks, gaussian_symmetry(plain, names), None, template, rng)
-    return GatheredBayesian(gathered.given, gathered.networks, gathered.symmetry, template, tuple(given))
+    # Without an example: the module has its proof already, and doubled arrays cannot be loaded into a module.
+    networks = with_symmetry(described, gaussian_symmetry(plain, names), None, template, rng)
+    return BayesianNetworksWithSymmetry(networks.inputs, networks.networks, networks.symmetry, template, tuple(bnns))
 
 
 def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[BayesianNetwork]:
     """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
     networks: list[BayesianNetwork] = []
     problems: list[str] = []
-    for one in inputs:
+    for named in inputs:
         try:
-            if one.file is not None:
-                networks.append(_beside(read_bayesian_network(one.file), module))
-            elif is_bayesian(one.model):
-                networks.append(as_bayesian_network(one.model, module, one.label))
+            if named.file is not None:
+                networks.append(_with_fitting_module(read_bayesian_network(named.file), module))
+            elif is_bayesian(named.model):
+                networks.append(as_bayesian_network(named.model, module, named.label))
             else:
                 problems.append(
-                    f"{one.label}: a {type(one.model).__name__} has no variances, so it is no Bayesian network; fuse "
-                    "it with networks, or give consilience.BayesianNetwork(module, means, variances)"
+                    f"{named.label}: a {type(named.model).__name__} has no variances, so it is no Bayesian network; "
+                    "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)"
                 )
         except InputError as error:
             problems += error.problems
     problems += files_given_twice(inputs)
     if len(inputs) < 2:
         problems.append(f"fusing takes at least two models, found {len(inputs)}")
-    problems += _other_classes(networks)
+    problems += _class_problems(networks)
     if problems:
         raise InputError(problems)
     return networks
 
 
-def _beside(bnn: BayesianNetwork, module: nn.Module | None) -> BayesianNetwork:
-    """Return a network with a module, where that has its widths."""
+def _with_fitting_module(bnn: BayesianNetwork, module: nn.Module | None) -> BayesianNetwork:
+    """Return a network with a module, where that has its widths; the network as it is otherwise."""
     if module is None:
         return bnn
-    own = {key: tuple(values.shape) for key, values in module.named_parameters()}
-    fits = own == {key: tuple(values.shape) for key, values in bnn.means.items()}
+    shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
+    fits = shapes == {key: tuple(values.shape) for key, values in bnn.means.items()}
     return bnn.with_module(module) if fits else bnn
 
 
-def _rank(bnn: BayesianNetwork) -> tuple[int, str]:
-    """Return what picks the network that is traced, whatever the order of the models: the widest, then by content."""
+def _template_rank(bnn: BayesianNetwork) -> tuple[int, str]:
+    """Return the key of which the largest is traced: size, then content, so that the order of models is no matter."""
     return total_size(bnn.means), parameter_digest(bnn.means, list(bnn.means))
 
 
-def _refuse_buffers(given: Sequence[BayesianNetwork], symmetry: Symmetry, names: Sequence[str]) -> None:
+def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: Sequence[str]) -> None:
     """Raise for buffers that move with units, and for those in which modules differ: there is no posterior of them.
 
     Raises
@@ -190,64 +196,72 @@ def _refuse_buffers(given: Sequence[BayesianNetwork], symmetry: Symmetry, names:
             f"{', '.join(moving[:3])}: moves with units, but is no parameter, so there is no posterior of it; use "
             "layer or instance normalisation instead of batch normalisation"
         )
-    held = [one for one in given if one.module is not None]
+    with_modules = [bnn for bnn in bnns if bnn.module is not None]
+    buffers = [{k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in with_modules]
     problems = []
-    for one in held[1:]:
-        own, first = ({k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in (one, held[0]))
+    for bnn, of_bnn in zip(with_modules[1:], buffers[1:], strict=True):
         problems += [
-            f"{one.name}: buffer {key} differs from that of {held[0].name}; give all networks the same"
-            for key in sorted(own.keys() | first.keys())
-            if key not in own or key not in first or not same_values(own[key], first[key])
+            f"{bnn.name}: buffer {key} differs from that of {with_modules[0].name}; give all networks the same"
+            for key in sorted(of_bnn.keys() | buffers[0].keys())
+            if key not in of_bnn or key not in buffers[0] or not same_values(of_bnn[key], buffers[0][key])
         ]
     if problems:
         raise InputError(problems)
 
 
-def _other_classes(given: Sequence[BayesianNetwork]) -> list[str]:
+def _class_problems(bnns: Sequence[BayesianNetwork]) -> list[str]:
     """Return which networks have other classes than the first that states any, or another order of them."""
-    stated = [one for one in given if one.classes is not None]
-    found = []
-    for one in stated[1:]:
-        mine, theirs = stated[0].classes or (), one.classes or ()
-        if mine == theirs:
+    with_classes = [bnn for bnn in bnns if bnn.classes is not None]
+    problems = []
+    for bnn in with_classes[1:]:
+        expected, classes = with_classes[0].classes or (), bnn.classes or ()
+        if expected == classes:
             continue
-        what = "the same classes in another order" if sorted(mine) == sorted(theirs) else "other classes"
-        found.append(
-            f"{one.name}: has {what}, {', '.join(theirs)}, where {stated[0].name} has {', '.join(mine)}; train with "
-            "one order of classes"
+        what = "the same classes in another order" if sorted(expected) == sorted(classes) else "other classes"
+        problems.append(
+            f"{bnn.name}: has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}; "
+            "train with one order of classes"
         )
-    return found
+    return problems
 
 
 def _symmetry(
-    given: Sequence[BayesianNetwork],
+    bnns: Sequence[BayesianNetwork],
     symmetry: Symmetry | str | Path | None,
     example: Any,
     template: nn.Module | None,
     rng: np.random.Generator,
     *,
-    without: bool,
+    is_optional: bool,
 ) -> Symmetry:
+    """Return the symmetry of the module: as stated, as the networks came with it, or traced and proved."""
     if isinstance(symmetry, (str, Path)):
         symmetry = read_symmetry(Path(symmetry))
     if symmetry is not None:
         return symmetry
-    own = [one.symmetry for one in given if one.symmetry is not None]
-    if len({one.digest for one in own}) > 1:
-        names = ", ".join(one.name for one in given if one.symmetry is not None)
+    stated = [bnn.symmetry for bnn in bnns if bnn.symmetry is not None]
+    if len({candidate.digest for candidate in stated}) > 1:
+        names = ", ".join(bnn.name for bnn in bnns if bnn.symmetry is not None)
         raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
-    if own:
-        return min(own, key=lambda one: (one.proof is None, 0.0 if one.proof is None else one.proof.deviation))
-    if without and example is None:
-        still = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in given[0].means.items()}, ())
-        return replace(still, proof=Proof(still.digest, 0.0, 1))  # nothing moves, so there is nothing to prove
+    if stated:
+        # Equal but for their proofs: the proof with the least deviation, whatever the order of the networks.
+        return min(
+            stated,
+            key=lambda candidate: (
+                candidate.proof is None,
+                0.0 if candidate.proof is None else candidate.proof.deviation,
+            ),
+        )
+    if is_optional and example is None:
+        trivial = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in bnns[0].means.items()}, ())
+        return replace(trivial, proof=Proof(trivial.digest, 0.0, 1))  # nothing moves, so there is nothing to prove
     if template is None:
         raise OptionError(
-            f"{given[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
+            f"{bnns[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
             "found, or its file), or module= and example="
         )
     if example is None:
         raise OptionError("example: needed to find which axes move together; give an input that the networks take")
-    from consilience.networks.tracing.proof import symmetry as traced_and_proved
+    from consilience.networks.tracing.proof import symmetry as trace_and_prove
 
-    return traced_and_proved(template, example, rng)
+    return trace_and_prove(template, example, rng)

@@ -1,4 +1,4 @@
-"""What the command says of a fusion of Bayesian networks."""
+"""Summary of a fusion of Bayesian networks for the command line: units by number of sites, divergences."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from consilience.networks.summary import MAX_GROUPS, network_summary
 
 
 def bayesian_summary(fusion: BayesianFusion) -> str:
-    """Return what came of fusing Bayesian networks, with how many sites have the fused units."""
+    """Return the summary of a fusion, with the number of sites that have each fused unit."""
 
     def is_comparable(group: str) -> bool:
-        """Return whether all sites have all units: the deviation of a unit that a site lacks is not zero."""
+        """Return whether all sites have all units: distances to a unit that a site lacks would mean nothing."""
         return all(bool(moves[group].owned.all()) for moves in fusion.transports)
 
     return network_summary(fusion, "Bayesian networks", _sharing(fusion), is_comparable)
 
 
 def _sharing(fusion: BayesianFusion) -> list[str]:
-    """Return how many sites have the fused units, and how far posteriors came together."""
-    found: Mapping[str, Any] = fusion.details
+    """Return lines on the number of sites per fused unit, and on the divergences before and after alignment."""
+    details: Mapping[str, Any] = fusion.details
     lines = []
-    for group, facts in list(found.get("groups", {}).items())[:MAX_GROUPS]:
+    for group, facts in list(details.get("groups", {}).items())[:MAX_GROUPS]:
         counts = [f"{count} of {format_count(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
         lines.append(f"group {printable(group)}: {', '.join(counts[:MAX_GROUPS])}")
-    if "distance_after" in found:
-        before, after = found["distance_before"], found["distance_after"]
-        lines.append(f"distance of posteriors ({found['metric']}): {before:.6g} -> {after:.6g}")
+    if "distance_after" in details:
+        before, after = details["distance_before"], details["distance_after"]
+        lines.append(f"distance of posteriors ({details['metric']}): {before:.6g} -> {after:.6g}")
     return lines

@@ -1,4 +1,4 @@
-"""Score a fused network and a site's own on labeled data: accuracy, cross-entropy, and paired differences."""
+"""Evaluation of a fused network against a site's own on labelled data: accuracy, cross-entropy, paired differences."""
 
 from __future__ import annotations
 
@@ -28,20 +28,31 @@ from consilience.networks.torch_modules import is_module, module_with
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_BATCH = 1024
-_FEW = 5
+_BATCH_SIZE = 1024
+"""Inputs in one forward pass. Chosen by hand; nobody has measured other values."""
+_MAX_ARRAYS_NAMED = 5
+"""Arrays that an error names, of each kind of problem. Chosen by hand for short messages."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabeledInputs:
-    """Inputs (N, ...) as a tensor, and the number of the class of each (N,)."""
+    """Inputs (n, ...) as a tensor, and the number of the class of each (n,)."""
 
     inputs: Tensor
     labels: Labels
 
 
 def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
-    """Compare a fused network with a site's own; see ``evaluate`` for what it takes.
+    """Compare a fused network with a site's own on the same labelled data.
+
+    Parameters
+    ----------
+    fused, local : NamedInput
+        Modules, Networks, fusions or files.
+    data, labels
+        As `labeled_inputs` takes them.
+    module : torch.nn.Module or callable, optional
+        A module of the architecture, for networks that came without one.
 
     Raises
     ------
@@ -51,15 +62,15 @@ def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: A
         For networks of files without a module to load them into.
     """
     template = as_template(module)
-    both = [_module(one, template) for one in (fused, local)]
+    modules = [_module(named, template) for named in (fused, local)]
     name = str(data) if isinstance(data, str | Path) else "data"
-    rows = labeled_inputs(data, labels, both[0])
-    theirs, mine = (_log_probabilities(one, rows, name) for one in both)
-    return compare_networks(theirs, mine, rows.labels)
+    rows = labeled_inputs(data, labels, modules[0])
+    log_p_fused, log_p_local = (_log_probabilities(evaluated, rows, name) for evaluated in modules)
+    return compare_networks(log_p_fused, log_p_local, rows.labels)
 
 
 def as_template(module: Any) -> nn.Module | None:
-    """Return what the user gave as module: one, or what a function makes.
+    """Return the module that a user handed in, or that a function makes.
 
     Raises
     ------
@@ -72,17 +83,17 @@ def as_template(module: Any) -> nn.Module | None:
     return template
 
 
-def _module(one: NamedInput, template: nn.Module | None) -> nn.Module:
+def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
     """Return a network, whatever form it came in, as a module."""
-    model: Any = one.model.model if isinstance(one.model, NetworkFusion) else one.model
+    model: Any = named.model.model if isinstance(named.model, NetworkFusion) else named.model
     if is_module(model):
         module: nn.Module = model
         return module
-    name = one.label
+    name = named.label
     if template is None:
         raise OptionError(f"{name}: is a network without code; give a module of its architecture (module=, --module)")
-    if one.file is not None:
-        return module_of_file(one.file, template)
+    if named.file is not None:
+        return module_of_file(named.file, template)
     if isinstance(model, Network):
         return module_of(model.arrays, template, name, model.symmetry.aliases)
     if isinstance(model, Mapping):  # the arrays of a fusion of files
@@ -114,29 +125,36 @@ def module_of(
     InputError
         Naming the arrays that do not fit.
     """
-    own = template.state_dict()
-    first: dict[int, str] = {}
-    tied = {key: first.setdefault(id(one), key) for key, one in template.named_parameters(remove_duplicate=False)}
-    given = dict(arrays)
-    for key, one in (*tied.items(), *(aliases or {}).items()):
-        if one not in given and key in given:
-            given[one] = given[key]
-    given |= {key: given[one] for key, one in tied.items() if key not in given and one in given}
+    state = template.state_dict()
+    first_name: dict[int, str] = {}  # of each parameter, by identity
+    main_names = {
+        key: first_name.setdefault(id(parameter), key)
+        for key, parameter in template.named_parameters(remove_duplicate=False)
+    }
+    # A tied array under any of its names is known under all of them.
+    complete = dict(arrays)
+    for key, main_name in (*main_names.items(), *(aliases or {}).items()):
+        if main_name not in complete and key in complete:
+            complete[main_name] = complete[key]
+    complete |= {key: complete[main] for key, main in main_names.items() if key not in complete and main in complete}
     kind = type(template).__name__
-    missing, unknown = [key for key in own if key not in given], [key for key in given if key not in own]
-    problems = [f"{name}: array {key} is missing, which {kind} has" for key in missing[:_FEW]]
+    missing = [key for key in state if key not in complete]
+    unknown = [key for key in complete if key not in state]
+    problems = [f"{name}: array {key} is missing, which {kind} has" for key in missing[:_MAX_ARRAYS_NAMED]]
     problems += [
-        f"{name}: array {key} is not one of {kind}; give the module it was saved from" for key in unknown[:_FEW]
+        f"{name}: array {key} is not one of {kind}; give the module it was saved from"
+        for key in unknown[:_MAX_ARRAYS_NAMED]
     ]
-    axes = [key for key in own if key in given and own[key].ndim != given[key].ndim]
+    # Widths may differ, since layers are resized; the number of axes may not.
+    mismatched = [key for key in state if key in complete and state[key].ndim != complete[key].ndim]
     problems += [
-        f"{name}: array {key} has shape {tuple(given[key].shape)}, but {tuple(own[key].shape)} in {kind}"
-        for key in axes[:_FEW]
+        f"{name}: array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}"
+        for key in mismatched[:_MAX_ARRAYS_NAMED]
     ]
     if problems:
         raise InputError(problems)
-    layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in given.items()}
-    network = Network(given, Symmetry(layouts, ()), name)  # which refuses what is not finite
+    layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
+    network = Network(complete, Symmetry(layouts, ()), name)  # which refuses what is not finite
     return module_with(template, network.arrays, network.symmetry).eval()
 
 
@@ -145,13 +163,13 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
 
     Parameters
     ----------
-    data
-        An array or tensor (N, ...), or a file: .npz with x and y, .npy, or .csv.
-    labels
-        Numbers of classes (N,), from 0; the name of a column of a .csv; a file with one a line, or .npy; None where the
-        data have them.
-    module
-        A network that is to take the inputs.
+    data : array_like or Tensor of shape (n, ...), or path
+        Inputs, or a file of them: .npz with x and y, .npy, or .csv.
+    labels : array_like of int, shape (n,), or str or path, optional
+        Numbers of classes, from 0; the name of a column of a .csv; a file with one a line, or .npy. Default: those in
+        the data's file.
+    module : torch.nn.Module
+        A network that takes the inputs; they are converted to its type.
 
     Raises
     ------
@@ -159,22 +177,22 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         For data and labels that do not fit.
     """
     name, what = str(data) if isinstance(data, str | Path) else "data", "labels"
-    known: Any = labels
+    class_numbers: Any = labels
     if isinstance(data, str | Path):
         values, column = _read(Path(data), labels)
-        known = column if column is not None else labels
-        if known is None:
+        class_numbers = column if column is not None else labels
+        if class_numbers is None:
             raise OptionError(f"{name}: has no labels; give a .npz with x and y, or the labels apart (--labels)")
     else:
         values = data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
             raise OptionError("labels: networks are scored on labeled data; give the number of the class of every row")
-    if isinstance(known, str | Path):
-        what = str(known)
-        known = _labels_of_file(Path(known), name)
+    if isinstance(class_numbers, str | Path):
+        what = str(class_numbers)
+        class_numbers = _labels_of_file(Path(class_numbers), name)
     inputs = as_tensor(values, name, module)
     refuse_unfit(module, (inputs[:2],), name)
-    return LabeledInputs(inputs, _as_labels(known, len(inputs), what))
+    return LabeledInputs(inputs, _as_labels(class_numbers, len(inputs), what))
 
 
 def _read(path: Path, labels: Any) -> tuple[Any, Any]:
@@ -182,21 +200,23 @@ def _read(path: Path, labels: Any) -> tuple[Any, Any]:
     if path.suffix.lower() != ".csv":
         if path.suffix.lower() not in (".npy", ".npz"):
             raise FileFormatError(f"{path}: expected a file named .npz, .npy or .csv")
-        found = read_labelled_arrays(path)
-        return found.inputs, None if labels is not None else found.labels
+        labelled = read_labelled_arrays(path)
+        return labelled.inputs, None if labels is not None else labelled.labels
     table = read_csv(path, () if labels is None else (str(labels),))
     column = None if labels is None else table.column(str(labels))
     count = len(table.rows[0])
-    places = [place for place in range(count) if column is None or (table.header or ())[place] != str(labels)]
-    return table.numbers(places), column
+    # Every column but that of the labels.
+    inputs = [number for number in range(count) if column is None or (table.header or ())[number] != str(labels)]
+    return table.numbers(inputs), column
 
 
 def _labels_of_file(path: Path, data: str) -> Any:
+    """Return the labels in a file, one a line or .npy, or raise for what is neither a file nor a column."""
     try:
-        there = path.exists()
+        exists = path.exists()
     except (OSError, ValueError):  # a name that no file can have
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         raise InputError(f"labels: {str(path)!r} is neither a column of {data} nor a file")
     if path.suffix.lower() in (".npy", ".npz"):
         return read_array(path)
@@ -211,40 +231,40 @@ def _as_labels(labels: Any, count: int, what: str) -> Labels:
     values = labels.detach().cpu().numpy() if hasattr(labels, "detach") else labels
     try:
         numbers = np.asarray(values)
-        found = numbers.astype(np.float64)
+        as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what}: expected the numbers of classes, from 0, as the network's outputs") from error
-    if found.shape != (count,):
-        raise InputError(f"{what}: expected one for each of {count} inputs, found shape {found.shape}")
-    bad = np.flatnonzero(~(np.isfinite(found) & (found >= 0) & (found == np.floor(found))))
+    if as_float.shape != (count,):
+        raise InputError(f"{what}: expected one for each of {count} inputs, found shape {as_float.shape}")
+    bad = np.flatnonzero(~(np.isfinite(as_float) & (as_float >= 0) & (as_float == np.floor(as_float))))
     if len(bad):
         raise InputError(
             f"{what}: row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}"
         )
-    return found.astype(np.int64)
+    return as_float.astype(np.int64)
 
 
 def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Array:
-    """Return the logarithms of a network's class probabilities (N, C), in float64."""
+    """Return the logarithms of a network's class probabilities (n, C), in float64."""
     import torch
 
     from consilience.networks.landscape.evaluation import evaluation_mode
 
     refuse_unfit(module, (rows.inputs[:2],), name)
-    place = next((one.device for one in module.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     parts = []
     with torch.no_grad(), evaluation_mode(module):
-        for start in range(0, len(rows.labels), _BATCH):
-            batch = rows.inputs[start : start + _BATCH]
-            logits = module(batch.to(place))
+        for start in range(0, len(rows.labels), _BATCH_SIZE):
+            batch = rows.inputs[start : start + _BATCH_SIZE]
+            logits = module(batch.to(device))
             if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(batch):
-                found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-                raise InputError(f"{name}: expected logits of shape ({len(batch)}, classes), the network gave {found}")
+                shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+                raise InputError(f"{name}: expected logits of shape ({len(batch)}, classes), the network gave {shape}")
             parts.append(torch.log_softmax(logits.to(torch.float64), dim=1).cpu())
-    found_all: Array = torch.cat(parts).numpy()
-    if not np.isfinite(found_all).all():
-        row = int(np.flatnonzero(~np.isfinite(found_all).all(axis=1))[0])
+    log_p: Array = torch.cat(parts).numpy()  # (n, C)
+    if not np.isfinite(log_p).all():
+        row = int(np.flatnonzero(~np.isfinite(log_p).all(axis=1))[0])
         raise InputError(f"{name}: row {row}, counted from 0: the network's answer is not finite")
-    if int(rows.labels.max()) >= found_all.shape[1]:
-        raise InputError(f"labels: found {int(rows.labels.max())}, but the network has {found_all.shape[1]} classes")
-    return found_all
+    if int(rows.labels.max()) >= log_p.shape[1]:
+        raise InputError(f"labels: found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes")
+    return log_p

@@ -1,4 +1,4 @@
-"""The header of a network file: what it is, which axes move together, how it came to be.
+"""Header of network files: format, symmetry (which axes move together) and provenance.
 
 One JSON document under the key ``consilience`` of a safetensors header, format "consilience-network". Whatever has no
 such key is a plain checkpoint.
@@ -20,6 +20,7 @@ from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
 FORMAT_VERSION = 1
+"""Version of the format of network files; newer ones are refused."""
 REMEDY = "write it with consilience.save or safetensors.torch.save_file"
 _NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
 _BAYESIAN = "consilience-bayesian"
@@ -37,13 +38,13 @@ class NetworkHeader(StrictModel):
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """What the header of a network file or checkpoint says, without reading its tensors.
+    """Header of a network file or checkpoint, read without its tensors.
 
     Parameters
     ----------
-    kind
+    kind : {"network", "checkpoint"}
         "network" for our own files, "checkpoint" for others.
-    shapes, dtypes
+    shapes, dtypes : dict
         By name of the array; types by NumPy's and torch's name.
     symmetry, provenance, library_version
         As in the header; None for a plain checkpoint.
@@ -98,22 +99,23 @@ def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any
 
 
 def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
+    """Return the document of a network file; None for a plain checkpoint; raise for files of other kinds."""
     document = file.document
     if file.header().text is None:
         return None
-    found = document.get("format") if isinstance(document, dict) else None
-    if found == _POSTERIOR:
+    stated_format = document.get("format") if isinstance(document, dict) else None
+    if stated_format == _POSTERIOR:
         raise FileFormatError(
             f"{file}: is a posterior file, expected a network or a checkpoint; fuse it with other posterior files"
         )
-    if found == _FISHER:
+    if stated_format == _FISHER:
         raise FileFormatError(
             f"{file}: is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
         )
-    if found == _BAYESIAN:
+    if stated_format == _BAYESIAN:
         raise FileFormatError(
             f"{file}: is a Bayesian network, expected a network or a checkpoint; fuse it with other Bayesian networks"
         )
-    if found == _NETWORK:
+    if stated_format == _NETWORK:
         check_version(file.label, document, FORMAT_VERSION)
     return validate_document(file.label, NetworkHeader, document)

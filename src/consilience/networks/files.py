@@ -1,8 +1,9 @@
-"""Network files: ordinary safetensors state dicts, so that any checkpoint of the ecosystem can be an input.
+"""Network files: safetensors state dicts with a symmetry and provenance in the header.
 
-What ``load_state_dict(safetensors.torch.load_file(path), strict=True)`` needs, and nothing else, stands among the
-tensors: tied weights under all of their names. Which axes move together and how the file came to be is one JSON
-document in the header's metadata. A symmetry can also stand in a JSON file of its own, for checkpoints of others.
+They are ordinary state dicts, so that any checkpoint of the ecosystem can be an input: the tensors are exactly what
+``load_state_dict(safetensors.torch.load_file(path), strict=True)`` needs, tied weights under all of their names. The
+symmetry (which axes move together) and the provenance are one JSON document in the header's metadata. A symmetry can
+also be a JSON file of its own, for checkpoints of others.
 """
 
 from __future__ import annotations
@@ -38,20 +39,21 @@ __all__ = [
 ]
 
 _SYMMETRY_VERSION = 1
+"""Version of the format of symmetry files."""
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkFile:
-    """A network as a file has it.
+    """Content of a network file.
 
     Parameters
     ----------
-    arrays
+    arrays : dict of str to array
         By name, in the order of the symmetry where there is one. NumPy arrays, or torch tensors on the CPU where any
         of them has a type that NumPy lacks (bfloat16, float8).
-    symmetry
+    symmetry : Symmetry or None
         Which axes move together; None for a plain checkpoint.
-    provenance
+    provenance : dict or None
         How the file came to be, any JSON object; None for a network nobody fused.
     """
 
@@ -70,15 +72,15 @@ def write_network(
 
     Parameters
     ----------
-    path
-        Where to.
-    arrays
-        Weights, biases and buffers by name, NumPy or torch, of any type that safetensors has. Tied weights may stand
+    path : Path
+        Path of the file.
+    arrays : mapping of str to array
+        Weights, biases and buffers by name, NumPy or torch, of any type that safetensors has. Tied weights may be given
         under one of their names or under all.
-    symmetry
+    symmetry : Symmetry, optional
         Which axes move together. With it, files alone can be fused.
-    provenance
-        How it came to be, as JSON values.
+    provenance : dict, optional
+        How the network came to be, as JSON values.
 
     Raises
     ------
@@ -87,6 +89,7 @@ def write_network(
         network, or the provenance is not made of JSON values.
     """
     named = dict(arrays)
+    # A tied array under any of its names is written under all of them: first the main name, then its aliases.
     for alias, name in {} if symmetry is None else symmetry.aliases.items():
         if name not in named and alias in named:
             named[name] = named[alias]
@@ -105,10 +108,10 @@ def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> Netw
 
     Parameters
     ----------
-    where
+    where : Path or SafetensorsFile
         The file.
-    mapped
-        Whether the arrays stay in the file until their values are looked at.
+    mapped : bool
+        Whether the arrays stay in the file until their values are used. Default: False.
 
     Raises
     ------
@@ -201,6 +204,13 @@ def _json_text(path: Path) -> bytes | None:
 
 
 def _refuse_untied(path: Path, stored: Mapping[str, AnyArray], symmetry: Symmetry) -> None:
+    """Raise for tied arrays with different values.
+
+    Raises
+    ------
+    InputError
+        Naming the arrays.
+    """
     problems = [
         f"{path}: cannot be written: arrays {alias} and {name} are one array in this network (tied weights), "
         "but differ here; give them the same values"

@@ -1,4 +1,8 @@
-"""Fusing gathered networks by a method for networks, of plain and of Bayesian ones alike."""
+"""Fusion of networks of one symmetry by a method for networks; shared by plain and Bayesian networks.
+
+Networks are put in their canonical order, aligned and averaged by the method, and the results are put back in the order
+of the inputs. The fusion comes without provenance, which the callers add once refits and repairs are done.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
-from consilience.networks.shared_symmetry import Gathered
+from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
 from consilience.networks.torch_modules import is_module
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NetworkArguments:
-    """What ``fuse`` takes for networks beside a method's options; see there."""
+    """Arguments of ``fuse`` for networks only, apart from a method's options; see ``fuse`` for what they mean."""
 
     example: Any = None
     inputs: Any = None
@@ -42,99 +46,107 @@ class NetworkArguments:
     fishers: Sequence[Any] | None = None
 
 
-ARGUMENTS = tuple(one.name for one in fields(NetworkArguments))
-"""Their names."""
+ARGUMENTS = tuple(argument.name for argument in fields(NetworkArguments))
+"""Names of these arguments."""
 
 
 def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[str, Any]]:
     """Return the arguments for networks, and the method's options."""
-    given = {key: value for key, value in options.items() if key in ARGUMENTS}
-    return NetworkArguments(**given), {key: value for key, value in options.items() if key not in ARGUMENTS}
+    arguments = {key: value for key, value in options.items() if key in ARGUMENTS}
+    return NetworkArguments(**arguments), {key: value for key, value in options.items() if key not in ARGUMENTS}
 
 
-_Kind = TypeVar("_Kind", bound=NetworkFusion)
+_FusionType = TypeVar("_FusionType", bound=NetworkFusion)
 
 
 def fuse_aligned(
-    gathered: Gathered,
+    models: NetworksWithSymmetry,
     method: NetworkMethod,
-    shares: Array,
+    weights: Array,
     arguments: NetworkArguments,
     rng: np.random.Generator,
     progress: Progress,
-    kind: type[_Kind],
+    fusion_type: type[_FusionType],
     information: Sequence[FisherInformation] | None = None,
     priors: Sequence[Mapping[str, float] | None] | None = None,
-) -> tuple[_Kind, list[int]]:
-    """Return the fusion of networks, without provenance, and their order by content, in which they were fused.
+) -> tuple[_FusionType, list[int]]:
+    """Return the fusion of networks, without provenance, and the canonical order in which they were fused.
 
     Parameters
     ----------
-    gathered
-        The networks.
-    method
-        How.
-    shares
-        What each counts (J,), summing to 1.
-    arguments
-        What else was asked for.
+    models : NetworksWithSymmetry
+        The J networks.
+    method : NetworkMethod
+        Aligns and averages them.
+    weights : array of shape (J,)
+        Weight of each network, summing to 1.
+    arguments : NetworkArguments
+        Target widths, reference and inputs.
     rng, progress
         As for any method.
-    kind
-        Of the fusion.
-    information, priors
-        Of each network, for methods that weigh by it.
+    fusion_type : type
+        Class of the fusion.
+    information : sequence of FisherInformation, optional
+        Of each network, for methods that weigh parameters by it.
+    priors : sequence of mappings, optional
+        Prior variance by name of the parameter, of each network; None in it where a network states none.
     """
-    given = gathered.given
-    order = canonical_order(given)
-    base = order[0] if arguments.reference is None else arguments.reference
-    asks_inputs = method.wants_activations and arguments.inputs is not None
+    inputs = models.inputs
+    order = canonical_order(inputs)
+    reference = order[0] if arguments.reference is None else arguments.reference
+    needs_activations = method.wants_activations and arguments.inputs is not None
     ensemble = NetworkEnsemble(
-        tuple(gathered.networks[i] for i in order),
-        shares[order],
-        target_units(gathered, method, arguments),
-        order.index(base),
-        _activations(gathered, order, arguments.inputs) if asks_inputs else None,
+        tuple(models.networks[i] for i in order),
+        weights[order],
+        target_units(models, method, arguments),
+        order.index(reference),
+        _activations(models, order, arguments.inputs) if needs_activations else None,
         tuple(order),
         information=None if information is None else tuple(information[i] for i in order),
         priors=None if priors is None else tuple(priors[i] for i in order),
     )
     outcome = method.fuse(ensemble, rng, progress)
-    found = outcome.alignment
-    back = [order.index(i) for i in range(len(given))]
-    transports = tuple(found.transports[i] for i in back)
-    gathered = replace(gathered, template=arguments.target if arguments.target is not None else gathered.template)
-    fusion = kind(
+    alignment = outcome.alignment
+    rank = [order.index(i) for i in range(len(inputs))]  # (J,): where input i stands in the canonical order
+    transports = tuple(alignment.transports[i] for i in rank)
+    models = replace(models, template=arguments.target if arguments.target is not None else models.template)
+    fusion = fusion_type(
         network=outcome.network,
-        matching={name: _matching(name, transports) for name in gathered.symmetry.by_name},
+        matching={name: _matching(name, transports) for name in models.symmetry.by_name},
         transports=transports,
-        objective=found.objective,
-        history=found.history,
-        status=found.status,
+        objective=alignment.objective,
+        history=alignment.history,
+        status=alignment.status,
         details={
-            **found.details,
-            "proved": gathered.symmetry.proved,
-            "notes": [*gathered.symmetry.notes, *found.details.get("notes", ())],
+            **alignment.details,
+            "proved": models.symmetry.proved,
+            "notes": [*models.symmetry.notes, *alignment.details.get("notes", ())],
         },
         provenance={},
         inputs=tuple(
             NetworkInput(
-                one.name,
-                outcome.ensemble.networks[place],
-                float(share),
-                one.digest,
+                described.name,
+                outcome.ensemble.networks[rank_of_input],
+                float(weight),
+                described.digest,
                 None if information is None else information[i],
             )
-            for i, (one, place, share) in enumerate(zip(given, back, shares, strict=True))
+            for i, (described, rank_of_input, weight) in enumerate(zip(inputs, rank, weights, strict=True))
         ),
-        _rebuild=None if gathered.template is None else gathered.module,
+        _rebuild=None if models.template is None else models.module,
     )
     return fusion, order
 
 
-def target_units(gathered: Gathered, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:
-    """Return how wide the fused network is: as a module, as arguments, or as the method has it."""
-    count = len(gathered.networks)
+def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:
+    """Return the number of units of the fused network by group: of the target module, as stated, or by the method.
+
+    Raises
+    ------
+    OptionError
+        For a reference that is no number of a model, targets that are none, or widths that groups cannot have.
+    """
+    count = len(models.networks)
     if arguments.reference is not None and not _is_index(arguments.reference, count):
         raise OptionError(f"reference: expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}")
     if arguments.target is not None and arguments.target_widths is not None:
@@ -142,54 +154,64 @@ def target_units(gathered: Gathered, method: NetworkMethod, arguments: NetworkAr
     if arguments.target is not None:
         if not is_module(arguments.target):
             raise OptionError(f"target: expected a torch module, found {type(arguments.target).__name__}")
-        return gathered.symmetry.units(gathered.shapes(arguments.target), "target")
-    default = method.default_units(gathered.networks, arguments.reference)
-    return check_widths(gathered.symmetry, default, arguments.target_widths)
+        return models.symmetry.units(models.shapes(arguments.target), "target")
+    default = method.default_units(models.networks, arguments.reference)
+    return check_widths(models.symmetry, default, arguments.target_widths)
 
 
-def _activations(gathered: Gathered, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:
-    """Return what the units of every model give on the same inputs."""
+def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:
+    """Return the activations of the units of every model on the same inputs, in canonical order."""
     from consilience.networks.activations import activations, batches_of
 
     batches = list(batches_of(inputs))
     return tuple(
-        activations(gathered.given[i].module or gathered.module(gathered.networks[i]), gathered.symmetry, batches)
+        activations(models.inputs[i].module or models.module(models.networks[i]), models.symmetry, batches)
         for i in order
     )
 
 
 def _matching(group: str, transports: Sequence[Mapping[str, Transport]]) -> Matching:
-    """Return who is who in one group."""
-    own = [moves[group] for moves in transports]
-    labels = np.concatenate([one.labels for one in own])
-    owner = np.repeat(np.arange(len(own)), [len(one.labels) for one in own])
-    width = own[0].width
+    """Return the matching of one group: which fused unit each unit of each model became.
+
+    With L units in all models and G fused ones: labels and owners (L,), and a coupling (L, G) where one is soft.
+    """
+    of_group = [moves[group] for moves in transports]
+    labels = np.concatenate([transport.labels for transport in of_group])  # (L,)
+    owner = np.repeat(np.arange(len(of_group)), [len(transport.labels) for transport in of_group])  # (L,)
+    width = of_group[0].width
     signs = None
-    if any(one.signs is not None for one in own):
-        signs = np.concatenate([_signs(one) for one in own])
-    if not any(isinstance(one, Spread) for one in own):
+    if any(transport.signs is not None for transport in of_group):
+        signs = np.concatenate([_signs(transport) for transport in of_group])  # (L,)
+    if not any(isinstance(transport, Spread) for transport in of_group):
         return Matching(labels, owner, width, signs=signs)
-    parts = [one.coupling.T if isinstance(one, Spread) else np.eye(width)[one.slots] / len(one.slots) for one in own]
-    return Matching(labels, owner, width, np.concatenate(parts), signs=signs)
+    # Every model has mass 1 in all: units that are moved whole have equal parts of it.
+    couplings = [
+        transport.coupling.T if isinstance(transport, Spread) else np.eye(width)[transport.slots] / len(transport.slots)
+        for transport in of_group
+    ]
+    return Matching(labels, owner, width, np.concatenate(couplings), signs=signs)
 
 
-def _signs(one: Transport) -> Array:
-    """Return the sign with which each unit goes where it mostly goes (k,)."""
-    if one.signs is None:
-        return np.ones(len(one.labels))
-    return one.signs if isinstance(one, Injection) else np.sign(one.signs[one.labels, np.arange(len(one.labels))])
+def _signs(transport: Transport) -> Array:
+    """Return the sign (k,) of each unit in the fused unit that takes most of it."""
+    if transport.signs is None:
+        return np.ones(len(transport.labels))
+    if isinstance(transport, Injection):
+        return transport.signs
+    return np.sign(transport.signs[transport.labels, np.arange(len(transport.labels))])  # of signs (G, k)
 
 
 def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) -> dict[str, Any]:
-    """Return the record that the fused file carries."""
+    """Return the provenance that the fused file carries: method, options, seed, inputs and the outcome."""
     inputs = []
-    for one in fusion.inputs:
-        record: dict[str, Any] = {"name": one.name, "units": dict(one.network.units), "weight": one.weight}
-        if one.sha256 is not None:
-            record["sha256"] = one.sha256
-        if one.information is not None:
-            record["fisher"] = one.information.record()
+    for fused in fusion.inputs:
+        record: dict[str, Any] = {"name": fused.name, "units": dict(fused.network.units), "weight": fused.weight}
+        if fused.sha256 is not None:
+            record["sha256"] = fused.sha256
+        if fused.information is not None:
+            record["fisher"] = fused.information.record()
         inputs.append(record)
+    # By digest and name, so that the order in which the inputs arrived does not reach the file.
     inputs.sort(key=lambda record: (str(record.get("sha256", "")), str(record["name"])))
     result = {
         "units": fusion.groups,

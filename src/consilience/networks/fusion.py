@@ -1,4 +1,4 @@
-"""What fusing networks returns."""
+"""Result of fusing networks: fused arrays, the matching of every group, provenance and diagnostics."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from consilience.posteriors.methods.ensemble import NO_FILE
 
 @dataclass(frozen=True, eq=False)
 class NetworkInput:
-    """One of the networks that went in; kept for the report, never saved.
+    """One of the networks that were fused; for the report, never saved.
 
     Parameters
     ----------
-    name
-        What it is called in messages: its path, or its place in the list.
-    network
-        Its arrays.
-    weight
-        How much it counted, weights summing to 1.
-    sha256
+    name : str
+        Name in results and reports.
+    network : Network
+        Its arrays under the shared symmetry.
+    weight : float
+        Its weight in the fusion; the weights of all inputs sum to 1.
+    sha256 : str or None
         Digest of its file; None for a module that was handed in.
-    information
+    information : FisherInformation, optional
         The Fisher information of its parameters, where the method weighed by it.
     """
 
@@ -54,25 +54,25 @@ class NetworkFusion(Fusion):
 
     Parameters
     ----------
-    network
+    network : Network
         The fused arrays with their symmetry.
-    matching
-        By group, which fused unit each local unit became.
-    transports
-        For every model, where the units of every group went.
-    objective
+    matching : mapping of str to Matching
+        By group, the fused unit that each local unit became.
+    transports : tuple of mappings of str to Transport
+        For every model in the order of the inputs, by group, the transport of its units to fused units.
+    objective : float
         Value of the method's objective at the end; NaN for a method without one.
-    history
-        The objective after each iteration (iterations,).
-    status
+    history : array of shape (iterations,)
+        The objective after each iteration.
+    status : Status
         How the fusion ended; ``status.value`` says what to do about it.
-    details
-        What the method found on its way; ``proved`` says whether the symmetry was proved.
-    provenance
+    details : mapping
+        Diagnostics of the method; ``proved`` says whether the symmetry was proved.
+    provenance : mapping
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
-    inputs
-        What went in, in the order given.
-    repaired
+    inputs : tuple of NetworkInput
+        The networks that were fused, in the order in which they were handed in.
+    repaired : str or None
         How the statistics of the fused network were repaired; None if they were not.
     """
 
@@ -108,13 +108,13 @@ class NetworkFusion(Fusion):
 
     @cached_property
     def aligned(self) -> tuple[Network, ...]:
-        """The models with their units where those of the fused network are: the same functions, if only renumbered.
+        """The models with their units in the order of the fused network.
 
-        A model that was spread by a coupling is another function.
+        A renumbered model is the same function; one that was spread by a soft coupling is not.
         """
         return tuple(
-            self.network.with_arrays(one.network.move(moves), one.name)
-            for one, moves in zip(self.inputs, self.transports, strict=True)
+            self.network.with_arrays(local.network.move(moves), local.name)
+            for local, moves in zip(self.inputs, self.transports, strict=True)
         )
 
     @property
@@ -133,8 +133,8 @@ class NetworkFusion(Fusion):
     @cached_property
     def quality(self) -> dict[str, GroupQuality]:
         """How well the units of each group match, in the order of computation."""
-        weights = np.array([one.weight for one in self.inputs])
-        return match_quality([one.network for one in self.inputs], weights, self.transports)
+        weights = np.array([local.weight for local in self.inputs])
+        return match_quality([local.network for local in self.inputs], weights, self.transports)
 
     @property
     def needs_repair(self) -> bool:
@@ -170,8 +170,8 @@ class NetworkFusion(Fusion):
 
         Parameters
         ----------
-        path
-            Where to; usually ``*.html``.
+        path : str or Path
+            Path of the page; usually ``*.html``.
         **shown
             ``barriers`` and ``planes`` by name, from `consilience.barrier` and `consilience.plane`, and ``scores`` by
             model, {name: value}, to show beside the matching.

@@ -1,4 +1,8 @@
-"""Inputs that are networks: modules, Networks and files, with the symmetry that they came with."""
+"""Inputs that are networks: modules, Networks and files, described by their arrays, symmetry and digest.
+
+Networks are fused in an order that depends on their contents only (`canonical_order`), so that a result does not
+depend on the order in which they arrive (docs/adr/4).
+"""
 
 from __future__ import annotations
 
@@ -30,18 +34,18 @@ class DescribedNetwork:
 
     Parameters
     ----------
-    name
-        What results call it.
-    label
-        What messages call it.
-    arrays
-        Its arrays.
-    symmetry
-        The symmetry that it came with, if any.
-    module
-        The module, if it is one.
-    digest
-        SHA-256 of its file; None for an object, and where nothing will be fused.
+    name : str
+        Name in results, reports and provenance.
+    label : str
+        Name in messages: the name, or the path of a file.
+    arrays : mapping of str to array
+        Parameters and buffers by name.
+    symmetry : Symmetry or None
+        The symmetry that the input came with.
+    module : torch.nn.Module or None
+        The module, where the input is one.
+    digest : str or None
+        SHA-256 of the file; None for an object in memory, and where nothing will be fused.
     """
 
     name: str
@@ -52,40 +56,41 @@ class DescribedNetwork:
     digest: str | None
 
     def network(self) -> Network:
-        """Return it without any symmetry: nothing moves."""
+        """Return the network under the trivial symmetry, under which nothing moves."""
         layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in self.arrays.items()}
         return Network(self.arrays, Symmetry(layouts, ()), self.label)
 
-    def numbers(self) -> tuple[int, ...]:
-        """Return what tells this network from others and no renumbering of units changes; for sorting.
+    def invariant_key(self) -> tuple[int, ...]:
+        """Return a sorting key of the network's values that no renumbering of units changes.
 
         By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order.
         """
-        return tuple(_bits(self.arrays[key]) for key in sorted(self.arrays))
+        return tuple(_sum_of_bits(self.arrays[key]) for key in sorted(self.arrays))
 
-    def content(self) -> tuple[int, ...]:
-        """Return what tells this network from others that differ in the order of units only; for sorting."""
+    def content_key(self) -> tuple[int, ...]:
+        """Return a sorting key that differs between networks that differ in the order of units only: a CRC by array."""
         return tuple(crc32(to_bytes(self.arrays[key])) for key in sorted(self.arrays))
 
 
 def canonical_order(networks: Sequence[DescribedNetwork]) -> list[int]:
     """Return the numbers of networks in an order that depends on what they are, not on how they arrive."""
-    keys: list[tuple[tuple[int, ...], ...]] = [(one.numbers(),) for one in networks]
+    keys: list[tuple[tuple[int, ...], ...]] = [(network.invariant_key(),) for network in networks]
     if len(set(keys)) < len(keys):
-        keys = [(*key, one.content()) for key, one in zip(keys, networks, strict=True)]
+        keys = [(*key, network.content_key()) for key, network in zip(keys, networks, strict=True)]
     return sorted(range(len(networks)), key=lambda i: (keys[i], i))
 
 
-def _bits(values: AnyArray) -> int:
+def _sum_of_bits(values: AnyArray) -> int:
+    """Return the sum modulo 2^64 of the numbers of an array, their bits read as unsigned integers."""
     data = to_bytes(values)
-    size = len(data) // max(1, math.prod(values.shape))
+    size = len(data) // max(1, math.prod(values.shape))  # bytes of a number
     kind = f"u{size}" if size in (1, 2, 4, 8) else "u1"
     return int(np.frombuffer(data, kind).sum(dtype=np.uint64))
 
 
 def is_network(model: object) -> bool:
     """Return whether an object in memory is a network: one of ours, or a module that no adapter of posteriors takes."""
-    return isinstance(model, Network) or (is_module(model) and not any(one.accepts(model) for one in ADAPTERS))
+    return isinstance(model, Network) or (is_module(model) and not any(adapter.accepts(model) for adapter in ADAPTERS))
 
 
 def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> list[DescribedNetwork]:
@@ -93,10 +98,10 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
 
     Parameters
     ----------
-    inputs
+    inputs : sequence of NamedInput
         Modules, Networks and files.
-    mapped
-        Whether the arrays of files stay there until their values are looked at; digests are then not taken.
+    mapped : bool
+        Whether arrays stay in their files until their values are used; digests are then not taken.
 
     Raises
     ------
@@ -105,19 +110,19 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
     """
     described: list[DescribedNetwork] = []
     problems: list[str] = []
-    for one in inputs:
-        name, label = one.name, one.label
+    for named in inputs:
+        name, label = named.name, named.label
         try:
-            if one.file is not None:
-                network = read_network(one.file, mapped=mapped)
-                digest = None if mapped else one.file.digest
+            if named.file is not None:
+                network = read_network(named.file, mapped=mapped)
+                digest = None if mapped else named.file.digest
                 described.append(DescribedNetwork(name, label, network.arrays, network.symmetry, None, digest))
-            elif isinstance(one.model, Network):
-                described.append(DescribedNetwork(name, label, one.model.arrays, one.model.symmetry, None, None))
-            elif is_module(one.model):
-                described.append(DescribedNetwork(name, label, arrays_of_module(one.model), None, one.model, None))
+            elif isinstance(named.model, Network):
+                described.append(DescribedNetwork(name, label, named.model.arrays, named.model.symmetry, None, None))
+            elif is_module(named.model):
+                described.append(DescribedNetwork(name, label, arrays_of_module(named.model), None, named.model, None))
             else:
-                kind = type(one.model).__name__
+                kind = type(named.model).__name__
                 problems.append(f"{label}: a {kind} is no network; expected a module, Network or path")
         except InputError as error:
             problems += error.problems

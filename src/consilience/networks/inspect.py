@@ -16,13 +16,13 @@ from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
 
 def inspect_network(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a network file or a plain checkpoint says."""
+    """Return the inspection of a network file or a plain checkpoint, from its header."""
     summary = read_network_summary(file)
     return Inspection(_network_document(summary), _network_rows(file, summary))
 
 
 def inspect_fisher(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a file of Fisher information says."""
+    """Return the inspection of a file of Fisher information, from its header."""
     summary = read_fisher_summary(file)
     shapes = {name: list(shape) for name, shape in summary.shapes.items()}
     document = {"kind": "fisher", "header": summary.header.model_dump(), "rank": summary.rank, "shapes": shapes}
@@ -30,7 +30,7 @@ def inspect_fisher(file: SafetensorsFile) -> Inspection:
 
 
 def inspect_symmetry(symmetry: Symmetry, name: str) -> Inspection:
-    """Return what a symmetry's own file says."""
+    """Return the inspection of a symmetry's own file."""
     rows = [("file", name), ("format", "consilience-symmetry"), *symmetry_rows(symmetry)]
     return Inspection({"kind": "symmetry", **symmetry_document(symmetry)}, rows)
 
@@ -55,7 +55,7 @@ def _network_document(summary: NetworkSummary) -> dict[str, Any]:
 
 
 def _parameters(summary: NetworkSummary) -> int:
-    """Return the number of parameters: real numbers but for statistics, tied ones once."""
+    """Return the number of parameters: real numbers that are no running statistics, tied ones once."""
     aliases = {} if summary.symmetry is None else summary.symmetry.aliases
     return sum(
         prod(shape)
@@ -65,17 +65,17 @@ def _parameters(summary: NetworkSummary) -> int:
 
 
 def _network_rows(file: SafetensorsFile, summary: NetworkSummary) -> list[Row]:
-    """Return what is document of a network file or checkpoint, line by line."""
+    """Return the rows of a network file's or checkpoint's inspection: names and texts."""
     version = "" if summary.library_version is None else f" (consilience {summary.library_version})"
     what = "consilience-network" if summary.kind == "network" else "a plain checkpoint: says nothing of its units"
-    kinds = sorted(set(summary.dtypes.values()))
+    dtypes = sorted(set(summary.dtypes.values()))
     shown = [f"{name} {list(shape)}" for name, shape in list(summary.shapes.items())[:MAX_LISTED]]
     rows = [
         ("file", str(file)),
         ("format", what + version),
         (
             "parameters",
-            f"{_parameters(summary):,} in {format_count(len(summary.shapes), 'array')} of {', '.join(kinds)}",
+            f"{_parameters(summary):,} in {format_count(len(summary.shapes), 'array')} of {', '.join(dtypes)}",
         ),
         ("arrays", listed(shown, len(summary.shapes))),
     ]
@@ -87,29 +87,30 @@ def _network_rows(file: SafetensorsFile, summary: NetworkSummary) -> list[Row]:
 
 
 def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
-    """Return what is document of a file of Fisher information, line by line."""
+    """Return the rows of the inspection of a file of Fisher information: names and texts."""
     header = summary.header
     shown = [f"{name} {list(summary.shapes[f'residual/{name}'])}" for name in header.parameters]
     kind = f"diagonal and {format_count(summary.rank, 'factor')}" if summary.rank else "diagonal"
-    of = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
-    drawn = "exact" if header.samples is None else f"{format_count(header.samples, 'outcome')} drawn for each"
+    likelihood = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
+    outcomes = "exact" if header.samples is None else f"{format_count(header.samples, 'outcome')} drawn for each"
     return [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
-        ("information", f"{kind}; {of}, {drawn}"),
-        ("observations", f"{_plain(header.observations)}, {header.seen} of them looked at"),
-        ("prior", f"precision {_plain(header.prior_precision)}"),
+        ("information", f"{kind}; {likelihood}, {outcomes}"),
+        ("observations", f"{_format_known(header.observations)}, {header.seen} of them looked at"),
+        ("prior", f"precision {_format_known(header.prior_precision)}"),
         ("parameters", listed(shown)),
         ("network", f"sha256 {header.digest} of its parameters"),
     ]
 
 
-def _plain(value: float | None) -> str:
+def _format_known(value: float | None) -> str:
+    """Return a number as text, and words for one that is not known."""
     return "not told" if value is None else f"{value:g}"
 
 
 def symmetry_rows(symmetry: Symmetry, units: dict[str, int] | None = None) -> list[Row]:
-    """Return what is shown of a symmetry."""
+    """Return the rows of a symmetry: groups with their units, proof, tied arrays and notes."""
     sizes = symmetry.groups if units is None else units
     rows = [
         ("groups", f"{len(sizes)}: " + listed([f"{name} {size}" for name, size in sizes.items()]) if sizes else "none")

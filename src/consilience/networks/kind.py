@@ -1,4 +1,4 @@
-"""Networks as a kind of model, for the table of kinds."""
+"""Networks as a kind of model: formats, methods, and the steps of the pipeline, for the table of kinds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module
 
 MAX_ARRAYS_NAMED = 8
-"""Arrays that are not finite and are named; more are not."""
+"""Arrays that are not finite and that an error names. Chosen by hand for short messages."""
 
 
 def load_network(file: SafetensorsFile) -> Network:
@@ -92,13 +92,13 @@ class Networks(Kind):
         return evaluate_networks(fused, local, data, labels, module)
 
     def summary(self, fusion: Any) -> str:
-        """Return what the command says of a fusion."""
+        """Return the summary of a fusion that the command line prints."""
         from consilience.networks.summary import network_summary  # here, as above
 
         return network_summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
-        """Return what a round needs to know of a network's file and of its Fisher information."""
+        """Return the facts of a network's file, and of its Fisher information, that a round compares."""
         if file.format == "consilience-fisher":
             raise InputError(f"{file}: is Fisher information, expected a model; send it beside its network's file")
         network = read_network(file)
@@ -142,7 +142,7 @@ def load_curves(
     data: Any = None,
     truth: Any = None,
 ) -> dict[str, Any]:
-    """Return what a page about a network shows beside it: barriers and planes by name.
+    """Return the loss barriers and planes that a report page shows, read from files, by name.
 
     Raises
     ------
@@ -163,7 +163,8 @@ def load_curves(
 
 
 def network_facets(kind: str, arrays: Mapping[str, Any], symmetry: Symmetry | None, has_information: bool) -> Facets:
-    """Return what must agree between the networks of a round: not the widths, which the layouts leave open."""
+    """Return what must agree between the networks of a round: shapes, or with a symmetry only its layouts."""
+    # A symmetry leaves the widths open; only some methods need equal ones, so they are a facet of their own.
     layouts = None if symmetry is None else symmetry.digest
     shapes = facet({name: list(values.shape) for name, values in sorted(arrays.items())})
     return {
@@ -184,9 +185,11 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any]) -> None:
     InputError
         Naming the first of them.
     """
-    bad = [name for name, values in arrays.items() if not _is_finite(values)]
-    if bad:
-        raise InputError([f"{file}: array {name} has values that are not finite" for name in bad[:MAX_ARRAYS_NAMED]])
+    non_finite = [name for name, values in arrays.items() if not _is_finite(values)]
+    if non_finite:
+        raise InputError(
+            [f"{file}: array {name} has values that are not finite" for name in non_finite[:MAX_ARRAYS_NAMED]]
+        )
 
 
 def _is_finite(values: Any) -> bool:

@@ -1,4 +1,9 @@
-"""Networks that can be fused: all of one symmetry, which is traced and proved where it can be."""
+"""The symmetry that the networks of a fusion share: stated, read or traced, and proved where it can be.
+
+A symmetry says which axes of the arrays move together. It is the one that the caller states, or that the inputs came
+with, or that is traced from a module and an example. One without a proof is proved on modules of every shape among the
+inputs; where there is no module or no example, it is used with a warning.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +40,22 @@ class UnprovedSymmetryWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered:
-    """Networks that can be fused: all of one symmetry."""
+class NetworksWithSymmetry:
+    """Networks that can be fused: all of one symmetry.
 
-    given: tuple[DescribedNetwork, ...]
+    Parameters
+    ----------
+    inputs
+        The J networks as they came.
+    networks
+        Their arrays under the symmetry, in the same order.
+    symmetry
+        Which axes move together, in all of them.
+    template
+        A module of the architecture, from which fused modules are made; None where there is none.
+    """
+
+    inputs: tuple[DescribedNetwork, ...]
     networks: tuple[Network, ...]
     symmetry: Symmetry
     template: nn.Module | None
@@ -55,26 +72,26 @@ class Gathered:
 
 
 def with_symmetry(
-    given: Sequence[DescribedNetwork],
+    inputs: Sequence[DescribedNetwork],
     symmetry: Symmetry | str | Path | None,
     example: Any,
     module: nn.Module | Callable[[], nn.Module] | None,
     rng: np.random.Generator,
-) -> Gathered:
+) -> NetworksWithSymmetry:
     """Return the networks with the symmetry that they share, proved where there are modules and an example.
 
     Parameters
     ----------
-    given
+    inputs : sequence of DescribedNetwork
         The networks.
-    symmetry
-        A symmetry or its file; None takes the files' own, or traces the first module.
-    example
-        What the modules are called with; needed to trace and to prove.
-    module
-        A module of the architecture, or a function that makes one, for files.
-    rng
-        Draws the changes of the proof.
+    symmetry : Symmetry or path, optional
+        A symmetry or its file. Default: the one that inputs came with, or else that of the first module, traced.
+    example : Tensor or tuple, optional
+        Arguments for a call of the modules; needed to trace and to prove.
+    module : torch.nn.Module or callable, optional
+        A module of the architecture, or a function that makes one, where the inputs are files.
+    rng : numpy.random.Generator
+        Draws the random group elements of the proof.
 
     Raises
     ------
@@ -83,111 +100,127 @@ def with_symmetry(
     OptionError
         If there is no symmetry, nor what it takes to trace one.
     """
-    template = _template(given, module)
-    own = [one.symmetry for one in given if one.symmetry is not None]
+    template = _template(inputs, module)
+    stated = [network.symmetry for network in inputs if network.symmetry is not None]
     if isinstance(symmetry, str | Path):
         symmetry = read_symmetry(Path(symmetry))
-    if symmetry is None and len({one.digest for one in own}) > 1:
-        names = ", ".join(one.label for one in given if one.symmetry is not None)
+    if symmetry is None and len({candidate.digest for candidate in stated}) > 1:
+        names = ", ".join(network.label for network in inputs if network.symmetry is not None)
         raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
-    found = symmetry if symmetry is not None else (own[0] if own else None)
-    if found is None:
-        found = _traced(given, template, example)
-    _refuse_other_layers(given)
-    found = _proved(found, given, template, example, rng)
-    return Gathered(tuple(given), _networks(given, found), found, template)
+    if symmetry is None and stated:
+        symmetry = stated[0]
+    if symmetry is None:
+        symmetry = _trace(inputs, template, example)
+    _refuse_mismatched_modules(inputs)
+    symmetry = _prove(symmetry, inputs, template, example, rng)
+    return NetworksWithSymmetry(tuple(inputs), _networks(inputs, symmetry), symmetry, template)
 
 
 def without_symmetry(
-    given: Sequence[DescribedNetwork],
+    inputs: Sequence[DescribedNetwork],
     module: nn.Module | Callable[[], nn.Module] | None,
     aliases: Sequence[Mapping[str, str]] = (),
-) -> Gathered:
-    """Return the networks as arrays of which nothing moves, for methods that take units as they are numbered.
+) -> NetworksWithSymmetry:
+    """Return the networks under the trivial symmetry, for methods that take units as they are numbered.
 
     Parameters
     ----------
-    given
+    inputs : sequence of DescribedNetwork
         The networks.
-    module
+    module : torch.nn.Module or callable, optional
         As in `with_symmetry`.
-    aliases
-        Other names of tied arrays to their names, as somebody knows them for networks that are files.
+    aliases : sequence of mappings of str to str
+        Other names of tied arrays to their names, such as Fisher information states them for networks that are files.
 
     Raises
     ------
     InputError
         For networks that are not of one architecture.
     """
-    template = _template(given, module)
-    _refuse_other_layers(given)
-    tied = {alias: name for known in aliases for alias, name in known.items()}
+    template = _template(inputs, module)
+    _refuse_mismatched_modules(inputs)
+    tied = {alias: name for by_alias in aliases for alias, name in by_alias.items()}
     if template is not None:
         tied |= aliases_of_module(template)
-    arrays = given[0].arrays
+    arrays = inputs[0].arrays
     tied = {alias: name for alias, name in tied.items() if alias in arrays and name in arrays}
     layouts = {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in tied}
-    found = Symmetry(layouts, (), tied)
-    return Gathered(tuple(given), _networks(given, found), found, template)
+    symmetry = Symmetry(layouts, (), tied)
+    return NetworksWithSymmetry(tuple(inputs), _networks(inputs, symmetry), symmetry, template)
 
 
-def _refuse_other_layers(given: Sequence[DescribedNetwork]) -> None:
-    problems = _other_layers(given)
+def _refuse_mismatched_modules(inputs: Sequence[DescribedNetwork]) -> None:
+    """Raise for modules whose layers differ in type, or whose arrays are not finite.
+
+    Raises
+    ------
+    InputError
+        Naming layers and arrays.
+    """
+    problems = _layer_type_problems(inputs)
     problems += [
-        problem for one in given if one.module is not None for problem in non_finite_problems(one.arrays, one.label)
+        problem
+        for network in inputs
+        if network.module is not None
+        for problem in non_finite_problems(network.arrays, network.label)
     ]
     if problems:
         raise InputError(problems)
 
 
-def _networks(given: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[Network, ...]:
+def _networks(inputs: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[Network, ...]:
     """Return the networks with a symmetry, or raise with everything that does not fit."""
     networks: list[Network] = []
     problems: list[str] = []
-    tensor = next((v for one in given for v in one.arrays.values() if hasattr(v, "detach")), None)
-    for one in given:
-        arrays = one.arrays if tensor is None else {key: tensor_beside(v, tensor) for key, v in one.arrays.items()}
+    # Where one input is of torch, all become tensors beside its first one, so that methods see one library.
+    tensor = next((v for network in inputs for v in network.arrays.values() if hasattr(v, "detach")), None)
+    for described in inputs:
+        arrays = (
+            described.arrays
+            if tensor is None
+            else {key: tensor_beside(v, tensor) for key, v in described.arrays.items()}
+        )
         try:
-            networks.append(Network(arrays, symmetry, one.label))
+            networks.append(Network(arrays, symmetry, described.label))
         except InputError as error:
             problems += error.problems
-    problems += [problem for one in networks[1:] for problem in _other_kinds(one, networks[0])]
+    problems += [problem for network in networks[1:] for problem in _dtype_problems(network, networks[0])]
     if problems:
         raise InputError(problems)
     return tuple(networks)
 
 
-def _other_layers(given: Sequence[DescribedNetwork]) -> list[str]:
-    """Return which layers of the modules do something else, though their arrays may look alike."""
-    modules = [one for one in given if one.module is not None]
-    kinds = [layer_kinds(one.module) for one in modules if one.module is not None]
+def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[str]:
+    """Return which layers differ in type from those of the first module, though their arrays may look alike."""
+    with_modules = [network for network in inputs if network.module is not None]
+    types = [layer_kinds(network.module) for network in with_modules if network.module is not None]  # by path
     return [
-        f"{one.label}: {path or 'it'} is of type {own[path]}, but {kinds[0][path]} in {modules[0].label}; fuse "
-        "networks of one architecture only"
-        for one, own in zip(modules[1:], kinds[1:], strict=True)
-        for path in own
-        if path in kinds[0] and own[path] != kinds[0][path]
+        f"{network.label}: {path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in "
+        f"{with_modules[0].label}; fuse networks of one architecture only"
+        for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
+        for path in types_by_path
+        if path in types[0] and types_by_path[path] != types[0][path]
     ]
 
 
-def _other_kinds(one: Network, first: Network) -> list[str]:
+def _dtype_problems(network: Network, first: Network) -> list[str]:
     """Return which arrays of a network are real numbers where those of another are not."""
     return [
-        f"{one.name}: array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}; convert one"
-        for key, values in one.arrays.items()
+        f"{network.name}: array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}; convert one"
+        for key, values in network.arrays.items()
         if is_floating(values) != is_floating(first.arrays[key])
     ]
 
 
 def _template(
-    given: Sequence[DescribedNetwork], module: nn.Module | Callable[[], nn.Module] | None
+    inputs: Sequence[DescribedNetwork], module: nn.Module | Callable[[], nn.Module] | None
 ) -> nn.Module | None:
-    """Return a module of the architecture, if there is one."""
-    own = next((one.module for one in given if one.module is not None), None)
-    return made_template(module) if own is None else own
+    """Return a module of the architecture, if there is one: the first of the inputs, or else the one handed in."""
+    first = next((network.module for network in inputs if network.module is not None), None)
+    return make_template(module) if first is None else first
 
 
-def made_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
+def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
     """Return a module that was handed in, or that a function makes.
 
     Raises
@@ -197,15 +230,17 @@ def made_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
     """
     if module is None:
         return None
-    made: Any = module if is_module(module) else _made(module)
-    if not is_module(made):
-        raise OptionError(f"module: expected a torch module or a function that makes one, found {type(made).__name__}")
-    template: nn.Module = made
+    candidate: Any = module if is_module(module) else _call_with_fixed_seed(module)
+    if not is_module(candidate):
+        raise OptionError(
+            f"module: expected a torch module or a function that makes one, found {type(candidate).__name__}"
+        )
+    template: nn.Module = candidate
     return template
 
 
-def _made(function: Callable[[], Any]) -> Any:
-    """Return what a function makes, random numbers from a fixed seed: its start weights enter the proof's record."""
+def _call_with_fixed_seed(function: Callable[[], Any]) -> Any:
+    """Return what a function makes, with random numbers from a fixed seed: initial weights enter the proof's record."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -213,10 +248,11 @@ def _made(function: Callable[[], Any]) -> Any:
         return function()
 
 
-def _traced(given: Sequence[DescribedNetwork], template: nn.Module | None, example: Any) -> Symmetry:
+def _trace(inputs: Sequence[DescribedNetwork], template: nn.Module | None, example: Any) -> Symmetry:
+    """Return the symmetry of a module, traced on an example, or raise where one of both is missing."""
     if template is None:
         raise OptionError(
-            f"{given[0].label}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
+            f"{inputs[0].label}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
             "found, or its file), or module= and example="
         )
     if example is None:
@@ -226,9 +262,9 @@ def _traced(given: Sequence[DescribedNetwork], template: nn.Module | None, examp
     return trace(template, example)
 
 
-def _proved(
+def _prove(
     symmetry: Symmetry,
-    given: Sequence[DescribedNetwork],
+    inputs: Sequence[DescribedNetwork],
     template: nn.Module | None,
     example: Any,
     rng: np.random.Generator,
@@ -246,16 +282,25 @@ def _proved(
         return symmetry
     from consilience.networks.tracing.proof import prove
 
-    modules = {_shapes(arrays_of_module(one.module)): one.module for one in reversed(given) if one.module is not None}
-    proved = [prove(one, symmetry, example, rng) for one in list(modules.values()) or [template]]
-    acting = [[group.actions for group in one.all_groups] for one in proved]
+    # One module for each set of shapes: what holds at one width may fail at another. Reversed, so that the first wins.
+    modules = {
+        _shapes(arrays_of_module(network.module)): network.module
+        for network in reversed(inputs)
+        if network.module is not None
+    }
+    proved = [prove(proved_module, symmetry, example, rng) for proved_module in list(modules.values()) or [template]]
+    # A group keeps the actions that were proved on all modules.
+    actions_by_module = [[group.actions for group in by_module.all_groups] for by_module in proved]
     groups = tuple(
-        replace(group, actions=tuple(action for action in group.actions if all(action in other for other in others)))
-        for group, others in zip(proved[0].all_groups, zip(*acting, strict=True), strict=True)
+        replace(
+            group, actions=tuple(action for action in group.actions if all(action in actions for actions in by_module))
+        )
+        for group, by_module in zip(proved[0].all_groups, zip(*actions_by_module, strict=True), strict=True)
     )
-    found = replace(symmetry, all_groups=groups)
-    worst = max(one.proof.deviation for one in proved if one.proof is not None)
-    return replace(found, proof=Proof(found.digest, worst, max(p.proof.trials for p in proved if p.proof is not None)))
+    common = replace(symmetry, all_groups=groups)
+    deviation = max(by_module.proof.deviation for by_module in proved if by_module.proof is not None)
+    trials = max(by_module.proof.trials for by_module in proved if by_module.proof is not None)
+    return replace(common, proof=Proof(common.digest, deviation, trials))
 
 
 def _shapes(arrays: Mapping[str, AnyArray]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -1,4 +1,4 @@
-"""What the command says of a fusion of networks: widths, how well layers match, what is still to do."""
+"""Summary of a fusion of networks for the command line: widths, match quality by group, open problems."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from consilience.drawing.words import format_count, printable
 from consilience.networks.fusion import NetworkFusion
 
 MAX_GROUPS = 8
-"""Groups that have a line; more are format_count."""
+"""Groups that have a line; of more, the number is stated. Chosen by hand for a terminal."""
 
-_STATISTICS = (
+_STALE_STATISTICS = (
     "its statistics of batch normalisation are averages, which fit no network: measure them again with "
     "consilience.repair, given unlabeled inputs or moments from the sites"
 )
@@ -21,33 +21,33 @@ def network_summary(
     fusion: NetworkFusion,
     what: str = "networks",
     more: Sequence[str] = (),
-    comparable: Callable[[str], bool] = lambda _group: True,
+    is_comparable: Callable[[str], bool] = lambda _group: True,
 ) -> str:
-    """Return what came of fusing networks: widths, how well layers match, what is still to do.
+    """Return the summary of a fusion: widths, match quality by group, open problems.
 
     Parameters
     ----------
-    fusion
+    fusion : NetworkFusion
         The fusion.
-    what
-        What the models are called.
-    more
+    what : str
+        Name of the kind of model, in the plural.
+    more : sequence of str
         Lines after the objective.
-    comparable
-        Whether the distances within a group mean something.
+    is_comparable : callable
+        Whether the distances between the units of a group, given by name, mean something.
     """
     method = fusion.provenance["method"]
     groups = fusion.groups
-    outer = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
-    before = [sum(one.network.units[name] for name in outer) for one in fusion.inputs]
-    units = str(before[0]) if len(set(before)) == 1 else f"{min(before)} to {max(before)}"
+    outer_groups = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
+    local_units = [sum(local.network.units[name] for name in outer_groups) for local in fusion.inputs]
+    units = str(local_units[0]) if len(set(local_units)) == 1 else f"{min(local_units)} to {max(local_units)}"
     lines = [f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})"]
     if groups:
         lines = [
             f"{len(fusion.inputs)} {what} with {units} units each in {format_count(len(groups), 'group')}"
-            f" -> {sum(groups[name] for name in outer)} units (method {method})"
+            f" -> {sum(groups[name] for name in outer_groups)} units (method {method})"
         ]
-        lines += _quality_table(fusion, comparable)
+        lines += _quality_table(fusion, is_comparable)
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
     lines += more
@@ -60,30 +60,30 @@ def network_summary(
     return "\n".join(lines)
 
 
-_TOLD = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
+_MERGE_SETTINGS = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
 
 
 def _merging(details: Mapping[str, Any]) -> str:
-    """Return how networks were merged by what is known of their parameters."""
-    said = [f"{word}{details[key]}" for key, word in _TOLD.items() if key in details]
-    return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *said])
+    """Return how networks were merged by the information about their parameters."""
+    settings = [f"{word}{details[key]}" for key, word in _MERGE_SETTINGS.items() if key in details]
+    return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *settings])
 
 
-def _quality_table(fusion: NetworkFusion, comparable: Callable[[str], bool]) -> list[str]:
+def _quality_table(fusion: NetworkFusion, is_comparable: Callable[[str], bool]) -> list[str]:
     """Return a line for each of the first groups: units before and after, how many are shared, distance."""
     rows = [("group", "units", "fused", "shared", "distance")]
     for name in list(fusion.groups)[:MAX_GROUPS]:
         quality = fusion.quality[name]
-        own = [one.network.units[name] for one in fusion.inputs]
-        spread = f"{own[0]}" if len(set(own)) == 1 else f"{min(own)}-{max(own)}"
+        widths = [local.network.units[name] for local in fusion.inputs]
+        local_widths = f"{widths[0]}" if len(set(widths)) == 1 else f"{min(widths)}-{max(widths)}"
         before = "" if quality.before is None else f"{quality.before:.3f} -> "
-        distance = f"{before}{quality.distance:.3f}" if comparable(name) else ""
-        rows.append((printable(name), spread, str(quality.units), str(quality.shared), distance))
-    shown = 5 if any(row[4] for row in rows[1:]) else 4
-    widths = [max(len(row[column]) for row in rows) for column in range(shown)]
+        distance = f"{before}{quality.distance:.3f}" if is_comparable(name) else ""
+        rows.append((printable(name), local_widths, str(quality.units), str(quality.shared), distance))
+    n_columns = 5 if any(row[4] for row in rows[1:]) else 4  # without distances where none is comparable
+    columns = [max(len(row[column]) for row in rows) for column in range(n_columns)]
     lines = [
-        f"  {row[0]:{widths[0]}}  "
-        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:shown], widths[1:], strict=True))
+        f"  {row[0]:{columns[0]}}  "
+        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:n_columns], columns[1:], strict=True))
         for row in rows
     ]
     more = len(fusion.groups) - MAX_GROUPS
@@ -97,5 +97,5 @@ def _repairs(fusion: NetworkFusion) -> list[str]:
     if fusion.repaired is not None and fusion.repaired != details.get("refit"):
         lines.append(f"repaired: {printable(fusion.repaired)}")
     if fusion.needs_repair:
-        lines.append(f"warning: {_STATISTICS}")
+        lines.append(f"warning: {_STALE_STATISTICS}")
     return lines

@@ -99,10 +99,10 @@ def test_the_entropy_of_squared_scales_is_that_of_a_log_normal(mean, deviation):
 @pytest.mark.parametrize(("mean", "deviation"), PAIRS)
 def test_expectations_of_scales_are_their_integrals(mean, deviation):
     scales = log_normal([mean], [deviation])
-    reciprocal = expectation(lambda z: math.exp(-z), mean, deviation)
-    average = expectation(lambda z: math.exp(z / 2), mean, deviation)
-    assert scales.reciprocal().item() == pytest.approx(reciprocal, rel=QUADRATURE)
-    assert scales.average().item() == pytest.approx(average, rel=QUADRATURE)
+    inverse_square = expectation(lambda z: math.exp(-z), mean, deviation)
+    scale = expectation(lambda z: math.exp(z / 2), mean, deviation)
+    assert scales.mean_inverse_square().item() == pytest.approx(inverse_square, rel=QUADRATURE)
+    assert scales.mean_scale().item() == pytest.approx(scale, rel=QUADRATURE)
 
 
 @pytest.mark.parametrize(("mean", "deviation"), PAIRS)
@@ -247,24 +247,24 @@ def test_without_slab_the_scale_is_that_of_unit_times_layer():
     scales = unit_scales([-1.0, 0.5, 2.0], -0.7, None, 1e-6)
     expected = np.exp(0.5 * (np.array([-1.0, 0.5, 2.0]) - 0.7))
     np.testing.assert_allclose(draws(scales, 3), np.tile(expected, (3, 1)), rtol=1e-4)
-    np.testing.assert_allclose(scales.averages().detach(), expected, rtol=1e-9)
+    np.testing.assert_allclose(scales.plug_in().detach(), expected, rtol=1e-9)
 
 
 def test_far_below_the_slab_the_scale_is_the_horseshoes():
     scales = unit_scales([-3.0, -1.0], -2.0, 25.0, 1e-6)
     expected = np.exp(0.5 * (np.array([-3.0, -1.0]) - 2.0))
     np.testing.assert_allclose(draws(scales, 2)[0], expected, rtol=1e-4)
-    np.testing.assert_allclose(scales.averages().detach(), expected, rtol=1e-9)
+    np.testing.assert_allclose(scales.plug_in().detach(), expected, rtol=1e-9)
 
 
 def test_far_above_the_slab_the_scale_is_the_slabs():
     scales = unit_scales([12.0, 15.0], 10.0, 0.4, 1e-6)
     np.testing.assert_allclose(draws(scales, 2)[0], np.exp(0.2), rtol=1e-4)
-    np.testing.assert_allclose(scales.averages().detach(), np.exp(0.2), rtol=1e-4)
+    np.testing.assert_allclose(scales.plug_in().detach(), np.exp(0.2), rtol=1e-4)
 
 
 @pytest.mark.parametrize("slab", [None, -0.3, 1.5])
-def test_averages_take_every_scale_at_its_mean(slab):
+def test_plug_in_scales_take_every_scale_at_its_mean(slab):
     means, layer, deviation = np.array([-1.0, 0.5, 2.0]), 0.3, 0.8
     scales = unit_scales(means, layer, slab, deviation)
     tau, v = np.exp(means / 2 + deviation**2 / 8), np.exp(layer / 2 + deviation**2 / 8)
@@ -272,7 +272,7 @@ def test_averages_take_every_scale_at_its_mean(slab):
     if slab is not None:
         c = np.exp(slab / 2 + deviation**2 / 8)
         tilde = np.sqrt(c**2 * tau**2 / (c**2 + tau**2 * v**2))
-    np.testing.assert_allclose(scales.averages().detach(), tilde * v, rtol=1e-9)
+    np.testing.assert_allclose(scales.plug_in().detach(), tilde * v, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -331,7 +331,7 @@ def test_the_output_layer_has_one_scale():
     assert drawn.shape[1:] == (1,)
     assert_mean(drawn, scale.moments()[0].detach().numpy())
     assert_mean(drawn**2, scale.moments()[1].detach().numpy())
-    assert scale.averages().item() == pytest.approx(math.exp(-0.2 + 0.25 / 8), rel=1e-9)
+    assert scale.plug_in().item() == pytest.approx(math.exp(-0.2 + 0.25 / 8), rel=1e-9)
     assert scale.divergence().item() == pytest.approx(half_cauchy_divergence(log_normal([-0.4], [0.5]), 0.8).item())
 
 
@@ -391,9 +391,9 @@ def test_given_the_scales_the_divergence_is_that_of_scaled_gaussians(slab):
 def test_weights_converted_at_the_mean_scales_are_scaled_gaussians(deviation, slab):
     scales = unit_scales([-1.0, 0.5, 2.0], 0.3, slab, deviation)
     layer = layer_of(nn.Linear(4, 3), scales=scales)
-    frozen = scales.averages().detach().numpy()
+    frozen = scales.plug_in().detach().numpy()
     rng = np.random.default_rng(0)
-    for name, mean, variance in layer.gaussians(moments=False):
+    for name, mean, variance in layer.gaussians(match_moments=False):
         m, s = gaussians_of(layer)[name]
         size = frozen.reshape(-1, *[1] * (m.ndim - 1))
         np.testing.assert_allclose(mean.detach(), size * m, rtol=1e-9)
@@ -410,7 +410,7 @@ def test_weights_converted_by_moments_have_those_of_samples(deviation, slab):
     layer = layer_of(nn.Linear(4, 3), scales=scales)
     sizes = draws(scales)
     rng = np.random.default_rng(0)
-    for name, mean, variance in layer.gaussians(moments=True):
+    for name, mean, variance in layer.gaussians(match_moments=True):
         m, s = gaussians_of(layer)[name]
         drawn = sizes.reshape(DRAWS, -1, *[1] * (m.ndim - 1)) * (m + s * rng.normal(size=(DRAWS, *m.shape)))
         assert_mean(drawn, mean.detach().numpy())
@@ -522,7 +522,7 @@ def test_the_order_of_units_does_not_matter():
     layer = layer_of(nn.Linear(4, 3), "local", scales)
     after = layer_of(nn.Linear(3, 2), "local")
     before = layer.divergence().item() + after.divergence().item()
-    plain = {name: (mean.clone(), variance.clone()) for name, mean, variance in layer.gaussians(moments=True)}
+    plain = {name: (mean.clone(), variance.clone()) for name, mean, variance in layer.gaussians(match_moments=True)}
     with torch.no_grad():
         for part in (layer.means, layer.raws):
             part["weight"].copy_(part["weight"][order].clone())
@@ -532,7 +532,7 @@ def test_the_order_of_units_does_not_matter():
         for part in (scales.units.mean, scales.units.raw):
             part.copy_(part[order].clone())
     assert layer.divergence().item() + after.divergence().item() == pytest.approx(before, rel=ROUNDING)
-    for name, mean, variance in layer.gaussians(moments=True):
+    for name, mean, variance in layer.gaussians(match_moments=True):
         torch.testing.assert_close(mean, plain[name][0][order])
         torch.testing.assert_close(variance, plain[name][1][order])
 

@@ -1,11 +1,17 @@
-"""The horseshoe prior over the scales of a layer's units, and its variational posterior.
+"""Regularised horseshoe prior over the scales of a layer's units, and its variational posterior.
 
     w_kl | tau, v, c ~ N(0, tau~_kl^2 v_l^2 I),   tau~^2 = c^2 tau^2 / (c^2 + tau^2 v^2),
     tau_kl ~ C+(0, b_0),  v_l ~ C+(0, b_g),  c^2 ~ Inv-Gamma(c_a, c_b),
 
-(14) of Claici et al. 2020 after Ghosh, Yao, Doshi-Velez (2019), with the inverse gamma on c^2 as in the latter. Half
-Cauchy distributions are written with auxiliaries, a^2 | lambda ~ Inv-Gamma(1/2, 1/lambda), lambda ~ Inv-Gamma(1/2,
-1/b^2), whose optimal posterior Inv-Gamma(1, E[1/a^2] + 1/b^2) is taken in closed form. Squared scales are log-normal.
+for unit k of layer l, (14) of Claici et al. 2020 after Ghosh, Yao, Doshi-Velez (2019): tau is the scale of a unit, v
+that of its layer, c the width of the slab. For tau v much smaller than c the scale tau~ v is tau v (horseshoe); for
+tau v much larger it is c (slab).
+
+The variational posterior is log-normal on squared scales, ln a^2 ~ N(mu, sigma^2). A half-Cauchy distribution C+(0, b)
+is written with an auxiliary, a^2 | lambda ~ Inv-Gamma(1/2, 1/lambda), lambda ~ Inv-Gamma(1/2, 1/b^2), whose optimal
+posterior Inv-Gamma(1, E[1/a^2] + 1/b^2) is taken in closed form at every step.
+
+Departure from the source: (14) as printed has the inverse gamma on c; here it is on c^2, as in Ghosh et al.
 """
 
 from __future__ import annotations
@@ -17,52 +23,55 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-_LIMIT = 30.0
-"""Logarithms are held within this: e^30 is far beyond any weight, and its square is a float32."""
+_MAX_LOG = 30.0
+"""Bound of logarithms of scales, against overflow only: e^30 is far beyond any weight, and its square is a float32."""
 
-_FIRST_DEVIATION = 0.05
-_NODES = 24
-"""Nodes of the Gauss-Hermite quadrature, in each direction."""
+_INITIAL_DEVIATION = 0.05
+"""Initial standard deviation of ln a^2. Chosen by hand; nobody has measured other values."""
+
+_N_NODES = 24
+"""Nodes of the Gauss-Hermite quadrature in each direction. Chosen by hand; tests compare the moments with sampling."""
 
 
 class LogNormal(nn.Module):
-    """Independent log-normal posteriors: ln a^2 ~ N(mean, deviation^2).
+    """Independent log-normal posteriors of squared scales: ln a^2 ~ N(location, deviation^2).
 
     Parameters
     ----------
-    start
-        First values of a (n,).
+    initial : Tensor of shape (n,)
+        Initial scales a.
     """
 
-    def __init__(self, start: Tensor) -> None:
+    def __init__(self, initial: Tensor) -> None:
         super().__init__()
-        self.mean = nn.Parameter(2.0 * start.log())
-        self.raw = nn.Parameter(torch.full_like(start, inverse_softplus(_FIRST_DEVIATION)))
+        self.mean = nn.Parameter(2.0 * initial.log())
+        # The deviation is softplus(raw), so that any real number is valid.
+        self.raw = nn.Parameter(torch.full_like(initial, inverse_softplus(_INITIAL_DEVIATION)))
 
     @property
     def location(self) -> Tensor:
-        """Means of ln a^2 (n,), within limits."""
-        return self.mean.clamp(-_LIMIT, _LIMIT)
+        """Means of ln a^2 (n,), within bounds."""
+        return self.mean.clamp(-_MAX_LOG, _MAX_LOG)
 
     @property
     def deviation(self) -> Tensor:
         """Standard deviations of ln a^2 (n,)."""
-        return softplus(self.raw).clamp(max=_LIMIT)
+        return softplus(self.raw).clamp(max=_MAX_LOG)
 
     def draw(self) -> Tensor:
-        """Return a sample of ln a^2 (n,)."""
+        """Return a reparametrised sample of ln a^2 (n,)."""
         return self.location + self.deviation * torch.randn_like(self.mean)
 
     def entropy(self) -> Tensor:
-        """Return the entropy of a^2, summed."""
+        """Return the entropy of a^2, mu + log(2 pi e sigma^2) / 2, summed over scales."""
         return (self.location + 0.5 * torch.log(2 * math.pi * math.e * self.deviation**2)).sum()
 
-    def reciprocal(self) -> Tensor:
-        """Return E[1/a^2] (n,)."""
+    def mean_inverse_square(self) -> Tensor:
+        """Return E[1/a^2] = exp(-mu + sigma^2 / 2) (n,)."""
         return torch.exp(-self.location + 0.5 * self.deviation**2)
 
-    def average(self) -> Tensor:
-        """Return E[a] (n,)."""
+    def mean_scale(self) -> Tensor:
+        """Return E[a] = exp(mu / 2 + sigma^2 / 8) (n,)."""
         return torch.exp(0.5 * self.location + self.deviation**2 / 8.0)
 
 
@@ -71,32 +80,39 @@ def half_cauchy_divergence(scales: LogNormal, width: float) -> Tensor:
 
     The auxiliaries' part is constant for gradients, as after a fixed-point update.
     """
-    reciprocal = scales.reciprocal()
-    rate = (reciprocal + width**-2).detach()  # of q(lambda) = Inv-Gamma(1, rate)
-    log_auxiliary = rate.log() + _EULER  # E log lambda, -psi(1) being Euler's constant
+    inverse_square = scales.mean_inverse_square()  # E[1/a^2]
+    rate = (inverse_square + width**-2).detach()  # of q(lambda) = Inv-Gamma(1, rate)
+    log_auxiliary = rate.log() + _EULER  # E log lambda = log(rate) - psi(1)
     return (
         -scales.entropy()
-        + (_LOG_GAMMA_HALF + 0.5 * log_auxiliary + 1.5 * scales.location + reciprocal / rate).sum()
+        # -E log Inv-Gamma(a^2 | 1/2, 1/lambda), with E[1/lambda] = 1/rate
+        + (_LOG_GAMMA_HALF + 0.5 * log_auxiliary + 1.5 * scales.location + inverse_square / rate).sum()
+        # -E log Inv-Gamma(lambda | 1/2, 1/width^2)
         + (_LOG_GAMMA_HALF + math.log(width) + 1.5 * log_auxiliary + width**-2 / rate).sum()
         - inverse_gamma_entropy(rate).sum()
     )
 
 
 def inverse_gamma_entropy(rate: Tensor) -> Tensor:
-    """Return the entropy of Inv-Gamma(1, rate)."""
+    """Return the entropy of Inv-Gamma(1, rate): 1 + log(rate) - 2 psi(1)."""
     return 1.0 + rate.log() + 2.0 * _EULER
 
 
 def inverse_gamma_divergence(scales: LogNormal, shape: float, rate: float) -> Tensor:
     """Return KL(q || Inv-Gamma(shape, rate)) of squared scales, summed."""
     log_prior = (
-        shape * math.log(rate) - math.lgamma(shape) - (shape + 1.0) * scales.location - rate * scales.reciprocal()
+        shape * math.log(rate)
+        - math.lgamma(shape)
+        - (shape + 1.0) * scales.location
+        - rate * scales.mean_inverse_square()
     )
     return -scales.entropy() - log_prior.sum()
 
 
 _EULER = 0.5772156649015329
+"""Euler's constant, -psi(1)."""
 _LOG_GAMMA_HALF = 0.5 * math.log(math.pi)
+"""log Gamma(1/2)."""
 
 
 def inverse_softplus(value: float) -> float:
@@ -105,12 +121,12 @@ def inverse_softplus(value: float) -> float:
 
 
 class Slab(nn.Module):
-    """The width c of the slab, shared by all layers.
+    """The width c of the slab, shared by all layers, and its posterior.
 
     Parameters
     ----------
-    shape, rate
-        Of the prior c^2 ~ Inv-Gamma(shape, rate).
+    shape, rate : float
+        Parameters of the prior c^2 ~ Inv-Gamma(shape, rate), whose mode rate / (shape + 1) is the initial value.
     """
 
     def __init__(self, shape: float, rate: float) -> None:
@@ -124,18 +140,18 @@ class Slab(nn.Module):
 
 
 class UnitScales(nn.Module):
-    """Scales tau~ v of the units of one layer.
+    """Scales tau~ v of the units of one layer, and their posterior.
 
     Parameters
     ----------
-    units
+    units : int
         Number of units.
-    unit_width, layer_width
-        b_0 and b_g.
-    slab
+    unit_width, layer_width : float
+        Widths b_0 and b_g of the half-Cauchy priors of tau and v.
+    slab : Slab or None
         The slab; None for the horseshoe without regularisation.
-    generator
-        Draws the first scales.
+    generator : torch.Generator
+        Draws the initial scales.
     """
 
     def __init__(
@@ -143,8 +159,9 @@ class UnitScales(nn.Module):
     ) -> None:
         super().__init__()
         self.unit_width, self.layer_width = unit_width, layer_width
-        drawn = torch.tan(0.5 * math.pi * torch.rand(units, generator=generator))  # of C+(0, 1)
-        self.units = LogNormal(unit_width * drawn.clamp(0.5, 2.0))
+        half_cauchy = torch.tan(0.5 * math.pi * torch.rand(units, generator=generator))  # C+(0, 1) by its quantiles
+        # Initial scales near the prior's median 1: half-Cauchy draws may be a thousand. The bounds are chosen by hand.
+        self.units = LogNormal(unit_width * half_cauchy.clamp(0.5, 2.0))
         self.layer = LogNormal(torch.full((1,), float(layer_width)))
         self._slab = (slab,)  # in a tuple, so that its parameters are counted once and not here
 
@@ -155,52 +172,55 @@ class UnitScales(nn.Module):
 
     def forward(self) -> Tensor:
         """Return a sample of the scales (units,)."""
+        # ln(tau~^2 v^2) = x - log(1 + exp(x - ln c^2)) with x = ln(tau^2 v^2)
         log_squared = self.units.draw() + self.layer.draw()
         if self.slab is not None:
             log_squared = log_squared - softplus(log_squared - self.slab.squared.draw())
-        return torch.exp(0.5 * log_squared.clamp(-_LIMIT, _LIMIT))
+        return torch.exp(0.5 * log_squared.clamp(-_MAX_LOG, _MAX_LOG))
 
     def divergence(self) -> Tensor:
-        """Return KL(q || p) of the scales of units and layer, the slab's apart."""
+        """Return KL(q || p) of the scales of units and layer; that of the slab counts once for all layers."""
         return half_cauchy_divergence(self.units, self.unit_width) + half_cauchy_divergence(
             self.layer, self.layer_width
         )
 
-    def averages(self) -> Tensor:
-        """Return the scales at the posterior means of tau, v and c (units,): appendix D of Claici et al. 2020."""
-        squared = self.units.average() ** 2
+    def plug_in(self) -> Tensor:
+        """Return the scales (units,) at the posterior means of tau, v and c: appendix D of Claici et al. 2020."""
+        tau_squared = self.units.mean_scale() ** 2
         if self.slab is not None:
-            slab = self.slab.squared.average() ** 2
-            squared = slab * squared / (slab + squared * self.layer.average() ** 2)
-        return squared.sqrt() * self.layer.average()
+            c_squared = self.slab.squared.mean_scale() ** 2
+            tau_squared = c_squared * tau_squared / (c_squared + tau_squared * self.layer.mean_scale() ** 2)
+        return tau_squared.sqrt() * self.layer.mean_scale()
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Return E[scale] and E[scale^2] (units,), by quadrature over ln tau^2 v^2 and ln c^2."""
-        nodes, weights = (torch.as_tensor(one) for one in np.polynomial.hermite_e.hermegauss(_NODES))
+        """Return E[scale] and E[scale^2] (units,), by quadrature over ln tau^2 v^2 and ln c^2 with Q nodes each."""
+        nodes, weights = (torch.as_tensor(values) for values in np.polynomial.hermite_e.hermegauss(_N_NODES))  # (Q,)
         weights = weights / weights.sum()
-        location = (self.units.location + self.layer.location).double()
-        deviation = (self.units.deviation**2 + self.layer.deviation**2).double().sqrt()
+        location = (self.units.location + self.layer.location).double()  # (units,)
+        deviation = (self.units.deviation**2 + self.layer.deviation**2).double().sqrt()  # (units,)
         nodes, weights = nodes.to(location), weights.to(location)
-        log_squared = location[:, None, None] + deviation[:, None, None] * nodes[:, None]
+        log_squared = location[:, None, None] + deviation[:, None, None] * nodes[:, None]  # (units, Q, 1)
         if self.slab is None:
-            log_squared = log_squared.expand(-1, -1, _NODES)
+            log_squared = log_squared.expand(-1, -1, _N_NODES)
         else:
-            slab = self.slab.squared.location.double() + self.slab.squared.deviation.double() * nodes
-            log_squared = log_squared - softplus(log_squared - slab)
-        joint = weights[:, None] * weights
+            log_slab = self.slab.squared.location.double() + self.slab.squared.deviation.double() * nodes  # (Q,)
+            log_squared = log_squared - softplus(log_squared - log_slab)  # (units, Q, Q)
+        joint = weights[:, None] * weights  # (Q, Q)
         first = (joint * torch.exp(0.5 * log_squared)).sum(dim=(1, 2))
         second = (joint * torch.exp(log_squared)).sum(dim=(1, 2))
-        kind = self.units.mean.dtype
-        return first.to(kind), second.to(kind)
+        dtype = self.units.mean.dtype
+        return first.to(dtype), second.to(dtype)
 
 
 class LayerScale(nn.Module):
-    """One scale kappa ~ C+(0, width) for all weights of the output layer.
+    """One scale kappa ~ C+(0, width) for all weights of the output layer, and its posterior.
+
+    The layer's units are the classes, none of which may be switched off, so it has no horseshoe.
 
     Parameters
     ----------
-    width
-        Of the half-Cauchy prior.
+    width : float
+        Width of the half-Cauchy prior.
     """
 
     def __init__(self, width: float) -> None:
@@ -210,16 +230,16 @@ class LayerScale(nn.Module):
 
     def forward(self) -> Tensor:
         """Return a sample of the scale (1,)."""
-        return torch.exp(0.5 * self.layer.draw().clamp(-_LIMIT, _LIMIT))
+        return torch.exp(0.5 * self.layer.draw().clamp(-_MAX_LOG, _MAX_LOG))
 
     def divergence(self) -> Tensor:
         """Return KL(q || p)."""
         return half_cauchy_divergence(self.layer, self.width)
 
-    def averages(self) -> Tensor:
+    def plug_in(self) -> Tensor:
         """Return the posterior mean of the scale (1,)."""
-        return self.layer.average()
+        return self.layer.mean_scale()
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return E[scale] and E[scale^2] (1,)."""
-        return self.averages(), torch.exp(self.layer.location + 0.5 * self.layer.deviation**2)
+        return self.plug_in(), torch.exp(self.layer.location + 0.5 * self.layer.deviation**2)

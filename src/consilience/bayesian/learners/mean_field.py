@@ -1,10 +1,11 @@
-"""Bayesian neural networks at a site: mean-field variational inference with Gaussian or regularised horseshoe priors.
+"""Mean-field variational inference of Bayesian neural networks, with Gaussian or regularised horseshoe priors.
 
-The evidence lower bound, with q the variational posterior of all weights and scales,
+The evidence lower bound, with q the variational posterior of all weights and scales w and p their prior,
 
     ELBO = sum_n E_q[log p(y_n | x_n, w)] - T KL(q || p),
 
-is climbed by Adam on mini-batches, T being 1 unless a tempered posterior is asked for.
+is maximised by Adam on mini-batches with one sample of w each. The temperature T is 1 unless a tempered posterior is
+asked for. A bound that is not finite ends the fit with an error.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class FittedBNN:
 
     Parameters
     ----------
-    posterior
+    posterior : BayesianNetwork
         The network with a Gaussian for each weight.
-    history
-        The bound in nats after each epoch (epochs,), its likelihood averaged over the epoch's mini-batches; of the
-        parameters as they are climbed, also where a running average of them is returned.
-    scales
-        By layer, the posterior mean scale of every unit (units,); empty without horseshoe.
+    history : array of shape (epochs,)
+        The ELBO in nats after each epoch, its likelihood averaged over the epoch's mini-batches. It is that of the
+        parameters in training, also where a running average of them is returned.
+    scales : dict of str to array of shape (units,)
+        By layer, the posterior mean scale of every unit; empty without horseshoe.
     """
 
     posterior: BayesianNetwork
@@ -44,34 +45,34 @@ class FittedBNN:
 
 
 @dataclass(frozen=True)
-class Prior:
-    """The prior of the weights.
+class WeightPrior:
+    """The prior of the weights, and how their posterior is converted to Gaussians.
 
     Parameters
     ----------
-    variance
-        Of the Gaussian prior of every weight, its scale apart.
-    horseshoe
-        Widths b_0 and b_g of the half-Cauchy priors of the scales of units and layers; None for no scales.
-    slab
-        Shape and rate of the inverse gamma prior of the slab's squared width; None without regularisation.
-    moments
-        Whether products of weights and scales become Gaussians by their moments; scales are taken at their means
-        otherwise.
-    prune
-        Units whose scale is below this share of the largest of their layer are taken out; None keeps all.
+    variance : float
+        Variance of the Gaussian prior of every weight, without its scale.
+    horseshoe : tuple of float, optional
+        Widths b_0 and b_g of the half-Cauchy priors of the scales of units and layers. Default: None, no scales.
+    slab : tuple of float, optional
+        Shape c_a and rate c_b of the inverse gamma prior of the slab's squared width. Default: None, no regularisation.
+    matches_moments : bool
+        Whether products of weights and scales become Gaussians of the same mean and variance. Otherwise scales are
+        taken at their means.
+    prune : float, optional
+        Units whose scale is below this share of the largest of their layer are removed. Default: None, all are kept.
     """
 
     variance: float
     horseshoe: tuple[float, float] | None = None
     slab: tuple[float, float] | None = None
-    moments: bool = False
+    matches_moments: bool = False
     prune: float | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VariationalBNN(ABC):
-    """What Bayesian networks with any prior share; see `GaussianBNN` and `HorseshoeBNN`."""
+    """Options and fitting that learners with any prior share; see `GaussianBNN` and `HorseshoeBNN`."""
 
     hidden: Sequence[int] = (150,)
     module: nn.Module | None = None
@@ -111,7 +112,7 @@ class VariationalBNN(ABC):
 
     @property
     @abstractmethod
-    def prior(self) -> Prior:
+    def prior(self) -> WeightPrior:
         """The prior of the weights."""
 
     @final
@@ -120,14 +121,14 @@ class VariationalBNN(ABC):
 
         Parameters
         ----------
-        X
-            Inputs (N, ...), an array or tensor.
-        y
-            Class of each (N,), whole numbers from 0. Classes that this site never saw may be among `classes`.
-        classes
-            How many classes there are, or their names in order; the same at all sites.
-        progress
-            Told about epochs.
+        X : array_like or Tensor of shape (n, ...)
+            Inputs.
+        y : array_like of int, shape (n,)
+            Number of the class of each input, from 0.
+        classes : int or sequence of str
+            Number of classes, or their names in order; the same at all sites, also where a site has no data of some.
+        progress : callable
+            Called after every epoch with its number and the number of all.
 
         Raises
         ------
@@ -150,15 +151,15 @@ class GaussianBNN(VariationalBNN):
 
     Parameters
     ----------
-    prior_variance
-        v.
+    prior_variance : float
+        Variance v. Default: 0.01, that of MLPs on MNIST in table 1 of Rossi et al. 2023.
     **options
         As of `HorseshoeBNN`, from `hidden` on.
 
     Raises
     ------
     OptionError
-        For options that mean nothing.
+        For invalid values of options.
 
     References
     ----------
@@ -182,9 +183,9 @@ class GaussianBNN(VariationalBNN):
             raise OptionError(f"prior_variance: expected a positive number, found {self.prior_variance!r}")
 
     @property
-    def prior(self) -> Prior:
+    def prior(self) -> WeightPrior:
         """The prior of the weights."""
-        return Prior(float(self.prior_variance))
+        return WeightPrior(float(self.prior_variance))
 
 
 @final
@@ -199,52 +200,59 @@ class HorseshoeBNN(VariationalBNN):
 
     Parameters
     ----------
-    unit_width, layer_width
-        b_0 and b_g: smaller ones switch off more units.
-    slab
-        (c_a, c_b); None for the horseshoe without regularisation.
-    conversion
-        How weights become independent Gaussians: ``"means"`` takes scales at their posterior means (the paper);
-        ``"moments"`` matches mean and variance of the products, which also counts what is not known of the scales.
-    prune
-        Units whose scale is below this share of the largest of their layer are taken out of the network, where nothing
-        but layers with scales makes them; right for activations that are zero at zero. None keeps all, their variances
-        no smaller than 1e-8 of what is usual in their layer.
-    hidden
-        Widths of the hidden layers of a network of linear layers and ReLU; of no effect with a `module`.
-    module
-        A torch module instead, with logits (n, classes) for output: every parameter becomes a Gaussian. Each layer
-        with parameters is called once, with one tensor; weights are not tied. It is left as it is.
-    epochs
-        Passes over the data.
-    batch_size
-        Observations in a step.
-    learning_rate
-        Of Adam; it falls to zero along a cosine.
-    estimator
-        ``"local"`` draws what the units of linear layers receive, for every observation, which trains with less noise;
-        ``"weights"`` draws weights, for every batch, as other layers always do.
-    deviation
-        First standard deviation of every weight.
-    logit_adjustment
-        Whether the site's own shares of the classes are added to the logits while it learns, so that what is learned is
-        p(y | x) for classes of equal shares: what sites of different shares can agree on. Outgoing weights of a class
-        that a site never saw then stay as the prior has them.
-    temperature
-        T, by which the divergence is multiplied.
-    annealing
-        Epochs over which the divergence is faded in.
-    averaging
-        Decay of a running average of all variational parameters (Polyak), such as 0.999; None takes the last ones.
-    device
-        Where torch computes: ``"cpu"`` or ``"cuda"``.
-    seed
-        Of first weights, batches and draws.
+    unit_width, layer_width : float
+        Widths b_0 and b_g; smaller ones switch off more units. Default: 1.
+    slab : tuple of float, optional
+        (c_a, c_b); None for the horseshoe without regularisation. Default: (2, 6).
+    conversion : {"means", "moments"}
+        How weights become independent Gaussians. ``"means"`` (the default, and the paper's) takes scales at their
+        posterior means; ``"moments"`` matches mean and variance of the products, which includes the uncertainty of the
+        scales.
+    prune : float, optional
+        Units whose scale is below this share of the largest of their layer are removed, where only layers with scales
+        compute them. This is right for activations that are zero at zero. Default: None, all units are kept, with
+        variances of at least 1e-8 of the typical one of their layer.
+    hidden : sequence of int
+        Widths of the hidden layers of a network of linear layers and ReLU; without effect with a `module`. Default: one
+        layer of 150, as in section 5.4 of Claici et al. 2020.
+    module : torch.nn.Module, optional
+        A module with logits (n, n_classes) for output, instead: every parameter becomes a Gaussian. Each layer with
+        parameters must be called once, with one tensor; weights must not be tied. The module is not changed.
+    epochs : int
+        Passes over the data. Default: 50.
+    batch_size : int
+        Observations in a step. Default: 128.
+    learning_rate : float
+        Initial learning rate of Adam; it falls to zero along a cosine. Default: 0.002.
+    estimator : {"local", "weights"}
+        ``"local"`` (the default) draws pre-activations of linear layers for every observation, which gives gradients of
+        less variance; ``"weights"`` draws weights for every batch, as layers of other types always do.
+    deviation : float
+        Initial standard deviation of every weight. Default: 0.05.
+    logit_adjustment : bool
+        Whether logarithms of the site's class shares are added to the logits in training, so that the network learns
+        p(y | x) for classes of equal shares, on which sites of different shares can agree (Menon et al. 2021). Outgoing
+        weights of a class without data then stay at the prior. Default: False.
+    temperature : float
+        Temperature T, which multiplies the divergence. Default: 1.
+    annealing : int
+        Epochs over which the divergence is faded in. Default: 0.
+    averaging : float, optional
+        Decay of a running average of all variational parameters (Polyak), such as 0.999. Default: None, the last ones.
+    device : str
+        Device of torch: ``"cpu"`` or ``"cuda"``.
+    seed : int
+        Seed of initial weights, batches and draws.
 
     Raises
     ------
     OptionError
-        For options that mean nothing.
+        For invalid values of options.
+
+    Notes
+    -----
+    Defaults of `epochs`, `batch_size`, `learning_rate`, `deviation` and `slab` are chosen by hand; the papers state
+    none or others, and the experiments choose their own by validation (docs/experiments_bnn.md).
 
     References
     ----------
@@ -278,7 +286,7 @@ class HorseshoeBNN(VariationalBNN):
                 or (
                     isinstance(slab, (tuple, list))
                     and len(slab) == 2
-                    and all(is_number(one) and one > 0 for one in slab)
+                    and all(is_number(value) and value > 0 for value in slab)
                 ),
                 "shape and rate, two positive numbers, or None",
             ),
@@ -293,7 +301,7 @@ class HorseshoeBNN(VariationalBNN):
                 raise OptionError(f"{option}: expected {expected}, found {getattr(self, option)!r}")
 
     @property
-    def prior(self) -> Prior:
+    def prior(self) -> WeightPrior:
         """The prior of the weights."""
         widths = (float(self.unit_width), float(self.layer_width))
-        return Prior(1.0, widths, self.slab, self.conversion == "moments", self.prune)
+        return WeightPrior(1.0, widths, self.slab, self.conversion == "moments", self.prune)

@@ -1,14 +1,15 @@
-"""Layers whose weights are independent Gaussians: mean-field variational inference in any torch module.
+"""Variational layers: independent Gaussian weights, and the local reparametrisation trick, in any torch module.
 
-Two estimators of the expected log likelihood. With the *local* one, linear layers draw what their units receive instead
-of their weights,
+There are two estimators of the expected log likelihood. With the *local* one, linear layers draw pre-activations
+instead of weights W with means M and deviations S,
 
-    z = W x ~ N(x M, x^2 S^2),
+    z = W x ~ N(M x, S^2 x^2),   squares by entry,
 
-another draw for every observation (Kingma, Salimans, Welling 2015): the same expectation with less variance. With
-*weights*, one draw theta = m + s eps serves the whole batch, (9) and (10) of the appendix of Rossi et al. 2023. Where
-an observation meets the same weights several times, in convolutions and in linear layers along a sequence, what units
-receive is correlated, which independent draws would miss: such layers, and those of any other kind, draw weights.
+another draw for every observation (local reparametrisation; Kingma, Salimans, Welling 2015): the same expectation with
+less variance. With *weights*, one draw theta = m + s eps serves the whole batch, (9) and (10) of the appendix of Rossi
+et al. 2023. Where the same weights apply several times to an observation, in convolutions and in linear layers along a
+sequence, pre-activations are correlated, which independent draws would miss: such layers, and those of any other type,
+draw weights.
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ from consilience.errors import UnsupportedError
 
 Estimator = Literal["local", "weights"]
 
-WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_OVER_BATCH = (nn.modules.batchnorm._BatchNorm,)
+SCALED_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers whose units can have scales, and whose initial weights are drawn."""
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+_MIN_VARIANCE = 1e-16
+"""Floor of a pre-activation's variance before the root, whose gradient is infinite at zero (inputs that are all zero).
+Chosen by hand; far below the variance of any weight."""
 
 
 class VariationalLayer(nn.Module):
@@ -37,18 +43,20 @@ class VariationalLayer(nn.Module):
 
     Parameters
     ----------
-    layer
-        The layer; its parameters' shapes count, and, for layers that are neither linear nor convolutions, their values.
-    estimator
-        What is drawn.
-    prior_variance
-        Of the parameters' Gaussian prior, without their scale.
-    deviation
-        First standard deviation of every parameter.
-    scales
-        Of the units; None for a layer without.
-    generator
-        Draws the first means of linear layers and convolutions, N(0, 2 / inputs); their biases start at zero.
+    layer : torch.nn.Module
+        The layer. Shapes of its parameters are used; their values only for layers that are neither linear nor
+        convolutions.
+    estimator : {"local", "weights"}
+        Whether pre-activations or weights are drawn.
+    prior_variance : float
+        Variance of the parameters' Gaussian prior, without their scale.
+    deviation : float
+        Initial standard deviation of every parameter.
+    scales : UnitScales or LayerScale or None
+        Scales of the units; None for a layer without.
+    generator : torch.Generator
+        Draws the initial means of linear layers and convolutions, N(0, 2 / fan-in) (He et al. 2015); their biases start
+        at zero.
     """
 
     def __init__(
@@ -65,15 +73,15 @@ class VariationalLayer(nn.Module):
         self.means, self.raws = nn.ParameterDict(), nn.ParameterDict()
         self.scales = scales
         for name, values in layer.named_parameters(recurse=False):
-            start = values.detach().clone()
-            if isinstance(layer, WEIGHTED):
-                start = torch.zeros_like(start)
-                if start.ndim > 1:
-                    drawn = torch.randn(start.shape, generator=generator, dtype=start.dtype)
-                    start = drawn * math.sqrt(2.0 / math.prod(start.shape[1:]))
-            self.means[name] = nn.Parameter(start)
-            self.raws[name] = nn.Parameter(torch.full_like(start, inverse_softplus(deviation)))
-        self._layer = (copy.deepcopy(layer).requires_grad_(False),)  # in a tuple: its own parameters play no part
+            initial = values.detach().clone()
+            if isinstance(layer, SCALED_LAYERS):
+                initial = torch.zeros_like(initial)
+                if initial.ndim > 1:
+                    normal = torch.randn(initial.shape, generator=generator, dtype=initial.dtype)
+                    initial = normal * math.sqrt(2.0 / math.prod(initial.shape[1:]))
+            self.means[name] = nn.Parameter(initial)
+            self.raws[name] = nn.Parameter(torch.full_like(initial, inverse_softplus(deviation)))  # of the deviations
+        self._layer = (copy.deepcopy(layer).requires_grad_(False),)  # in a tuple, so that its parameters do not count
 
     @property
     def layer(self) -> nn.Module:
@@ -85,63 +93,67 @@ class VariationalLayer(nn.Module):
         return {name: softplus(raw) for name, raw in self.raws.items()}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the layer's answer to a batch, drawn."""
+        """Return the layer's output for a batch, with weights or pre-activations drawn."""
         scale = None if self.scales is None else self.scales()
         if self.estimator == "local" and isinstance(self.layer, nn.Linear) and inputs.ndim == 2:
-            return self._received(inputs, scale)
+            return self._draw_preactivations(inputs, scale)
         deviations = self.deviations()
-        drawn = {name: mean + deviations[name] * torch.randn_like(mean) for name, mean in self.means.items()}
-        answer = cast(Tensor, functional_call(self.layer, drawn, (inputs,)))
-        return answer if scale is None else answer * self._along_units(scale, answer)
+        weights = {name: mean + deviations[name] * torch.randn_like(mean) for name, mean in self.means.items()}
+        outputs = cast(Tensor, functional_call(self.layer, weights, (inputs,)))
+        return outputs if scale is None else outputs * self._along_units(scale, outputs)
 
-    def _received(self, inputs: Tensor, scale: Tensor | None) -> Tensor:
+    def _draw_preactivations(self, inputs: Tensor, scale: Tensor | None) -> Tensor:
+        """Return pre-activations (n, units) of a linear layer for inputs (n, features), by local reparametrisation."""
         deviations = self.deviations()
         mean = cast(Tensor, functional_call(self.layer, dict(self.means.items()), (inputs,)))
         squares = {name: values**2 for name, values in deviations.items()}
         variance = cast(Tensor, functional_call(self.layer, squares, (inputs**2,)))
-        drawn = mean + variance.clamp_min(1e-16).sqrt() * torch.randn_like(mean)
-        return drawn if scale is None else drawn * self._along_units(scale, drawn)
+        # Public code of the horseshoe prior divides this deviation by the root of the fan-in: not the law of W x.
+        outputs = mean + variance.clamp_min(_MIN_VARIANCE).sqrt() * torch.randn_like(mean)
+        return outputs if scale is None else outputs * self._along_units(scale, outputs)
 
-    def _along_units(self, scale: Tensor, answer: Tensor) -> Tensor:
-        """Return scales shaped so that they multiply the units of an answer."""
+    def _along_units(self, scale: Tensor, outputs: Tensor) -> Tensor:
+        """Return scales (units,) shaped so that they multiply the units of outputs: (n, units) or (n, units, ...)."""
         if isinstance(self.layer, nn.Linear):
             return scale
-        return scale.reshape(-1, *[1] * (answer.ndim - 2))
+        return scale.reshape(-1, *[1] * (outputs.ndim - 2))
 
     def divergence(self) -> Tensor:
         """Return KL(q || p) of parameters and scales: for Gaussians in closed form."""
         total = torch.zeros((), device=next(iter(self.means.values())).device)
         for name, deviation in self.deviations().items():
+            # KL(N(m, s^2) || N(0, v)) = ((s^2 + m^2) / v - 1 + log v - log s^2) / 2
             ratio = (deviation**2 + self.means[name] ** 2) / self.prior_variance
             total = total + 0.5 * (ratio - 1.0 + math.log(self.prior_variance) - 2.0 * deviation.log()).sum()
         return total if self.scales is None else total + self.scales.divergence()
 
-    def gaussians(self, moments: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
+    def gaussians(self, match_moments: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield name, mean and variance of every parameter, scales multiplied in.
 
         Parameters
         ----------
-        moments
-            Match the first two moments of the products with scales, instead of taking scales at their means.
+        match_moments : bool
+            Whether to match the first two moments of the products with scales, instead of taking scales at their means.
         """
         with torch.no_grad():
             first = second = None
             if self.scales is not None:
-                first = self.scales.averages()
+                first = self.scales.plug_in()  # E[scale], and E[scale^2]: (units,)
                 second = first**2
-                if moments:
+                if match_moments:
                     first, second = self.scales.moments()
             for name, deviation in self.deviations().items():
                 mean, variance = self.means[name].detach(), deviation**2
                 if first is not None and second is not None:
                     shape = (-1, *[1] * (mean.ndim - 1))
-                    once, twice = first.reshape(shape), second.reshape(shape)
-                    variance = twice * variance + (twice - once**2).clamp_min(0.0) * mean**2
-                    mean = once * mean
+                    e1, e2 = first.reshape(shape), second.reshape(shape)
+                    # Var[scale w] = E[scale^2] s^2 + Var[scale] m^2
+                    variance = e2 * variance + (e2 - e1**2).clamp_min(0.0) * mean**2
+                    mean = e1 * mean
                 yield name, mean.clone(), variance.clone()
 
 
-def leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
+def parameter_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the layers that have parameters, by path, in order.
 
     Raises
@@ -149,23 +161,25 @@ def leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
     UnsupportedError
         For tied parameters, parameters outside of layers, and normalisation over the batch.
     """
-    found: list[tuple[str, nn.Module]] = []
-    seen: dict[int, str] = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        own = list(part.named_parameters(recurse=False))
-        if not own:
+    layers: list[tuple[str, nn.Module]] = []
+    first_names: dict[int, str] = {}  # of each parameter, by identity
+    for path, layer in module.named_modules(remove_duplicate=False):
+        parameters = list(layer.named_parameters(recurse=False))
+        if not parameters:
             continue
-        if isinstance(part, _OVER_BATCH):
+        if isinstance(layer, _BATCH_NORMS):
             raise UnsupportedError(
                 f"{path}: batch normalisation mixes the observations of a batch, which single draws of weights cannot; "
                 "use layer, group or instance normalisation"
             )
-        if next(part.children(), None) is not None:
+        if next(layer.children(), None) is not None:
             raise UnsupportedError(f"{path or 'the module'}: has parameters beside layers of its own; put them in one")
-        for name, values in own:
-            full = f"{path}.{name}" if path else name
-            if id(values) in seen:
-                raise UnsupportedError(f"{full}: is tied to {seen[id(values)]}; a posterior needs weights of their own")
-            seen[id(values)] = full
-        found.append((path, part))
-    return found
+        for name, values in parameters:
+            full_name = f"{path}.{name}" if path else name
+            if id(values) in first_names:
+                raise UnsupportedError(
+                    f"{full_name}: is tied to {first_names[id(values)]}; a posterior needs weights of their own"
+                )
+            first_names[id(values)] = full_name
+        layers.append((path, layer))
+    return layers

@@ -1,4 +1,12 @@
-"""Climbing the evidence lower bound of a Bayesian network on mini-batches, and reading off its Gaussians."""
+"""Stochastic variational inference of Bayesian networks: maximisation of the ELBO, and conversion to Gaussians.
+
+Adam minimises, on a mini-batch of B of N observations in M batches,
+
+    B M / N * mean_n -log p(y_n | x_n, w) + a T KL(q || p) / N,   w ~ q,
+
+an unbiased estimate of -ELBO / N; a rises from 0 to 1 where annealing is asked for. The learning rate falls to zero
+along a cosine.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from consilience.bayesian.learners.horseshoe import LayerScale, Slab, UnitScales
-from consilience.bayesian.learners.variational_layers import WEIGHTED, VariationalLayer, leaves
+from consilience.bayesian.learners.variational_layers import SCALED_LAYERS, VariationalLayer, parameter_layers
 from consilience.bayesian.network import BayesianNetwork, as_inputs
 from consilience.checks import Array, Labels, is_count
 from consilience.core.progress import Progress
@@ -23,65 +31,71 @@ from consilience.networks.torch_modules import is_module
 from consilience.networks.tracing.proof import symmetry as symmetry_of
 
 if TYPE_CHECKING:
-    from consilience.bayesian.learners.mean_field import FittedBNN, Prior, VariationalBNN
+    from consilience.bayesian.learners.mean_field import FittedBNN, VariationalBNN, WeightPrior
 
-_NEVER = -1e4
-"""Logarithm of the share of a class that a site never saw."""
+_MIN_LOG_SHARE = -1e4
+"""Logarithm of the share of a class without data: its softmax is exactly zero, and stays finite. Chosen by hand."""
 
-_FLOOR = 1e-8
-"""Least variance, as a share of the median and mean of its array: of a unit that is switched off nothing is left."""
+_MIN_VARIANCE_RATIO = 1e-8
+"""Least variance, relative to the larger of median and mean of its array. That of a unit that is switched off would go
+to zero, and its KL divergence from other units to infinity. Chosen by hand; nobody has measured other values."""
+
+_WARM_UP_STEPS = 10.0
+"""Steps after which a running average of parameters remembers, by the rule min(decay, t / (t + 10)) at step t. Chosen
+by hand; nobody has measured other values."""
 
 
 class VariationalModule(nn.Module):
-    """A module whose layers draw their weights.
+    """A module with all of its layers replaced by variational ones.
 
     Parameters
     ----------
-    module
-        The module.
-    learner
-        Estimator, prior and first deviations.
-    generator
-        Draws first values.
+    module : torch.nn.Module
+        The module; its layers are replaced in place.
+    learner : VariationalBNN
+        Estimator, prior and initial deviations.
+    generator : torch.Generator
+        Draws initial means and scales.
     """
 
     def __init__(self, module: nn.Module, learner: VariationalBNN, generator: torch.Generator) -> None:
         super().__init__()
         prior = learner.prior
         self.slab = None if prior.slab is None or prior.horseshoe is None else Slab(*prior.slab)
-        found = leaves(module)
-        weighted = [path for path, layer in found if isinstance(layer, WEIGHTED)]
-        if not weighted:
+        layers = parameter_layers(module)
+        scaled = [path for path, layer in layers if isinstance(layer, SCALED_LAYERS)]
+        if not scaled:
             raise InputError("module: has no linear layer or convolution")
         self.layers = {}
-        for path, layer in found:
-            scales = _scales(layer, prior, path == weighted[-1], self.slab, generator)
+        for path, layer in layers:
+            scales = _scales(layer, prior, path == scaled[-1], self.slab, generator)
             self.layers[path] = VariationalLayer(
                 layer, learner.estimator, prior.variance, learner.deviation, scales, generator
             )
-            module = _replaced(module, path, self.layers[path])
+            module = _replace_layer(module, path, self.layers[path])
         self.module = module
 
     def forward(self, inputs: Tensor) -> Any:
-        """Return the module's answer with drawn weights."""
+        """Return the module's output with weights drawn from the posterior."""
         return self.module(inputs)
 
     def divergence(self) -> Tensor:
-        """Return KL(q || p) of everything."""
+        """Return KL(q || p) of all weights, scales and the slab."""
         total = sum((layer.divergence() for layer in self.layers.values()), start=torch.zeros(()))
         return total if self.slab is None else total + self.slab.divergence()
 
 
 def _scales(
-    layer: nn.Module, prior: Prior, last: bool, slab: Slab | None, generator: torch.Generator
+    layer: nn.Module, prior: WeightPrior, is_output: bool, slab: Slab | None, generator: torch.Generator
 ) -> UnitScales | LayerScale | None:
-    if prior.horseshoe is None or not isinstance(layer, WEIGHTED):
+    """Return the scales of a layer: one per unit, one in all for the output layer, None without a horseshoe prior."""
+    if prior.horseshoe is None or not isinstance(layer, SCALED_LAYERS):
         return None
-    return LayerScale(1.0) if last else UnitScales(layer.weight.shape[0], *prior.horseshoe, slab, generator)
+    return LayerScale(1.0) if is_output else UnitScales(layer.weight.shape[0], *prior.horseshoe, slab, generator)
 
 
-def _replaced(module: nn.Module, path: str, layer: nn.Module) -> nn.Module:
-    """Return a module with another layer at a path; the layer itself for the module's own path."""
+def _replace_layer(module: nn.Module, path: str, layer: nn.Module) -> nn.Module:
+    """Put another layer at a path, and return the module; the layer itself for the empty path."""
     if not path:
         return layer
     parent, _, name = path.rpartition(".")
@@ -93,43 +107,46 @@ def fit_network(learner: VariationalBNN, X: Any, y: Any, classes: int | Sequence
     """Return the fitted network; see `VariationalBNN.fit`."""
     from consilience.bayesian.learners.mean_field import FittedBNN
 
-    count, names = _classes(classes)
-    inputs, labels = _data(X, y, count)
-    device = _device(learner.device)
-    with torch.random.fork_rng():
+    count, names = _parse_classes(classes)
+    inputs, labels = _checked_data(X, y, count)
+    device = _checked_device(learner.device)
+    with torch.random.fork_rng():  # the learner's seed must not change the caller's random numbers
         torch.manual_seed(learner.seed)
         generator = torch.Generator().manual_seed(learner.seed)
-        template = _architecture(learner, inputs, count)
+        template = _make_template(learner, inputs, count)
         inputs = as_inputs(template, inputs)
         model = VariationalModule(copy.deepcopy(template), learner, generator)
-        _refuse_other_uses(model, inputs[:2])
+        _require_single_calls(model, inputs[:2])
         model = model.to(device)
-        history = _climb(model, learner, inputs, labels, count, generator, progress)
-    means, variances = _gaussians(model, learner.prior.moments)
+        history = _maximise_elbo(model, learner, inputs, labels, count, generator, progress)
+    means, variances = _gaussian_parameters(model, learner.prior.matches_moments)
     scales = {
-        path: layer.scales.averages().detach().cpu().double().numpy()
+        path: layer.scales.plug_in().detach().cpu().double().numpy()
         for path, layer in model.layers.items()
         if layer.scales is not None
     }
     prior = learner.prior
-    known = None if prior.horseshoe is not None else prior.variance
-    posterior = BayesianNetwork(template.eval(), means, variances, known, names)
+    # Under a horseshoe the weights have no Gaussian prior N(0, v).
+    prior_variance = None if prior.horseshoe is not None else prior.variance
+    posterior = BayesianNetwork(template.eval(), means, variances, prior_variance, names)
     if prior.prune is not None:
-        posterior = _pruned(posterior, scales, prior.prune, inputs[:2])
+        posterior = _prune_units(posterior, scales, prior.prune, inputs[:2])
     return FittedBNN(posterior, np.array(history), scales)
 
 
-def _classes(classes: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:
+def _parse_classes(classes: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:
+    """Return the number of classes, and their names where they are given."""
     if is_count(classes) and int(str(classes)) >= 2:
         return int(str(classes)), None
     if isinstance(classes, Sequence) and not isinstance(classes, str) and len(classes) >= 2:
-        names = tuple(str(one) for one in classes)
+        names = tuple(str(label) for label in classes)
         if len(set(names)) == len(names):
             return len(names), names
     raise OptionError(f"classes: expected their number, at least 2, or their names in order, found {classes!r}")
 
 
-def _device(name: str) -> torch.device:
+def _checked_device(name: str) -> torch.device:
+    """Return a device of torch, or raise where there is none of that name."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -138,19 +155,19 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _refuse_other_uses(model: VariationalModule, inputs: Tensor) -> None:
-    """Raise where a layer is not asked once, with one tensor.
+def _require_single_calls(model: VariationalModule, inputs: Tensor) -> None:
+    """Raise unless every layer is called once, with one tensor.
 
     Raises
     ------
     UnsupportedError
         Naming the layers.
     """
-    calls = dict.fromkeys(model.layers, 0)
+    n_calls = dict.fromkeys(model.layers, 0)
 
     def count(path: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            calls[path] += 1
+            n_calls[path] += 1
 
         return hook
 
@@ -166,15 +183,15 @@ def _refuse_other_uses(model: VariationalModule, inputs: Tensor) -> None:
     finally:
         for hook in hooks:
             hook.remove()
-    if odd := [path for path, times in calls.items() if times != 1]:
+    if repeated := [path for path, times in n_calls.items() if times != 1]:
         raise UnsupportedError(
-            f"{', '.join(odd[:3])}: is called {calls[odd[0]]} times for one input, each time with other draws of its "
-            "weights; call every layer once"
+            f"{', '.join(repeated[:3])}: is called {n_calls[repeated[0]]} times for one input, each time with other "
+            "draws of its weights; call every layer once"
         )
 
 
-def _data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels as tensors, checked."""
+def _checked_data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
+    """Return inputs (n, ...) and labels (n,) as tensors, or raise for what cannot be learned from."""
     try:
         inputs, labels = (torch.as_tensor(v if isinstance(v, Tensor) else np.asarray(v)).detach() for v in (X, y))
     except (TypeError, ValueError) as error:
@@ -195,27 +212,27 @@ def _data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
     return inputs, labels
 
 
-def _architecture(learner: VariationalBNN, inputs: Tensor, classes: int) -> nn.Module:
-    """Return a module of the learner's architecture, checked to answer with logits."""
+def _make_template(learner: VariationalBNN, inputs: Tensor, classes: int) -> nn.Module:
+    """Return a module of the learner's architecture, or raise where its output is not logits."""
     if learner.module is None:
-        flat = math.prod(inputs.shape[1:])
-        widths = [flat, *learner.hidden, classes]
-        parts: list[nn.Module] = [nn.Flatten()] if inputs.ndim > 2 else []
-        for one, other in itertools.pairwise(widths):
-            parts += [nn.Linear(one, other), nn.ReLU()]
-        return nn.Sequential(*parts[:-1])
+        n_features = math.prod(inputs.shape[1:])
+        widths = [n_features, *learner.hidden, classes]
+        layers: list[nn.Module] = [nn.Flatten()] if inputs.ndim > 2 else []
+        for fan_in, fan_out in itertools.pairwise(widths):
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])  # no activation after the output layer
     if not is_module(learner.module):
         raise OptionError(f"module: expected a torch module, found {type(learner.module).__name__}")
     module = copy.deepcopy(learner.module).cpu().train()
     with torch.no_grad():
-        answer = copy.deepcopy(module).eval()(as_inputs(module, inputs[:2]))
-    if not isinstance(answer, Tensor) or tuple(answer.shape) != (len(inputs[:2]), classes):
-        shape = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+        logits = copy.deepcopy(module).eval()(as_inputs(module, inputs[:2]))
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != (len(inputs[:2]), classes):
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"module: expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}")
     return module
 
 
-def _climb(
+def _maximise_elbo(
     model: VariationalModule,
     learner: VariationalBNN,
     inputs: Tensor,
@@ -224,34 +241,35 @@ def _climb(
     generator: torch.Generator,
     progress: Progress,
 ) -> list[float]:
-    """Climb the bound, and return it after each epoch."""
-    total, device = len(labels), torch.device(learner.device)
+    """Maximise the ELBO in place, and return it after each epoch."""
+    n, device = len(labels), torch.device(learner.device)
     inputs, labels = inputs.to(device), labels.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=learner.learning_rate, fused=True)
-    batches = math.ceil(total / learner.batch_size)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, learner.epochs * batches)
-    average = [p.detach().clone() for p in model.parameters()] if learner.averaging is not None else []
-    shares = _log_shares(labels, classes) if learner.logit_adjustment else torch.zeros(classes)
-    shares = shares.to(device)
+    n_batches = math.ceil(n / learner.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, learner.epochs * n_batches)
+    # Running averages of the parameters, in their order; empty where there are none.
+    averages = [p.detach().clone() for p in model.parameters()] if learner.averaging is not None else []
+    log_shares = _log_class_shares(labels, classes) if learner.logit_adjustment else torch.zeros(classes)
+    log_shares = log_shares.to(device)  # (classes,)
     history = []
     step = 0
     for epoch in range(learner.epochs):
-        order = torch.randperm(total, generator=generator).to(device)
-        fitted = 0.0
-        fade = min(1.0, (epoch + 1) / learner.annealing) if learner.annealing else 1.0
+        order = torch.randperm(n, generator=generator).to(device)
+        summed_loss = 0.0
+        annealing = min(1.0, (epoch + 1) / learner.annealing) if learner.annealing else 1.0
         for batch in torch.split(order, learner.batch_size):
-            loss = cross_entropy(model(inputs[batch]) + shares, labels[batch])
-            counted = len(batch) * batches / total  # the last batch may be short
+            loss = cross_entropy(model(inputs[batch]) + log_shares, labels[batch])
+            batch_weight = len(batch) * n_batches / n  # below 1 for a last batch that is short
             divergence = model.divergence()
             optimizer.zero_grad(set_to_none=True)
-            (counted * loss + fade * learner.temperature * divergence / total).backward()  # type: ignore[no-untyped-call]
+            (batch_weight * loss + annealing * learner.temperature * divergence / n).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             step += 1
-            fitted += float(loss.detach()) * len(batch)
-            _follow(average, model, learner.averaging, step)
+            summed_loss += float(loss.detach()) * len(batch)
+            _update_averages(averages, model, learner.averaging, step)
         with torch.no_grad():
-            bound = -fitted - learner.temperature * float(model.divergence())
+            bound = -summed_loss - learner.temperature * float(model.divergence())
         if not math.isfinite(bound):
             raise InputError(
                 f"the bound is {bound} after epoch {epoch + 1}: standardise the inputs, or lower learning_rate"
@@ -259,54 +277,71 @@ def _climb(
         history.append(bound)
         progress(epoch + 1, learner.epochs)
     with torch.no_grad():
-        for parameter, mean in zip(model.parameters(), average, strict=False):
+        for parameter, mean in zip(model.parameters(), averages, strict=False):  # which may be empty
             parameter.copy_(mean)
     return history
 
 
-def _log_shares(labels: Tensor, classes: int) -> Tensor:
-    """Return the logarithm of each class's share of the labels (classes,); a class without any cannot be told."""
+def _log_class_shares(labels: Tensor, classes: int) -> Tensor:
+    """Return the logarithm of each class's share of the labels (classes,); finite also for a class without data."""
     counts = torch.bincount(labels, minlength=classes).to(torch.get_default_dtype())
-    return (counts / counts.sum()).log().clamp_min(_NEVER)
+    return (counts / counts.sum()).log().clamp_min(_MIN_LOG_SHARE)
 
 
-def _follow(average: list[Tensor], model: nn.Module, decay: float | None, step: int) -> None:
-    """Move a running average of the parameters towards them; early steps count more, as there are fewer."""
+def _update_averages(averages: list[Tensor], model: nn.Module, decay: float | None, step: int) -> None:
+    """Move running averages of the parameters towards them, early with less memory than the decay gives."""
     if decay is None:
         return
-    kept = min(decay, step / (step + 10.0))
+    memory = min(decay, step / (step + _WARM_UP_STEPS))
     with torch.no_grad():
-        for mean, parameter in zip(average, model.parameters(), strict=True):
-            mean.lerp_(parameter, 1.0 - kept)
+        for mean, parameter in zip(averages, model.parameters(), strict=True):
+            mean.lerp_(parameter, 1.0 - memory)
 
 
-def _gaussians(model: VariationalModule, moments: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _gaussian_parameters(model: VariationalModule, match_moments: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return means and variances by name of the parameter, on the CPU, no variance below the floor."""
     means, variances = {}, {}
     for path, layer in model.layers.items():
-        for name, mean, variance in layer.gaussians(moments):
+        for name, mean, variance in layer.gaussians(match_moments):
             key = f"{path}.{name}" if path else name
             means[key] = mean.cpu()
-            usual = max(float(variance.median()), float(variance.mean()))
-            least = max(_FLOOR * usual, torch.finfo(variance.dtype).tiny)
-            variances[key] = variance.clamp_min(least).cpu()
+            typical = max(float(variance.median()), float(variance.mean()))
+            floor = max(_MIN_VARIANCE_RATIO * typical, torch.finfo(variance.dtype).tiny)
+            variances[key] = variance.clamp_min(floor).cpu()
     return means, variances
 
 
-def _pruned(posterior: BayesianNetwork, scales: Mapping[str, Array], share: float, example: Tensor) -> BayesianNetwork:
-    """Return a network without the units that are switched off in every layer that makes them.
+def _prune_units(
+    posterior: BayesianNetwork, scales: Mapping[str, Array], min_ratio: float, example: Tensor
+) -> BayesianNetwork:
+    """Return a network without the units that are switched off in every layer that computes them.
 
-    Units that something without a scale makes too, such as a normalisation, all stay.
+    Parameters
+    ----------
+    posterior : BayesianNetwork
+        The network, with a module.
+    scales : mapping of str to array of shape (units,)
+        By layer, the scale of every unit.
+    min_ratio : float
+        Scale below which a unit is switched off, relative to the largest of its layer.
+    example : Tensor
+        Inputs with which the module is traced.
+
+    Notes
+    -----
+    Groups that a layer without scales writes too, such as a normalisation, keep all units.
     """
     assert posterior.module is not None  # noqa: S101  (narrows the type)
-    found = symmetry_of(posterior.module, example)
-    kept: dict[str, Labels] = {}
-    for name, group in found.by_name.items():
-        makers = {
-            place.array.rpartition(".")[0] for place in found.places(name) if place.axis == 0 and place.side == "output"
+    symmetry = symmetry_of(posterior.module, example)
+    active: dict[str, Labels] = {}  # numbers of the units that stay, by group
+    for name, group in symmetry.by_name.items():
+        layers = {  # that compute these units
+            place.array.rpartition(".")[0]
+            for place in symmetry.places(name)
+            if place.axis == 0 and place.side == "output"
         }
-        known = [scales[path] for path in makers if path in scales and len(scales[path]) == group.size]
-        if known and len(known) == len(makers) and group.resizable and group.parent is None:
-            in_use = np.any([one >= share * one.max() for one in known], axis=0)
-            kept[name] = np.flatnonzero(in_use)
-    return posterior.with_units(found, kept)
+        unit_scales = [scales[path] for path in layers if path in scales and len(scales[path]) == group.size]
+        if unit_scales and len(unit_scales) == len(layers) and group.resizable and group.parent is None:
+            is_active = np.any([tau >= min_ratio * tau.max() for tau in unit_scales], axis=0)  # (units,)
+            active[name] = np.flatnonzero(is_active)
+    return posterior.with_units(symmetry, active)

@@ -43,8 +43,8 @@ def make_bayesian_method(method: str | NetworkMethod | Method | None, options: M
         refuse_options(method, options)
         return method
     if isinstance(method, (Method, NetworkMethod)):
-        known = ", ".join(repr(kind.name) for kind in BAYESIAN_METHODS)
-        raise OptionError(f"{type(method).__name__} does not fuse Bayesian networks; give one of {known}")
+        names = ", ".join(repr(known_method.name) for known_method in BAYESIAN_METHODS)
+        raise OptionError(f"{type(method).__name__} does not fuse Bayesian networks; give one of {names}")
     return find_method(
         BAYESIAN_METHODS, BAYESIAN_METHODS[0].name if method is None else method, options, " for Bayesian networks"
     )(**options)

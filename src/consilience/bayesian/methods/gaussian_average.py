@@ -1,8 +1,12 @@
-"""The average of Gaussian posteriors of networks whose units were matched, every weight once.
+"""Kullback-Leibler barycenter of Gaussian networks whose units were matched: averages of natural parameters.
 
-By natural parameters, the Kullback-Leibler barycenter of (4) of Claici et al. 2020: precisions and precision times mean
-are averaged over the models that own both ends of a weight. The Wasserstein barycenter, the mean of means and of
-standard deviations, is what `network_method.average` gives for Gaussian networks.
+By (4) of Claici et al. 2020, the barycenter of Gaussians N(m_j, v_j) with weights w_j has averaged natural parameters:
+
+    1 / v = sum_j w_j / v_j / W,   m / v = sum_j w_j m_j / v_j / W,   W = sum_j w_j,
+
+over the models j that have the units at both ends of a weight. Every weight is averaged once, after all groups are
+matched. (The Wasserstein barycenter, the mean of means and of standard deviations, is the plain average of Gaussian
+networks.)
 """
 
 from __future__ import annotations
@@ -20,14 +24,17 @@ from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 
 Outgoing = Literal["sum", "share"]
+"""What outgoing weights count: as averaged, or times the share of models that have the sender."""
 Lacking = Literal["prior", "off"]
+"""What weights are whose ends no model has both: drawn from the prior, or off."""
 
-OFF = 1e-8
-"""Variance of a weight that does not exist, as a share of the median of its array."""
+OFF_VARIANCE_RATIO = 1e-8
+"""Least variance of a weight, and that of a weight that is off, relative to the median variance of its array. Chosen by
+hand: such a weight is nearly a point, and precisions stay far from overflow. Nobody has measured other values."""
 
 
 def natural_parameters(network: Network, key: str) -> tuple[Array, Array]:
-    """Return precisions times means, and precisions, of a parameter's weights, dense; zero where there is no weight."""
+    """Return m / v and 1 / v of a parameter's weights, dense; zero where there is no weight (grouped convolutions)."""
     layout = network.symmetry.layouts[key]
     precision = 1.0 / to_numpy(network.working[key + DEVIATION]) ** 2
     return to_dense(to_numpy(network.working[key]) * precision, layout), to_dense(precision, layout)
@@ -44,18 +51,20 @@ def natural_average(
 
     Parameters
     ----------
-    ensemble
-        Gaussian networks.
-    transports
-        Where the units of every model go.
-    priors
+    ensemble : NetworkEnsemble
+        The J Gaussian networks with their weights.
+    transports : sequence of mappings of str to Transport
+        For every model and group, the transport of its units to fused units.
+    priors : mapping of str to float
         Prior variance by name of the parameter.
-    outgoing
-        What a weight counts whose sender n of the J models have that own its receiver: "sum" leaves it as it is, so
-        that a unit of one model alone speaks as loudly as one that all share; "share" multiplies it by n / J, which
-        gives the average of the models' logits, but for the output biases, where units find room side by side.
-    lacking
-        Weights whose ends no model owns both: "prior" gives them the prior N(0, v), "off" a point at zero.
+    outgoing : {"sum", "share"}
+        How a weight counts whose sending unit is in n of the J models that have the receiving unit. "sum" leaves the
+        average as it is, so that a unit of one model alone counts as much as one that all share. "share" multiplies it
+        by n / J, which averages the models' logits, apart from the output biases, where no units are merged.
+        Default: "sum", as published.
+    lacking : {"prior", "off"}
+        Weights between two units that no model has both of: "prior" gives them the prior N(0, v), "off" (the default) a
+        point at zero.
     """
     first = ensemble.networks[0]
     fused: dict[str, AnyArray] = {}
@@ -64,19 +73,21 @@ def natural_average(
             continue
         key = name.removesuffix(DEVIATION)
         layout = ensemble.symmetry.layouts[key]
-        linear, precision, mass, receiving = _sums(ensemble, transports, key, layout)
-        held = mass > 0
-        safe = np.where(precision > 0, precision, 1.0)
-        mean = linear / safe
-        variance = np.where(precision > 0, np.where(held, mass, 1.0) / safe, 0.0)
+        # Of the parameter's shape, dense: sums of w m / v and w / v, and the weight of the models that own both ends of
+        # a weight, and of those that own its receiving end.
+        linear, precision, mass, receiver_mass = _weighted_sums(ensemble, transports, key, layout)
+        is_owned = mass > 0
+        divisor = np.where(precision > 0, precision, 1.0)
+        mean = linear / divisor
+        variance = np.where(precision > 0, np.where(is_owned, mass, 1.0) / divisor, 0.0)
         if outgoing == "share":
-            share = mass / np.where(receiving > 0, receiving, 1.0)
+            share = mass / np.where(receiver_mass > 0, receiver_mass, 1.0)  # n / J, by weight
             mean, variance = mean * share, variance * share**2
-        known = variance[variance > 0]
-        least = OFF * float(np.median(known)) if known.size else OFF * priors[key]
-        nothing = priors[key] if lacking == "prior" else least
-        mean = to_blocks(np.where(held, mean, 0.0), layout)
-        variance = to_blocks(np.maximum(np.where(held, variance, nothing), least), layout)
+        positive = variance[variance > 0]
+        floor = OFF_VARIANCE_RATIO * (float(np.median(positive)) if positive.size else priors[key])
+        unowned_variance = priors[key] if lacking == "prior" else floor
+        mean = to_blocks(np.where(is_owned, mean, 0.0), layout)
+        variance = to_blocks(np.maximum(np.where(is_owned, variance, unowned_variance), floor), layout)
         fused[key], fused[name] = (
             convert_like(mean, first.working[key]),
             convert_like(np.sqrt(variance), first.working[name]),
@@ -84,24 +95,24 @@ def natural_average(
     return fused
 
 
-def _sums(
+def _weighted_sums(
     ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], key: str, layout: Layout
 ) -> tuple[Array, Array, Array, Array]:
-    """Return weighted sums of natural parameters, and the weight of the models that own both ends, and the receiver."""
+    """Return weighted sums of m / v and of 1 / v, and the weight of models that own both ends, and the receiver."""
     linear: Array = np.zeros(())
-    precision, mass, receiving = linear, linear, linear
+    precision, mass, receiver_mass = linear, linear, linear
     for network, moves, weight in zip(ensemble.networks, transports, ensemble.weights.tolist(), strict=True):
         natural = natural_parameters(network, key)
-        own, receives = np.ones(()), np.ones(())
+        owns_both, owns_receiver = np.ones(()), np.ones(())  # masks that broadcast to the parameter's shape
         for number, axis in enumerate(layout.axes):
             natural = tuple(move_axis(values, number, axis, moves, network.units) for values in natural)
             if axis.moves:
                 shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
-                held = np.reshape(owned_entries(axis, moves, {}), shape)
-                own = own * held
-                receives = receives if axis.side == "input" else receives * held
-        linear = linear + weight * natural[0] * own
-        precision = precision + weight * natural[1] * own
-        mass = mass + weight * np.broadcast_to(own, natural[0].shape)
-        receiving = receiving + weight * np.broadcast_to(receives, natural[0].shape)
-    return linear, precision, mass, receiving
+                owned = np.reshape(owned_entries(axis, moves, {}), shape)
+                owns_both = owns_both * owned
+                owns_receiver = owns_receiver if axis.side == "input" else owns_receiver * owned
+        linear = linear + weight * natural[0] * owns_both
+        precision = precision + weight * natural[1] * owns_both
+        mass = mass + weight * np.broadcast_to(owns_both, natural[0].shape)
+        receiver_mass = receiver_mass + weight * np.broadcast_to(owns_receiver, natural[0].shape)
+    return linear, precision, mass, receiver_mass

@@ -1,10 +1,20 @@
-"""KL-fusion of Bayesian networks: a unit with its weights is one component, and how many units there are is found.
+"""KL-fusion of Bayesian networks: hidden units as components, matched by KL divergence, their number selected.
 
-Section 5.4 of Claici et al. 2020: the component of a hidden unit is the vector of its incoming weights, its bias and
-its outgoing weights, independent Gaussians all. Groups are matched one after another, in the order of computation, each
-under equation (9); what a unit receives is written in the numbering of the fused units that were matched before. A
-coordinate that a site lacks, since none of its units became the fused one, takes the prior's factor there. What readers
-that are not matched yet receive is left out, so deeper networks than the paper's are matched from the input on.
+Section 5.4 of Claici et al. 2020. The component of a hidden unit is the vector of its F weights (incoming, bias,
+outgoing), independent Gaussians with natural parameters eta = (m / v, -1 / (2 v)). Each group of units is matched under
+equation (9),
+
+    minimise  sum_jlg w_j P^j_lg KL(q(. | theta_g) || q(. | eta^j_l)) + lambda sum_g sqrt(n_g)
+
+over assignments P^j of the units of network j to G fused units, at most one to each, n_g being the networks that have
+unit g; theta_g is the average of its members' natural parameters, by (4). It is solved by coordinate descent over the
+networks (`matching.bregman_groups`), one linear assignment a step, from the widest network on.
+
+Departures from the paper, which has one hidden layer: groups are matched one after another in the order of computation,
+and incoming weights are written in the numbering of the fused units that were matched before. A coordinate that a
+network lacks, since none of its units became the fused sender, takes the prior's factor. Weights into groups that are
+not matched yet are left out, so that deeper networks are matched from the input on. P is binary throughout; the paper
+relaxes it and rounds.
 """
 
 from __future__ import annotations
@@ -41,27 +51,31 @@ class KLNetworkFusion(NetworkMethod):
 
     Parameters
     ----------
-    regularization
-        Multiplies the standard deviation of cross-site divergences between the units of a group to give lambda of (9),
-        the price of a fused unit. 0 merges nothing: all units side by side.
-    max_units
-        Most units of every group, or of groups by name; None sets no bound but the number of all units. `target_widths`
-        and `target` are such bounds too, since the number of units is found.
-    restarts
-        Starts of each group's matching; the lowest objective is kept.
-    max_iterations
-        Sweeps over the sites at most in one start.
-    tolerance
-        A sweep that lowers the objective by no more than this share is the last.
-    outgoing
-        "sum": outgoing weights as they are averaged (the paper); a unit that one of J sites has speaks as loudly as one
+    regularization : float
+        lambda of (9), the price of a fused unit, in standard deviations of the divergences between units of different
+        sites. 0 merges nothing: all units side by side. Default: 0.3; on MNIST no price from 0 to 0.4 was clearly
+        better than another by validation likelihood (docs/adr/14).
+    max_units : int or mapping of str to int, optional
+        Largest number of units of every group, or of groups by name. Default: None, no bound but the number of all
+        units. `target_widths` and `target` are such bounds too, since the number of units is selected.
+    restarts : int
+        Starts of each group's matching; the lowest objective is taken. Default: 1, sites in the order of their widths;
+        further ones take sites in random orders.
+    max_iterations : int
+        Largest number of sweeps over the sites in one start. Default: 30, chosen by hand as a bound.
+    tolerance : float
+        The descent ends at a sweep that lowers the objective by no more than this relative amount. Default: 1e-3,
+        chosen by hand.
+    outgoing : {"sum", "share"}
+        "sum": outgoing weights as they are averaged (the paper); a unit that one of J sites has counts as much as one
         that all share, so that logits add up. "share": times n / J for a unit of n sites, so that they average.
-    lacking
+        Default: "sum".
+    lacking : {"off", "prior"}
         Weights between two fused units that no site has both of: "off" is a point at zero, "prior" draws them from the
-        prior.
-    prior_variance
-        Of the coordinates that a site lacks; None takes the networks' own prior, or, where they state none, the mean
-        square of each array's weights.
+        prior. Default: "off".
+    prior_variance : float, optional
+        Prior variance of the coordinates that a site lacks. Default: the networks' own prior, or, where they state
+        none, the mean square of each array's weights.
 
     References
     ----------
@@ -86,11 +100,11 @@ class KLNetworkFusion(NetworkMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        told = self.max_units
-        bounds = [1] if told is None else list(told.values()) if isinstance(told, Mapping) else [told]
+        bound = self.max_units
+        bounds = [1] if bound is None else list(bound.values()) if isinstance(bound, Mapping) else [bound]
         self.require(
             ("regularization", is_number(self.regularization), "a number that is not negative"),
-            ("max_units", all(is_count(one) for one in bounds), "a positive integer, by group or for all"),
+            ("max_units", all(is_count(value) for value in bounds), "a positive integer, by group or for all"),
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
             ("tolerance", is_number(self.tolerance), "a number that is not negative"),
@@ -104,7 +118,7 @@ class KLNetworkFusion(NetworkMethod):
 
     @property
     def averages(self) -> bool:
-        """Units are products of priors and likelihoods, not averages of copies."""
+        """Whether units are averages of copies, which robust rules need: no, natural parameters are averaged."""
         return False
 
     @classmethod
@@ -117,33 +131,33 @@ class KLNetworkFusion(NetworkMethod):
             For options that networks do not have.
         """
         default, names = KLFusion(), {"max_components": "max_units"}
-        own = ("regularization", "max_components", "restarts", "max_iterations", "tolerance")
-        told = {
+        shared = ("regularization", "max_components", "restarts", "max_iterations", "tolerance")
+        changed = {
             option.name for option in fields(method) if getattr(method, option.name) != getattr(default, option.name)
         }
-        for option in told - set(own):
+        for option in changed - set(shared):
             method.require((option, False, "left as it is for Bayesian networks"))
-        return cls(**{names.get(option, option): getattr(method, option) for option in told})
+        return cls(**{names.get(option, option): getattr(method, option) for option in changed})
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
-        """Return the most units that there may be: all side by side, or as many as `max_units` says."""
+        """Return the largest number of units by group: all side by side, or the bound of `max_units`."""
         symmetry = networks[0].symmetry
         return {
             name: min(self._bound(name), sum(network.units[name] for network in networks))
-            if _may_grow(symmetry, name)
+            if has_free_width(symmetry, name)
             else networks[0].units[name]
             for name in networks[0].units
         }
 
     def _bound(self, group: str) -> int:
         bound = self.max_units.get(group) if isinstance(self.max_units, Mapping) else self.max_units
-        return 2**31 if bound is None else int(bound)
+        return 2**31 if bound is None else int(bound)  # beyond any number of units
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
         """Return why these networks cannot be fused, a line each."""
         symmetry = ensemble.symmetry
-        if isinstance(self.max_units, Mapping) and (odd := sorted(set(self.max_units) - set(symmetry.by_name))):
-            return [f"max_units: group {', '.join(odd)} does not exist; there are {', '.join(symmetry.by_name)}"]
+        if isinstance(self.max_units, Mapping) and (unknown := sorted(set(self.max_units) - set(symmetry.by_name))):
+            return [f"max_units: group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}"]
         if not any(is_deviation(name) for name in ensemble.networks[0].working):
             return ["method 'kl' fuses networks by the variances of their weights; give Bayesian networks"]
         reasons = [
@@ -160,147 +174,160 @@ class KLNetworkFusion(NetworkMethod):
         ]
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Match one group after another, and average."""
-        priors = _priors(ensemble, self.prior_variance)
+        """Return the matching of all groups, one after another, and the arrays of the barycenter."""
+        priors = _prior_variances(ensemble, self.prior_variance)
         names = list(ensemble.symmetry.by_name)
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
         history: list[list[float]] = []
         facts: dict[str, Any] = {}
         status = Status.CONVERGED
-        for done, (group, child) in enumerate(zip(names, rng.spawn(len(names)), strict=True)):
-            places = _places(ensemble, group, set(transports[0]))
-            if not places:  # nothing is known of these units when their turn comes
+        for number, (group, child) in enumerate(zip(names, rng.spawn(len(names)), strict=True)):
+            places = _comparable_places(ensemble, group, set(transports[0]))
+            if not places:  # no weight of these units can be compared yet: they are taken as they are numbered
                 labels = [np.arange(network.units[group]) for network in ensemble.networks]
                 width = max(map(len, labels))
             else:
-                natural = [
-                    unit_natural(network, group, places, moves, priors)
+                natural = [  # (k_j, 2 F) of network j
+                    unit_natural_parameters(network, group, places, moves, priors)
                     for network, moves in zip(ensemble.networks, transports, strict=True)
                 ]
-                found, sweeps, settled, told = self._matched(ensemble, group, natural, child)
-                labels, width = _reference_first(found, ensemble, group)
+                all_labels, sweeps, has_converged, diagnostics = self._match_group(ensemble, group, natural, child)
+                labels, width = _renumber_by_reference(all_labels, ensemble, group)
                 history.append(sweeps)
-                facts[group] = {**told, "units": width, "shared": _shared(labels, width)}
-                status = status if settled else Status.MAX_ITERATIONS
-            for moves, own in zip(transports, labels, strict=True):
-                moves[group] = Injection(own, width)
-            progress(done + 1, len(names))
+                facts[group] = {**diagnostics, "units": width, "shared": _sharing_counts(labels, width)}
+                status = status if has_converged else Status.MAX_ITERATIONS
+            for moves, slots in zip(transports, labels, strict=True):
+                moves[group] = Injection(slots, width)
+            progress(number + 1, len(names))
         arrays = natural_average(ensemble, transports, priors, self.outgoing, self.lacking)
         total = sum_histories(history)
         objective = float(total[-1]) if total.size else float("nan")
         return Alignment(tuple(transports), objective, total, status, {"groups": facts}, arrays)
 
-    def _matched(
+    def _match_group(
         self, ensemble: NetworkEnsemble, group: str, natural: Sequence[Array], rng: np.random.Generator
     ) -> tuple[Labels, list[float], bool, dict[str, Any]]:
-        """Return labels of all units of a group, the objective after each sweep, whether it settled, and facts."""
+        """Return labels (L,) of all units of a group, the objective after each sweep, whether it converged, and lambda.
+
+        Parameters
+        ----------
+        natural : sequence of arrays of shape (k_j, 2 F)
+            Natural parameters of the units of every network; L is the sum of all k_j.
+        """
         sizes = [len(rows) for rows in natural]
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        weights = np.repeat(np.maximum(ensemble.weights * len(sizes), _LEAST), sizes)
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])  # (J + 1,)
+        # Weights of mean 1 over the networks, so that equal ones give (9) as it is in the paper, which has none.
+        weights = np.repeat(np.maximum(ensemble.weights * len(sizes), MIN_SITE_WEIGHT), sizes)  # (L,)
         stack = Stack(DiagonalGaussian(natural[0].shape[1] // 2), np.concatenate(natural), offsets, weights)
         width = ensemble.target_units[group]
         openings = Openings(width)
-        if not _may_grow(ensemble.symmetry, group):
-            strength, spread = 0.0, float("nan")
+        if not has_free_width(ensemble.symmetry, group):
+            strength, spread = 0.0, float("nan")  # the number of units is fixed, so that none has a price
         else:
             spread = KLProblem.of(stack).spread
             strength = self.regularization * spread
         objective = BregmanGroups(stack.family, stack.natural, offsets, weights, strength)
         best: tuple[Labels, list[float], bool] | None = None
-        largest = np.argsort([-size for size in sizes], kind="stable")
+        # The paper seeds by k-means++. The units of the widest network surely differ, so they are seeds (docs/adr/14).
+        widest_first = np.argsort([-size for size in sizes], kind="stable")
         for start, child in enumerate(rng.spawn(self.restarts)):
-            order = largest if start == 0 else child.permutation(len(sizes))
-            found = descend_groups(objective, order, child, self.max_iterations, openings, self.tolerance)
-            if best is None or found[1][-1] < best[1][-1]:
-                best = found
+            order = widest_first if start == 0 else child.permutation(len(sizes))
+            descent = descend_groups(objective, order, child, self.max_iterations, openings, self.tolerance)
+            if best is None or descent[1][-1] < best[1][-1]:
+                best = descent
         assert best is not None  # noqa: S101  (restarts is at least 1)
         return *best, {"spread": spread, "lambda": strength}
 
 
-_LEAST = 1e-9
-"""Weight of the units of a site of no weight: they go where they fit, and say nothing."""
+MIN_SITE_WEIGHT = 1e-9
+"""Weight of the units of a site of weight zero, where 1 is the mean: they are matched, but move no average. Chosen by
+hand; positive, since weights of components must be, and far below what rounding leaves of the others' averages."""
 
 
-def unit_natural(
+def unit_natural_parameters(
     network: Network,
     group: str,
     places: Sequence[Place],
     transports: Mapping[str, Transport],
     priors: Mapping[str, float],
 ) -> Array:
-    """Return what a network says of each unit of a group: natural parameters of independent Gaussians (k, 2 F).
+    """Return the natural parameters (m / v, -1 / (2 v)) of the weights of each unit of a group: (k, 2 F).
 
     Parameters
     ----------
-    network
+    network : Network
         A Gaussian network.
-    group
+    group : str
         The group.
-    places
-        Where its units stand, in arrays of means; all that stands beside them has been matched.
-    transports
-        Where units of the groups matched before go. What comes from fused units that this network has none of takes
-        the prior's factor.
-    priors
-        Prior variance by name of the parameter.
+    places : sequence of Place
+        Places of its units in arrays of means; the other axes there belong to groups that have been matched.
+    transports : mapping of str to Transport
+        By group matched before, the transport of this network's units. Weights from fused units that this network
+        lacks take the prior's factor N(0, v).
+    priors : mapping of str to float
+        Prior variance v by name of the parameter.
     """
-    linear, precision = [], []
+    linear, precision = [], []  # (k, F_place) each: m / v and 1 / v
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        parts = []
+        rows = []
         for values in natural_parameters(network, place.array):
             moved = values
             for number, axis in enumerate(layout.axes):
                 if number != place.axis:
                     moved = move_axis(moved, number, axis, transports, network.units)
-            parts.append(unit_rows(moved, layout, place, network.units))
-        linear.append(parts[0])
-        precision.append(np.where(parts[1] > 0, parts[1], 1.0 / priors[place.array]))
-    return np.concatenate([*linear, *(-0.5 * one for one in precision)], axis=1)
+            rows.append(unit_rows(moved, layout, place, network.units))
+        linear.append(rows[0])
+        # A precision of zero is a coordinate that this network lacks. Its m / v is zero too, as the prior's is.
+        precision.append(np.where(rows[1] > 0, rows[1], 1.0 / priors[place.array]))
+    return np.concatenate([*linear, *(-0.5 * values for values in precision)], axis=1)
 
 
-def _may_grow(symmetry: Symmetry, group: str) -> bool:
-    """Return whether a group may have any number of units: nothing depends on it, and no array makes and reads them."""
+def has_free_width(symmetry: Symmetry, group: str) -> bool:
+    """Return whether a group can have any number of units: it is resizable, and no array has it on both sides."""
     return symmetry.by_name[group].resizable and all(place.side != "both" for place in symmetry.places(group))
 
 
-def _places(ensemble: NetworkEnsemble, group: str, known: set[str]) -> list[Place]:
-    """Return the places of a group's units in means beside which everything has been matched."""
+def _comparable_places(ensemble: NetworkEnsemble, group: str, matched: set[str]) -> list[Place]:
+    """Return the places of a group's units in arrays of means whose other axes belong to matched groups."""
     symmetry = ensemble.symmetry
     return [
         place
         for place in symmetry.places(group)
-        if place.array + DEVIATION in symmetry.layouts and symmetry.beside(place) <= known
+        if place.array + DEVIATION in symmetry.layouts and symmetry.beside(place) <= matched
     ]
 
 
-def _priors(ensemble: NetworkEnsemble, told: float | None) -> dict[str, float]:
-    """Return the prior variance of every parameter: as told, the networks' own, or the mean square of the weights."""
-    found: dict[str, list[float]] = {}
-    for network, own in zip(ensemble.networks, ensemble.priors or [None] * len(ensemble.networks), strict=True):
+def _prior_variances(ensemble: NetworkEnsemble, prior_variance: float | None) -> dict[str, float]:
+    """Return the prior variance of every parameter: the option, or that of the networks, or the mean of E[w^2]."""
+    by_parameter: dict[str, list[float]] = {}
+    for network, stated in zip(ensemble.networks, ensemble.priors or [None] * len(ensemble.networks), strict=True):
         for name, deviation in network.working.items():
             if is_deviation(name):
                 key = name.removesuffix(DEVIATION)
-                if told is not None or own is not None:
-                    value = told if told is not None else (own or {})[key]
-                else:
+                if prior_variance is not None or stated is not None:
+                    value = prior_variance if prior_variance is not None else (stated or {})[key]
+                else:  # E_q[w^2], averaged over the array: the prior N(0, v) that fits it best
                     value = float(np.mean(to_numpy(network.working[key]) ** 2 + to_numpy(deviation) ** 2))
-                found.setdefault(key, []).append(float(value))
-    return {key: float(np.mean(values)) for key, values in found.items()}
+                by_parameter.setdefault(key, []).append(float(value))
+    return {key: float(np.mean(values)) for key, values in by_parameter.items()}
 
 
-def _reference_first(labels: Labels, ensemble: NetworkEnsemble, group: str) -> tuple[list[Labels], int]:
-    """Return labels of each network, fused units in the order in which networks have them, the reference first."""
+def _renumber_by_reference(labels: Labels, ensemble: NetworkEnsemble, group: str) -> tuple[list[Labels], int]:
+    """Return labels (k_j,) of each network, and the number of fused units.
+
+    Fused units are numbered as the reference has them, then as the other networks in turn have further ones.
+    """
     sizes = [network.units[group] for network in ensemble.networks]
-    parts = np.split(labels, np.cumsum(sizes)[:-1])
-    order = [ensemble.reference, *(j for j in range(len(parts)) if j != ensemble.reference)]
-    seen = list(dict.fromkeys(np.concatenate([parts[j] for j in order]).tolist()))
-    renumbered = np.empty(len(seen), dtype=np.int64)
-    renumbered[seen] = np.arange(len(seen))
-    return [renumbered[part] for part in parts], len(seen)
+    by_network = np.split(labels, np.cumsum(sizes)[:-1])
+    order = [ensemble.reference, *(j for j in range(len(by_network)) if j != ensemble.reference)]
+    first_seen = list(dict.fromkeys(np.concatenate([by_network[j] for j in order]).tolist()))
+    new_number = np.empty(len(first_seen), dtype=np.int64)  # (G,), by the old number
+    new_number[first_seen] = np.arange(len(first_seen))
+    return [new_number[old_labels] for old_labels in by_network], len(first_seen)
 
 
-def _shared(labels: Sequence[Labels], width: int) -> list[int]:
-    """Return how many fused units 1, 2, ..., J of the networks have."""
-    owners = np.bincount(np.concatenate(labels), minlength=width)
-    return np.bincount(owners, minlength=len(labels) + 1)[1:].tolist()
+def _sharing_counts(labels: Sequence[Labels], width: int) -> list[int]:
+    """Return the numbers (J,) of fused units that exactly 1, 2, ..., J of the networks have."""
+    n_owners = np.bincount(np.concatenate(labels), minlength=width)  # (G,)
+    return np.bincount(n_owners, minlength=len(labels) + 1)[1:].tolist()

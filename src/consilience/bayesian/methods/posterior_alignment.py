@@ -1,17 +1,25 @@
-"""Alignment of Gaussian posteriors of networks modulo permutations of their units.
+"""Alignment of Gaussian posteriors of Bayesian networks by permutations of units, and their Wasserstein barycenter.
 
-For diagonal Gaussians the squared Wasserstein-2 distance ||m0 - P m1||^2 + ||s0 - P s1||^2 is a sum of bilinear
-assignments in which every array occurs twice, as means and as deviations: weight matching of Gaussian networks. Both
-Kullback-Leibler divergences are such sums too, of other features of the two posteriors; the Hellinger affinity of whole
-posteriors is a product over weights, so that its logarithm is a sum that one assignment per group maximises.
+For means m, deviations s and a permutation P of the units of q1,
 
-The paper's appendix says that KL leaves a distance of means only; but the trace term depends on the permutation too,
-unless all variances are equal, and is kept here.
+    minimise_P  W2^2(q0, P q1) = ||m0 - P m1||^2 + ||s0 - P s1||^2        (Rossi, Singh, Hannagan 2023)
+
+is a sum of bilinear assignment problems in which every array occurs twice, as means and as deviations: weight matching
+of Gaussian networks, solved by coordinate descent over groups. Both Kullback-Leibler divergences are such sums too,
+with moments of one posterior and natural parameters of the other for features,
+
+    KL(q1 || q0) = -<(E w, E w^2)_1, (m / v, -1 / (2 v))_0> + terms that no permutation changes.
+
+The Hellinger affinity of whole posteriors is a product over weights, so that its logarithm is a sum that one assignment
+per group maximises (`methods.affinities`). A permutation that does not come closer than none is discarded.
+
+Departure from the source: appendix A of the paper says that KL leaves a distance of means only. But the trace term
+depends on the permutation too, unless all variances of one posterior are equal, and is kept here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,7 +35,7 @@ from consilience.bayesian.gaussian_arrays import (
     means_of,
     without_deviations,
 )
-from consilience.bayesian.methods.affinities import Affinities
+from consilience.bayesian.methods.affinities import HellingerAffinities
 from consilience.checks import AnyArray, is_count, is_number
 from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
@@ -39,10 +47,11 @@ from consilience.networks.methods.weight_matching.products import InnerProducts
 from consilience.networks.methods.weight_matching.state import MatchingState
 from consilience.networks.network import Network
 from consilience.networks.symmetry.scaling import shared_groups
-from consilience.networks.symmetry.transport import Injection
+from consilience.networks.symmetry.transport import Injection, Transport
 
-_ROUNDING = 1e-13
-"""Share of what is at stake below which gains are rounding: features in float64, of sizes far apart."""
+_MIN_RELATIVE_GAIN = 1e-13
+"""Gain of a move, relative to the objective's scale, below which it is rounding: some hundred units in the last place
+of float64, since natural parameters are far apart in size. Chosen by hand; nobody has measured other values."""
 
 
 @renamed_options(max_passes="max_iterations")
@@ -52,18 +61,19 @@ class PosteriorAlignment(NetworkMethod):
 
     Parameters
     ----------
-    metric
+    metric : {"w2", "means", "kl", "kl_reverse", "hellinger"}
         "w2": squared Wasserstein-2 distance, for any number of posteriors at once (the weighted sum of squared
-        distances to their barycenter never rises). "means": that of the means alone. "kl": KL of each posterior from
-        the reference; "kl_reverse": of the reference from each. "hellinger": the Hellinger distance of each to the
-        reference.
-    rho
-        How much deviations count beside means, for "w2" (1 is the distance itself).
-    restarts
-        Descents: from the models as they are, from units matched by what they receive, then from random orders of
-        units. The lowest objective is kept.
-    max_iterations
-        Passes over all models at most.
+        distances to their barycenter never rises). "means": squared distance of the means alone. "kl": KL of each
+        posterior from the reference; "kl_reverse": KL of the reference from each. "hellinger": Hellinger distance of
+        each to the reference. Default: "w2".
+    rho : float
+        Weight of squared distances of deviations beside those of means, for "w2". Default: 1, the distance itself.
+    restarts : int
+        Number of descents: from the models as they are, from units matched by incoming weights, then from random
+        orders of units. The lowest objective is taken. Default: 3, one of each.
+    max_iterations : int
+        Largest number of passes over all models. Default: 100, a bound against cycling only: a pass without a gain ends
+        the descent.
 
     References
     ----------
@@ -92,26 +102,30 @@ class PosteriorAlignment(NetworkMethod):
         )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Return permutations."""
+        """Return permutations of the units of every network, with the divergences before and after."""
         starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
+        # Euclidean metrics have a barycenter, to which any number of posteriors is aligned at once; divergences are
+        # taken from the reference, one posterior at a time.
         if self.metric in ("w2", "means"):
-            features = tuple(self._euclidean(network) for network in ensemble.networks)
-            found = match_weights(replace(ensemble, networks=features), starts, self.max_iterations, rng, progress)
+            features = tuple(self._euclidean_network(network) for network in ensemble.networks)
+            alignment = match_weights(replace(ensemble, networks=features), starts, self.max_iterations, rng, progress)
         else:
-            found = self._to_reference(ensemble, starts, rng, progress)
-        return replace(found, details={**found.details, **self._distances(ensemble, found)})
+            alignment = self._align_to_reference(ensemble, starts, rng, progress)
+        details = {**alignment.details, **self._distances(ensemble, alignment.transports)}
+        return replace(alignment, details=details)
 
-    def _euclidean(self, network: Network) -> Network:
-        """Return a network whose squared distances are those of the metric."""
+    def _euclidean_network(self, network: Network) -> Network:
+        """Return a network whose squared distances to others are those of the metric, "w2" or "means"."""
         if self.metric == "means" or self.rho == 0.0:
             return Network(means_of(network.working), without_deviations(network.symmetry), network.name)
         if self.rho == 1.0:
             return network
+        # ||sqrt(rho) (s0 - s1)||^2 = rho ||s0 - s1||^2
         root = float(np.sqrt(self.rho))
         arrays = {key: root * values if is_deviation(key) else values for key, values in network.working.items()}
         return Network(arrays, network.symmetry, network.name)
 
-    def _to_reference(
+    def _align_to_reference(
         self, ensemble: NetworkEnsemble, starts: Sequence[str], rng: np.random.Generator, progress: Progress
     ) -> Alignment:
         """Return the alignment of each posterior to the reference."""
@@ -125,60 +139,66 @@ class PosteriorAlignment(NetworkMethod):
             if number == ensemble.reference:
                 transports.append({name: Injection(np.arange(n), n) for name, n in network.units.items()})
                 continue
-            found, settled = self._to(target, network, starts, child)
-            transports.append(found)
-            converged = converged and settled
+            permutations, has_converged = self._align_pair(target, network, starts, child)
+            transports.append(permutations)
+            converged = converged and has_converged
             before += weight * self._distance(network.working, target)
-            after += weight * self._distance(network.move(found), target)
+            after += weight * self._distance(network.move(permutations), target)
             progress(number + 1, len(ensemble.networks))
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
         return Alignment(tuple(transports), after, np.array([before, after]), status)
 
-    def _to(
+    def _align_pair(
         self, target: Network, network: Network, starts: Sequence[str], rng: np.random.Generator
     ) -> tuple[Mapping[str, Injection], bool]:
-        """Return the best permutations of one network's units to those of another, never worse than none."""
-        pair = self._pair(target, network)
-        both = NetworkEnsemble(pair, np.ones(2), dict(target.units))
-        products = Affinities if self.metric == "hellinger" else InnerProducts
-        held = frozenset(shared_groups((target, network)))
+        """Return the best permutations by group of a network's units to a target's, and whether all descents converged.
+
+        They are never worse than the identity, which is the first candidate.
+        """
+        pair = NetworkEnsemble(self._feature_networks(target, network), np.ones(2), dict(target.units))
+        products = HellingerAffinities if self.metric == "hellinger" else InnerProducts
+        # Units with the same incoming weights in both networks (a frozen embedding) are aligned already.
+        fixed_groups = frozenset(shared_groups((target, network)))
         state = MatchingState(
             target.symmetry,
             target.units,
             True,
-            fixed_groups=held,
+            fixed_groups=fixed_groups,
             product_type=products,
-            min_relative_gain=_ROUNDING,
+            min_relative_gain=_MIN_RELATIVE_GAIN,
         )
         best: Mapping[str, Injection] = {name: Injection(np.arange(n), n) for name, n in network.units.items()}
-        least, converged = self._distance(network.working, target), True
+        lowest, converged = self._distance(network.working, target), True
         for start, child in zip(starts, rng.spawn(len(starts)), strict=True):
-            models = initial_placement(state, both, start, child)
-            descent = descend(state, models, both.weights, 0, child, self.max_iterations)
+            models = initial_placement(state, pair, start, child)
+            descent = descend(state, models, pair.weights, 0, child, self.max_iterations)
             converged = converged and descent.converged
-            own = renumber_by_reference(0, [model.transports for model in descent.models], target.symmetry)[1]
-            distance = self._distance(network.move(own), target)
-            if distance < least:
-                best, least = own, distance
+            # Both networks may have moved in the descent; here only the second one is to move.
+            permutations = renumber_by_reference(0, [model.transports for model in descent.models], target.symmetry)[1]
+            distance = self._distance(network.move(permutations), target)
+            if distance < lowest:
+                best, lowest = permutations, distance
         return best, converged
 
-    def _pair(self, target: Network, network: Network) -> tuple[Network, Network]:
-        """Return two networks whose inner product, units in place, is minus the divergence but for a constant."""
+    def _feature_networks(self, target: Network, network: Network) -> tuple[Network, Network]:
+        """Return two networks, of the target first, whose inner product is minus the divergence up to a constant."""
         if self.metric == "hellinger":
             return target, network
-        moments, natural = (network, target) if self.metric == "kl" else (target, network)
-        first = Network(_features(moments.working, _moments), target.symmetry, moments.name)
-        second = Network(_features(natural.working, _natural), target.symmetry, natural.name)
-        return (second, first) if self.metric == "kl" else (first, second)
+        # KL(q || p) takes moments of q and natural parameters of p.
+        q, p = (network, target) if self.metric == "kl" else (target, network)
+        moments = Network(_with_features(q.working, _moments), target.symmetry, q.name)
+        natural = Network(_with_features(p.working, _natural_parameters), target.symmetry, p.name)
+        return (natural, moments) if self.metric == "kl" else (moments, natural)
 
     def _distance(self, arrays: Mapping[str, AnyArray], target: Network) -> float:
+        """Return the divergence of a whole posterior and the target's."""
         return sum(divergences(self.metric, arrays, target.working).values())
 
-    def _distances(self, ensemble: NetworkEnsemble, found: Alignment) -> dict[str, Any]:
+    def _distances(self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> dict[str, Any]:
         """Return the divergences of all models from the reference before and after, in all and by parameter."""
         target = ensemble.networks[ensemble.reference]
         totals: dict[str, dict[str, float]] = {"before": {}, "after": {}}
-        for number, (network, moves) in enumerate(zip(ensemble.networks, found.transports, strict=True)):
+        for number, (network, moves) in enumerate(zip(ensemble.networks, transports, strict=True)):
             if number == ensemble.reference:
                 continue
             for when, arrays in (("before", network.working), ("after", network.move(moves))):
@@ -192,16 +212,18 @@ class PosteriorAlignment(NetworkMethod):
         }
 
 
-def _features(arrays: Mapping[str, AnyArray], of: Any) -> dict[str, AnyArray]:
-    """Return two features of each weight, in the places of its mean and its deviation, in float64."""
-    found = dict(arrays)
+def _with_features(
+    arrays: Mapping[str, AnyArray], features: Callable[[AnyArray, AnyArray], tuple[AnyArray, AnyArray]]
+) -> dict[str, AnyArray]:
+    """Return the arrays with two features of each weight in place of its mean and its deviation, in float64."""
+    replaced = dict(arrays)
     for name in arrays:
         if is_deviation(name):
             key = name.removesuffix(DEVIATION)
             xp = array_namespace(arrays[key])
-            mean, deviation = (xp.astype(arrays[one], xp.float64) for one in (key, name))
-            found[key], found[name] = of(mean, deviation)
-    return found
+            mean, deviation = (xp.astype(arrays[array], xp.float64) for array in (key, name))
+            replaced[key], replaced[name] = features(mean, deviation)
+    return replaced
 
 
 def _moments(mean: AnyArray, deviation: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -209,7 +231,7 @@ def _moments(mean: AnyArray, deviation: AnyArray) -> tuple[AnyArray, AnyArray]:
     return mean, mean**2 + deviation**2
 
 
-def _natural(mean: AnyArray, deviation: AnyArray) -> tuple[AnyArray, AnyArray]:
+def _natural_parameters(mean: AnyArray, deviation: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Return the natural parameters m / v and -1 / (2 v)."""
     precision = 1.0 / deviation**2
     return mean * precision, -0.5 * precision

@@ -1,6 +1,7 @@
-"""Diagonal Laplace approximations over all weights, by laplace-torch: N(mean, 1 / (H factor * H + prior precision)).
+"""Diagonal Laplace approximations of laplace-torch: N(m, 1 / (H / (s^2 T) + prior precision)) over all weights.
 
-laplace-torch keeps one vector over the parameters that its model trains, in their order; here it is cut into them.
+H is the diagonal curvature of the loss at the mode m, s laplace-torch's sigma_noise and T its temperature. It keeps one
+vector over the parameters that its model trains, in their order; here it is split into them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from consilience.bayesian.network import BayesianNetwork
-from consilience.bayesian.readers.tensors import VARIANCE, Weight, assembled, converted, few, has_class, writable
+from consilience.bayesian.readers.tensors import (
+    VARIANCE,
+    GaussianParameter,
+    build_network,
+    copy_like,
+    has_class,
+    join_names,
+    require_same_parameters,
+)
 from consilience.checks import AnyArray
 from consilience.errors import InputError, UnsupportedError
 
@@ -30,52 +39,57 @@ def read(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
 
     The prior's variances are known where its mean is zero and its precision one number for all or for each parameter.
     """
-    _checked(model, name)
+    _require_diagonal(model, name)
     shapes = _shapes(model)
-    found = []
+    problems = []
     if frozen := [key for key, values in model.model.named_parameters() if not values.requires_grad]:
-        found.append(
-            f"{name}: {few(frozen)}: frozen, so that there is no variance of it; let every parameter of the model "
-            "require gradients before fitting"
+        problems.append(
+            f"{name}: {join_names(frozen)}: frozen, so that there is no variance of it; let every parameter of the "
+            "model require gradients before fitting"
         )
-    means, variances = _cut(model.mean, shapes), _cut(model.posterior_variance, shapes)
-    weights = {key: Weight(means[key], variances[key], VARIANCE, key, f"posterior variance of {key}") for key in shapes}
+    means, variances = _split(model.mean, shapes), _split(model.posterior_variance, shapes)
+    parameters = {
+        key: GaussianParameter(means[key], variances[key], VARIANCE, key, f"posterior variance of {key}")
+        for key in shapes
+    }
     plain = model.model if module is None else module
-    return assembled(weights, plain, name, _prior(model, shapes), tuple(found), whole=not frozen)
+    # Frozen parameters are missing too, and reported already.
+    return build_network(parameters, plain, name, _prior(model, shapes), tuple(problems), reports_missing=not frozen)
 
 
 def write(bnn: BayesianNetwork, like: Any) -> Any:
-    """Return a copy of an approximation with other means and curvature, and so the posterior of a Bayesian network.
+    """Return a copy of an approximation with the posterior of a Bayesian network, by other means and curvature.
 
-    It has the network's prior where that is known. Curvature is what the precision has beyond the prior; it is negative
+    It has the network's prior where that is known. The curvature is the precision minus the prior's; it is negative
     where the posterior is wider than the prior. The loss, and with it the marginal likelihood, stays that of `like`.
     """
     import torch
 
-    _checked(like, bnn.name)
+    _require_diagonal(like, bnn.name)
     shapes = _shapes(like)
-    writable(bnn, shapes, f"a {type(like).__name__}")
-    mean = torch.cat([converted(bnn.means[key], like.mean).reshape(-1) for key in shapes])
-    precision = torch.cat([1.0 / converted(bnn.variances[key], like.H.double()).reshape(-1) for key in shapes])
-    prior, told = bnn.prior, _prior(like, shapes)
-    found = copy.deepcopy(like, {id(like.mean): mean, id(like.H): like.H.detach().clone()})
-    if prior is not None and prior != told:
+    require_same_parameters(bnn, shapes, f"a {type(like).__name__}")
+    mean = torch.cat([copy_like(bnn.means[key], like.mean).reshape(-1) for key in shapes])
+    precision = torch.cat([1.0 / copy_like(bnn.variances[key], like.H.double()).reshape(-1) for key in shapes])
+    prior, prior_of_like = bnn.prior, _prior(like, shapes)
+    # The memo of deepcopy puts the new mean, and a copy of H without its graph, in place of the old ones.
+    written = copy.deepcopy(like, {id(like.mean): mean, id(like.H): like.H.detach().clone()})
+    if prior is not None and prior != prior_of_like:
         values = [1.0 / prior[key] for key in shapes]
-        found.prior_precision = torch.tensor(values[:1] if len(set(values)) == 1 else values)
+        written.prior_precision = torch.tensor(values[:1] if len(set(values)) == 1 else values)
     if prior is not None and float(torch.as_tensor(like.prior_mean).abs().max()) > 0.0:
-        found.prior_mean = torch.zeros_like(found.prior_mean)
-    scale = float(found.sigma_noise) ** 2 * found.temperature
-    found.H = ((precision - found.prior_precision_diag.double()) * scale).to(like.H.dtype)
+        written.prior_mean = torch.zeros_like(written.prior_mean)
+    scale = float(written.sigma_noise) ** 2 * written.temperature
+    written.H = ((precision - written.prior_precision_diag.double()) * scale).to(like.H.dtype)
     with torch.no_grad():
-        for values, own in zip(found.params, _cut(mean, shapes).values(), strict=True):
-            values.copy_(own)
-        for key, values in found.model.named_buffers():
+        for values, means in zip(written.params, _split(mean, shapes).values(), strict=True):
+            values.copy_(means)
+        for key, values in written.model.named_buffers():
             if key in bnn.arrays and tuple(bnn.arrays[key].shape) == tuple(values.shape):
-                values.copy_(converted(bnn.arrays[key], values))
-    return found
+                values.copy_(copy_like(bnn.arrays[key], values))
+    return written
 
 
-def _checked(model: Any, name: str) -> None:
+def _require_diagonal(model: Any, name: str) -> None:
     """Raise unless it is a fitted diagonal approximation over all weights, of a classifier."""
     kind = type(model).__name__
     diagonal = has_class(model, "laplace", "DiagLaplace")
@@ -89,19 +103,21 @@ def _checked(model: Any, name: str) -> None:
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the parameters that it covers, in its order."""
+    """Return the shapes of the parameters that an approximation covers, in its order."""
     return {key: tuple(v.shape) for key, v in model.model.named_parameters() if v.requires_grad}
 
 
-def _cut(vector: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, AnyArray]:
+def _split(vector: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, AnyArray]:
+    """Return a vector over all parameters as an array for each of them."""
     parts = vector.detach().split([prod(shape) for shape in shapes.values()])
     return {key: part.reshape(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def _prior(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float] | None:
+    """Return the prior variance of every parameter; None for a prior that is no N(0, v) with one v a parameter."""
     if bool((model.prior_mean != 0).any()):
         return None
-    precisions = _cut(model.prior_precision_diag.double(), shapes)
+    precisions = _split(model.prior_precision_diag.double(), shapes)
     if any(part.numel() and float(part.min()) != float(part.max()) for part in precisions.values()):
         return None
     return {key: 1.0 / float(part.max()) if part.numel() else 1.0 for key, part in precisions.items()}

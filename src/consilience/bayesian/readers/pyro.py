@@ -15,7 +15,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from consilience.bayesian.network import BayesianNetwork
-from consilience.bayesian.readers.tensors import DEVIATION, Weight, assembled, converted, has_class, writable
+from consilience.bayesian.readers.tensors import (
+    DEVIATION,
+    GaussianParameter,
+    build_network,
+    copy_like,
+    has_class,
+    require_same_parameters,
+)
 from consilience.checks import AnyArray
 from consilience.errors import InputError, UnsupportedError
 
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _GUIDES = "pyro.infer.autoguide"
-_KNOWN = ("AutoDiagonalNormal", "AutoNormal")
+_MEAN_FIELD_GUIDES = ("AutoDiagonalNormal", "AutoNormal")
 
 
 def accepts(model: object) -> bool:
@@ -34,22 +41,23 @@ def accepts(model: object) -> bool:
 def read(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
     """Return the Bayesian network of a guide; priors Normal(0, s) with one s a site become prior variances."""
     sites = _sites(model, name)
-    found = [
-        f"{name}: site {site} lies in {told['fn'].support}, so its posterior is no Gaussian; give it a Normal "
+    problems = [
+        f"{name}: site {site} lies in {latent['fn'].support}, so its posterior is no Gaussian; give it a Normal "
         "prior, or sample only weights"
-        for site, told in sites.items()
-        if not _real(told["fn"].support)
+        for site, latent in sites.items()
+        if not _is_real(latent["fn"].support)
     ]
     moments = _moments(model)
-    names = _stripped(sites, None if module is None else [key for key, _ in module.named_parameters()])
-    weights = {
-        names[site]: Weight(mean, deviation, DEVIATION, f"site {site}", f"scale of site {site}")
+    names = _parameter_names(sites, None if module is None else [key for key, _ in module.named_parameters()])
+    parameters = {
+        names[site]: GaussianParameter(mean, deviation, DEVIATION, f"site {site}", f"scale of site {site}")
         for site, (mean, deviation) in moments.items()
-        if _real(sites[site]["fn"].support)
+        if _is_real(sites[site]["fn"].support)
     }
-    priors = {names[site]: _prior(told["fn"]) for site, told in sites.items()}
-    known = {key: value for key, value in priors.items() if value is not None}
-    return assembled(weights, module, name, known if len(known) == len(priors) else None, tuple(found))
+    by_parameter = {names[site]: _prior_variance(latent["fn"]) for site, latent in sites.items()}
+    stated = {key: value for key, value in by_parameter.items() if value is not None}
+    prior_variances = stated if len(stated) == len(by_parameter) else None
+    return build_network(parameters, module, name, prior_variances, tuple(problems))
 
 
 def write(bnn: BayesianNetwork, like: Any) -> Any:
@@ -60,30 +68,32 @@ def write(bnn: BayesianNetwork, like: Any) -> Any:
     import torch
 
     sites = _sites(like, bnn.name)
-    names = _stripped(sites, list(bnn.means))
+    names = _parameter_names(sites, list(bnn.means))
     moments = _moments(like)
-    writable(bnn, {names[key]: tuple(v.shape) for key, (v, _) in moments.items()}, f"this {type(like).__name__}")
-    means = {site: converted(bnn.means[names[site]], moments[site][0]) for site in sites}
-    scales = {site: converted(bnn.variances[names[site]], moments[site][1].double()) ** 0.5 for site in sites}
-    found = _copied(like)
-    if has_class(like, _GUIDES, "AutoDiagonalNormal"):
-        found.loc = torch.nn.Parameter(torch.cat([v.reshape(-1) for v in means.values()]).clone())
-        found.scale = torch.cat([v.reshape(-1) for v in scales.values()]).to(like.loc.dtype)
-    else:
+    shapes = {names[site]: tuple(mean.shape) for site, (mean, _) in moments.items()}
+    require_same_parameters(bnn, shapes, f"this {type(like).__name__}")
+    means = {site: copy_like(bnn.means[names[site]], moments[site][0]) for site in sites}
+    scales = {site: copy_like(bnn.variances[names[site]], moments[site][1].double()) ** 0.5 for site in sites}
+    written = _copy_guide(like)
+    if has_class(like, _GUIDES, "AutoDiagonalNormal"):  # one vector over all sites
+        written.loc = torch.nn.Parameter(torch.cat([v.reshape(-1) for v in means.values()]).clone())
+        written.scale = torch.cat([v.reshape(-1) for v in scales.values()]).to(like.loc.dtype)
+    else:  # AutoNormal: modules of locs and scales, nested as the sites' names are
         for site in sites:
             path, _, last = site.rpartition(".")
-            for holder, values in ((found.locs, means[site]), (found.scales, scales[site].to(means[site].dtype))):
-                setattr(attrgetter(path)(holder) if path else holder, last, values)
-    _renamed(found, [*means.values(), *scales.values()])
-    return found
+            for tree, values in ((written.locs, means[site]), (written.scales, scales[site].to(means[site].dtype))):
+                setattr(attrgetter(path)(tree) if path else tree, last, values)
+    _rename_in_store(written, [*means.values(), *scales.values()])
+    return written
 
 
 def _sites(guide: Any, name: str) -> dict[str, Any]:
-    """Return what a guide knows of every latent site."""
+    """Return the trace's record of every latent site, by name."""
     kind = type(guide).__name__
-    if not has_class(guide, _GUIDES, *_KNOWN):
+    if not has_class(guide, _GUIDES, *_MEAN_FIELD_GUIDES):
         raise UnsupportedError(
-            f"{name}: a guide of class {kind} is no independent Gaussian for every weight; use pyro's {_KNOWN[0]}"
+            f"{name}: a guide of class {kind} is no independent Gaussian for every weight; use "
+            f"pyro's {_MEAN_FIELD_GUIDES[0]}"
         )
     if guide.prototype_trace is None:
         raise InputError(
@@ -98,9 +108,9 @@ def _moments(guide: Any) -> dict[str, tuple[AnyArray, AnyArray]]:
 
     sites = dict(guide.prototype_trace.iter_stochastic_nodes())
     if has_class(guide, _GUIDES, "AutoNormal"):
-        return {site: tuple(attrgetter(site)(one).detach() for one in (guide.locs, guide.scales)) for site in sites}
+        return {site: tuple(attrgetter(site)(tree).detach() for tree in (guide.locs, guide.scales)) for site in sites}
     posterior = guide.get_posterior().base_dist
-    shapes = [biject_to(told["fn"].support).inv(told["value"]).shape for told in sites.values()]
+    shapes = [biject_to(latent["fn"].support).inv(latent["value"]).shape for latent in sites.values()]
     mean, deviation = (
         vector.detach().split([prod(shape) for shape in shapes]) for vector in (posterior.loc, posterior.scale)
     )
@@ -110,25 +120,25 @@ def _moments(guide: Any) -> dict[str, tuple[AnyArray, AnyArray]]:
     }
 
 
-def _stripped(sites: Collection[str], names: Collection[str] | None) -> dict[str, str]:
-    """Return the parameter of every site: its name, or what is left without the prefix that fits most of the names."""
+def _parameter_names(sites: Collection[str], names: Collection[str] | None) -> dict[str, str]:
+    """Return the parameter of every site: its name, without the prefix common to all by which most names fit."""
     if names is None:
         return {site: site for site in sites}
     parts = next(iter(sites)).split(".")
     prefixes = ["".join(f"{part}." for part in parts[:depth]) for depth in range(len(parts))]
-    common = [prefix for prefix in prefixes if all(site.startswith(prefix) for site in sites)]
-    best = max(common, key=lambda prefix: len({site.removeprefix(prefix) for site in sites} & set(names)))
+    common_prefixes = [prefix for prefix in prefixes if all(site.startswith(prefix) for site in sites)]
+    best = max(common_prefixes, key=lambda prefix: len({site.removeprefix(prefix) for site in sites} & set(names)))
     return {site: site.removeprefix(best) for site in sites}
 
 
-def _real(support: Any) -> bool:
+def _is_real(support: Any) -> bool:
     """Return whether a support is all real numbers, of any shape."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return type(support).__name__ in ("_Real", "_RealVector")
 
 
-def _prior(distribution: Any) -> float | None:
+def _prior_variance(distribution: Any) -> float | None:
     """Return the variance of a prior Normal(0, s) that is the same for all of a site; None for any other."""
     while has_class(distribution, "torch.distributions", "Independent"):
         distribution = distribution.base_dist
@@ -138,19 +148,19 @@ def _prior(distribution: Any) -> float | None:
     return float(scale.max()) ** 2 if float(scale.min()) == float(scale.max()) else None
 
 
-def _copied(guide: Any) -> Any:
+def _copy_guide(guide: Any) -> Any:
     """Return a copy of a guide that shares its model; copying alone would take the model from both."""
     model, master = guide._model, guide.master
     guide._model, guide.master = None, None
     try:
-        found = copy.deepcopy(guide, {id(guide.prototype_trace): guide.prototype_trace})
+        copied = copy.deepcopy(guide, {id(guide.prototype_trace): guide.prototype_trace})
     finally:
         guide._model, guide.master = model, master
-    found._model = model
-    return found
+    copied._model = model
+    return copied
 
 
-def _renamed(guide: Any, arrays: list[AnyArray]) -> None:
+def _rename_in_store(guide: Any, arrays: list[AnyArray]) -> None:
     """Give a copied guide, and what is inside, names in Pyro's parameter store that follow from its values."""
     digest = hashlib.sha256(b"".join(values.cpu().numpy().tobytes() for values in arrays)).hexdigest()[:16]
     old = guide._pyro_name

@@ -1,7 +1,7 @@
-"""Bayesian networks as plain dicts of arrays: a pair of state dicts, or one in which names say what an array holds.
+"""Bayesian networks as dicts of arrays: a pair of state dicts, or a flat dict whose names say what an array holds.
 
-A pair is ``(means, log_variances)``, two dicts with the same names. In one flat dict a parameter NAME has a mean and
-one array that tells its variance; ``_`` may stand for the dot:
+A pair is ``(means, log_variances)``, two dicts with the same names. In a flat dict a parameter NAME has a mean and one
+array that gives its variance; ``_`` may stand for the dot:
 
     NAME.mean  NAME.mu                                    the means
     NAME.variance                                         the variances v
@@ -10,10 +10,10 @@ one array that tells its variance; ``_`` may stand for the dot:
     NAME.log_std                                          log(v) / 2
     NAME.rho                                              rho, with a standard deviation of log(1 + exp(rho))
 
-Layers of bayesian-torch say ``PATH.mu_weight`` and ``PATH.rho_weight`` (``kernel`` in convolutions), which is
-``PATH.weight`` here. Those of blitz say ``PATH.weight_mu`` and ``PATH.weight_rho``, and the same once more under
+Layers of bayesian-torch have ``PATH.mu_weight`` and ``PATH.rho_weight`` (``kernel`` in convolutions), which is
+``PATH.weight`` here. Those of blitz have ``PATH.weight_mu`` and ``PATH.weight_rho``, and the same once more under
 ``PATH.weight_sampler.mu``. Beside these a state dict may hold noise (``eps_...``), priors (``prior_...``) and the
-buffers of a module that is given. Everything else is refused, as is a parameter that is told twice.
+buffers of a module that is given. Everything else is refused, as is a parameter that is stated twice.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from consilience.bayesian.readers.tensors import (
     LOG_VARIANCE,
     RHO,
     VARIANCE,
-    Form,
-    Weight,
-    assembled,
-    converted,
-    few,
-    spread_like,
+    GaussianParameter,
+    VarianceForm,
+    build_network,
+    copy_like,
+    encode_like,
+    join_names,
+    require_same_parameters,
     with_buffers,
-    writable,
 )
 from consilience.checks import AnyArray
 from consilience.errors import InputError
@@ -61,49 +61,59 @@ _POINT = "give a pair of dicts (means, log-variances) in which parameters that a
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the name of an array says: which parameter's, in which form (None for means), and who holds the other."""
+class ArrayRole:
+    """Role of an array in a Gaussian, by its name.
+
+    Parameters
+    ----------
+    parameter : str
+        Name of the parameter.
+    form : VarianceForm or None
+        Parametrisation of its variances; None for an array of means.
+    partner : str
+        Expected name of the array of variances for means, and of means for variances.
+    """
 
     parameter: str
-    form: Form | None
+    form: VarianceForm | None
     partner: str
 
 
-def told(name: str) -> Told | None:
-    """Return what the name of an array says; None when it names neither means nor variances."""
+def array_role(name: str) -> ArrayRole | None:
+    """Return the role of an array of that name; None for a name of neither means nor variances."""
     path, dot, last = name.rpartition(".")
     if last.startswith(("eps_", "prior_")) or last in _BUFFERS:
         return None
     for word, form in {**dict.fromkeys(_MEANS), **_SPREADS}.items():
         stem = name.removesuffix(word)
         if stem != name and len(stem) > 1 and stem[-1] in "._":
-            return Told(stem[:-1].removesuffix(_SAMPLER), form, stem + _PARTNERS.get(word, "mean"))
+            return ArrayRole(stem[:-1].removesuffix(_SAMPLER), form, stem + _PARTNERS.get(word, "mean"))
     for word, form in (("mu", None), ("rho", RHO)):
         if last.startswith(f"{word}_"):
-            what = last.removeprefix(f"{word}_")
-            own = "weight" if what == "kernel" else what
-            return Told(f"{path}{dot}{own}", form, f"{path}{dot}{_PARTNERS[word]}_{what}")
+            suffix = last.removeprefix(f"{word}_")
+            parameter = "weight" if suffix == "kernel" else suffix
+            return ArrayRole(f"{path}{dot}{parameter}", form, f"{path}{dot}{_PARTNERS[word]}_{suffix}")
     return None
 
 
-def pairs(names: Collection[str], forms: Collection[Form] | None = None) -> set[str]:
+def paired_names(names: Collection[str], forms: Collection[VarianceForm] | None = None) -> set[str]:
     """Return the names that have their partner: a mean and a variance, in one of some forms, of one parameter."""
-    known = {name: one for name in names if (one := told(name)) is not None}
-    means = {one.parameter for one in known.values() if one.form is None}
-    spreads = {one.parameter for one in known.values() if one.form and (forms is None or one.form in forms)}
-    return {name for name, one in known.items() if one.parameter in means & spreads}
+    roles = {name: role for name in names if (role := array_role(name)) is not None}
+    means = {role.parameter for role in roles.values() if role.form is None}
+    spreads = {role.parameter for role in roles.values() if role.form and (forms is None or role.form in forms)}
+    return {name for name, role in roles.items() if role.parameter in means & spreads}
 
 
 def accepts_flat(model: object) -> bool:
     """Return whether a model is a dict of which most arrays are means and variances."""
     if not isinstance(model, Mapping) or not all(isinstance(name, str) for name in model):
         return False
-    return 2 * len(pairs(model)) > len([name for name in model if not _aside(name)])
+    return 2 * len(paired_names(model)) > len([name for name in model if not _is_ignored(name)])
 
 
 def resembles_flat(model: object) -> bool:
-    """Return whether a model is a dict in which some names say means or variances."""
-    return isinstance(model, Mapping) and any(isinstance(name, str) and told(name) is not None for name in model)
+    """Return whether a model is a dict in which some names are of means or variances."""
+    return isinstance(model, Mapping) and any(isinstance(name, str) and array_role(name) is not None for name in model)
 
 
 def accepts_pair(model: object) -> bool:
@@ -114,66 +124,70 @@ def accepts_pair(model: object) -> bool:
 
 def resembles_pair(model: object) -> bool:
     """Return whether a model is a pair of dicts."""
-    return isinstance(model, tuple) and len(model) == 2 and all(isinstance(one, Mapping) for one in model)
+    return isinstance(model, tuple) and len(model) == 2 and all(isinstance(entry, Mapping) for entry in model)
 
 
-def weights_of(arrays: Mapping[str, AnyArray], name: str) -> tuple[dict[str, Weight], list[str], list[str]]:
-    """Return the weights of flat arrays by parameter, the names that say nothing, and what is wrong."""
-    means: dict[str, str] = {}
+def gaussian_parameters(
+    arrays: Mapping[str, AnyArray], name: str
+) -> tuple[dict[str, GaussianParameter], list[str], list[str]]:
+    """Return the Gaussians of flat arrays by parameter, the names that are of none, and the problems."""
+    means: dict[str, str] = {}  # names of arrays by parameter
     spreads: dict[str, str] = {}
-    others, found = [], []
+    others, problems = [], []
     for key in arrays:
-        one = told(key)
-        if one is None:
+        role = array_role(key)
+        if role is None:
             others.append(key)
             continue
-        side = means if one.form is None else spreads
-        first = side.setdefault(one.parameter, key)
+        side = means if role.form is None else spreads
+        first = side.setdefault(role.parameter, key)
         if first == key:
             continue
         if f"{_SAMPLER}." not in first + key:
-            found.append(f"{name}: {first} and {key} both tell of {one.parameter}; keep one of them")
+            problems.append(f"{name}: {first} and {key} both tell of {role.parameter}; keep one of them")
         elif not bool((arrays[first] == arrays[key]).all()):
-            found.append(f"{name}: {first} and {key} differ; copy what is sampled from into the other")
+            problems.append(f"{name}: {first} and {key} differ; copy what is sampled from into the other")
     for side, other, what in ((means, spreads, "variance"), (spreads, means, "mean")):
         for parameter, key in side.items():
-            one = told(key)
-            if parameter not in other and one is not None:
-                found.append(f"{name}: {key}: no {what} beside it; give {one.partner} too")
-    weights = {}
+            role = array_role(key)
+            if parameter not in other and role is not None:
+                problems.append(f"{name}: {key}: no {what} beside it; give {role.partner} too")
+    parameters = {}
     for parameter, key in means.items():
         spread = spreads.get(parameter, "")
-        one = told(spread)
-        if one is not None and one.form is not None:
-            weights[parameter] = Weight(arrays[key], arrays[spread], one.form, key, spread)
-    return weights, others, found
+        role = array_role(spread)
+        if role is not None and role.form is not None:
+            parameters[parameter] = GaussianParameter(arrays[key], arrays[spread], role.form, key, spread)
+    return parameters, others, problems
 
 
 def read_flat(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
     """Return the Bayesian network of a flat dict; buffers of the module are taken from it."""
-    _checked(name, model)
-    weights, others, found = weights_of(model, name)
+    _require_arrays(name, model)
+    parameters, others, problems = gaussian_parameters(model, name)
     buffers = {} if module is None else dict(module.named_buffers())
-    if odd := [key for key in others if key not in buffers and not _aside(key)]:
-        found.append(f"{name}: {few(odd)}: neither means nor variances by name; {_POINT}")
+    if unknown := [key for key in others if key not in buffers and not _is_ignored(key)]:
+        problems.append(f"{name}: {join_names(unknown)}: neither means nor variances by name; {_POINT}")
     filled = None if module is None else with_buffers(module, {key: model[key] for key in others})
-    return assembled(weights, filled, name, problems=tuple(found))
+    return build_network(parameters, filled, name, problems=tuple(problems))
 
 
 def write_flat(bnn: BayesianNetwork, like: Any) -> dict[str, AnyArray]:
     """Return a flat dict with the names and forms of another, of any width."""
-    known = {key: told(key) for key in like}
-    own = {one.parameter: key for key, one in known.items() if one is not None}
-    writable(bnn, {key: tuple(bnn.means.get(key, like[own[key]]).shape) for key in own}, "a dict")
-    found = {}
-    for key, one in known.items():
-        if one is None:
-            found[key] = converted(bnn.arrays.get(key, like[key]), like[key])
-        elif one.form is None:
-            found[key] = converted(bnn.means[one.parameter], like[key])
+    roles = {key: array_role(key) for key in like}
+    array_names = {role.parameter: key for key, role in roles.items() if role is not None}
+    # Widths may differ from those of `like`: only the names must agree.
+    shapes = {key: tuple(bnn.means.get(key, like[array_names[key]]).shape) for key in array_names}
+    require_same_parameters(bnn, shapes, "a dict")
+    written = {}
+    for key, role in roles.items():
+        if role is None:
+            written[key] = copy_like(bnn.arrays.get(key, like[key]), like[key])
+        elif role.form is None:
+            written[key] = copy_like(bnn.means[role.parameter], like[key])
         else:
-            found[key] = spread_like(bnn.variances[one.parameter], one.form, like[key])
-    return found
+            written[key] = encode_like(bnn.variances[role.parameter], role.form, like[key])
+    return written
 
 
 def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
@@ -184,42 +198,46 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     InputError
         When all log-variances are positive, as if they were variances.
     """
-    _checked(name, *model)
+    _require_arrays(name, *model)
     means, spreads = model
-    found = [f"{name}: {key}: a mean, but no log-variance; give both" for key in means if key not in spreads]
-    found += [f"{name}: {key}: a log-variance, but no mean; give both" for key in spreads if key not in means]
-    weights = {
-        key: Weight(values, spreads[key], LOG_VARIANCE, f"mean of {key}", f"log-variance of {key}")
+    problems = [f"{name}: {key}: a mean, but no log-variance; give both" for key in means if key not in spreads]
+    problems += [f"{name}: {key}: a log-variance, but no mean; give both" for key in spreads if key not in means]
+    parameters = {
+        key: GaussianParameter(values, spreads[key], LOG_VARIANCE, f"mean of {key}", f"log-variance of {key}")
         for key, values in means.items()
         if key in spreads
     }
-    if weights and not found and all(float(one.spread.min()) > 0 for one in weights.values() if _numbers(one.spread)):
-        found.append(
+    spread_arrays = [gaussian.spread for gaussian in parameters.values()]
+    # A posterior of which every weight has a variance above 1 is surely a mistake: these are variances, not logarithms.
+    if parameters and not problems and all(float(values.min()) > 0 for values in spread_arrays if _has_values(values)):
+        problems.append(
             f"{name}: every log-variance is positive, as variances are; give (means, log-variances), or one dict whose "
             f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance"
         )
-    return assembled(weights, module, name, problems=tuple(found))
+    return build_network(parameters, module, name, problems=tuple(problems))
 
 
 def write_pair(bnn: BayesianNetwork, like: Any) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
     """Return means and log-variances in the library and precision of a pair, of any width."""
-    writable(bnn, {key: tuple(bnn.means.get(key, values).shape) for key, values in like[0].items()}, "a pair of dicts")
+    shapes = {key: tuple(bnn.means.get(key, values).shape) for key, values in like[0].items()}
+    require_same_parameters(bnn, shapes, "a pair of dicts")
     return (
-        {key: converted(bnn.means[key], values) for key, values in like[0].items()},
-        {key: spread_like(bnn.variances[key], LOG_VARIANCE, values) for key, values in like[1].items()},
+        {key: copy_like(bnn.means[key], values) for key, values in like[0].items()},
+        {key: encode_like(bnn.variances[key], LOG_VARIANCE, values) for key, values in like[1].items()},
     )
 
 
-def _checked(name: str, *dicts: Any) -> None:
+def _require_arrays(name: str, *dicts: Any) -> None:
     """Raise unless dicts hold arrays by name."""
-    if odd := [str(key) for one in dicts for key, values in one.items() if not hasattr(values, "shape")]:
-        raise InputError(f"{name}: {few(odd)}: expected arrays or tensors by name")
+    if others := [str(key) for arrays in dicts for key, values in arrays.items() if not hasattr(values, "shape")]:
+        raise InputError(f"{name}: {join_names(others)}: expected arrays or tensors by name")
 
 
-def _aside(name: str) -> bool:
+def _is_ignored(name: str) -> bool:
+    """Return whether a name is of noise, a prior or running statistics, which are no part of the posterior."""
     last = name.rpartition(".")[2]
     return last.startswith(("eps_", "prior_")) or last in _BUFFERS
 
 
-def _numbers(values: AnyArray) -> bool:
+def _has_values(values: AnyArray) -> bool:
     return 0 not in values.shape

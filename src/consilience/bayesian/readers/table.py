@@ -1,8 +1,8 @@
-"""Bayesian neural networks of other libraries, taken in and given back.
+"""Adapters of Bayesian neural networks of other libraries: the table of all, reading and writing.
 
-The table says which: `BayesianNetwork` itself, laplace-torch's diagonal Laplace approximation, Pyro's mean-field
-guides, modules whose layers keep means and rho (bayesian-torch, blitz, or one's own), and dicts of arrays. No library
-is imported to tell one from another.
+The kinds are `BayesianNetwork` itself, diagonal Laplace approximations of laplace-torch, mean-field guides of Pyro,
+modules whose layers keep means and rho (bayesian-torch, blitz, or custom ones), and dicts of arrays. No library is
+imported to recognise a model. The first entry of the table that resembles a model reads it, or says what it lacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from consilience.bayesian.readers import laplace as bayesian_laplace
 from consilience.bayesian.readers import layers as bayesian_layers
 from consilience.bayesian.readers import pyro as bayesian_pyro
 from consilience.bayesian.readers import state_dicts as bayesian_states
-from consilience.bayesian.readers.tensors import writable
+from consilience.bayesian.readers.tensors import require_same_parameters
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.torch_modules import is_module
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BayesianAdapter:
-    """How Bayesian networks of one kind are taken in and given back.
+    """Reader and writer of one kind of Bayesian networks.
 
     Parameters
     ----------
-    kind
-        What messages call it.
-    accepts
-        Whether a model is of this kind, told without importing its library.
-    resembles
-        Whether it was meant to be, though something may be missing that `read` will name.
-    read
-        From a model, a plain torch module of its architecture or None, and a name in messages.
-    write
-        From a Bayesian network and a model, a copy of that model which holds the network's means and variances.
+    kind : str
+        Name of the kind in messages.
+    accepts : callable
+        Whether a model is of this kind, without importing its library.
+    resembles : callable
+        Whether a model is meant to be of this kind, though something may be missing that `read` will name.
+    read : callable
+        From a model, a plain torch module of its architecture or None, and a name in messages, the Bayesian network.
+    write : callable
+        From a Bayesian network and a model, a copy of that model with the network's means and variances.
     """
 
     kind: str
@@ -60,7 +60,7 @@ def _read_own(model: BayesianNetwork, module: nn.Module | None, name: str) -> Ba
 def _write_own(bnn: BayesianNetwork, like: BayesianNetwork) -> BayesianNetwork:
     if bnn.module is not None or like.module is None:
         return bnn
-    writable(bnn, {key: tuple(values.shape) for key, values in like.means.items()}, "this network")
+    require_same_parameters(bnn, {key: tuple(values.shape) for key, values in like.means.items()}, "this network")
     return bnn.with_module(like.module)
 
 
@@ -127,13 +127,13 @@ def as_bayesian_network(model: Any, module: nn.Module | None = None, name: str =
 
     Parameters
     ----------
-    model
-        Of a kind in the table.
-    module
-        A plain torch module of the architecture, whose parameters have the names of the model's weights. Needed to ask
-        the network for predictions, and to find its symmetry; laplace-torch's models bring their own.
-    name
-        What it is called in messages.
+    model : object
+        A Bayesian network of a kind in the table.
+    module : torch.nn.Module, optional
+        A plain module of the architecture, whose parameters have the names of the model's weights. Needed for
+        predictions, and to trace the symmetry; laplace-torch's models bring their own.
+    name : str
+        Name of the network in messages.
 
     Raises
     ------
@@ -160,10 +160,10 @@ def written_like(bnn: BayesianNetwork, like: Any) -> Any:
 
     Parameters
     ----------
-    bnn
+    bnn : BayesianNetwork
         A network of the architecture of `like`.
-    like
-        A model of a kind in the table; it is left as it is. Dicts give dicts of any width; other kinds have layers of
+    like : object
+        A model of a kind in the table; it is not changed. Dicts give dicts of any width; other kinds have layers of
         their own, which are not resized.
 
     Raises
@@ -187,12 +187,12 @@ def written_like(bnn: BayesianNetwork, like: Any) -> Any:
 
 
 def _adapter(model: Any, name: str) -> BayesianAdapter:
-    """Return the first entry that a model resembles: what it lacks is for that entry to tell."""
+    """Return the first entry that a model resembles; its `read` says what the model lacks."""
     for adapter in BAYESIAN_ADAPTERS:
         if adapter.resembles(model):
             return adapter
-    known = "; ".join(adapter.kind for adapter in BAYESIAN_ADAPTERS)
+    kinds = "; ".join(adapter.kind for adapter in BAYESIAN_ADAPTERS)
     raise UnsupportedError(
         f"{name}: {type(model).__module__}.{type(model).__qualname__} is no Bayesian neural network of a known kind; "
-        f"known: {known}"
+        f"known: {kinds}"
     )

@@ -1,9 +1,11 @@
-"""How libraries write down the Gaussian of a weight, and Bayesian networks from such tensors with every problem named.
+"""Parametrisations of the variances of weights in other libraries, and Bayesian networks from such tensors.
 
-All of them keep a tensor of means; beside it stands what tells the variance v, in one of these forms:
+All libraries keep a tensor of means, and another one that gives the variance v in one of these forms:
 
     variance v;  deviation sqrt(v);  log-variance log v;  log-deviation log(v) / 2;
     rho, where sqrt(v) = log(1 + exp(rho)).
+
+Errors list every problem under the names that the user of the library knows.
 """
 
 from __future__ import annotations
@@ -25,27 +27,27 @@ from consilience.networks.torch_modules import cast_like, tensor_beside
 if TYPE_CHECKING:
     from torch import nn
 
-_FEW = 5
-"""Names that a message lists; more are counted."""
+_MAX_NAMES = 5
+"""Names that a message lists; of more, the number is stated. Chosen by hand for short messages."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """A form in which variances are written.
+class VarianceForm:
+    """A parametrisation of variances.
 
     Parameters
     ----------
-    word
-        What messages call it.
-    variance
-        What gives the variances; the sign of what must be positive stays, so that it is refused.
-    written
-        The way back.
+    word : str
+        Name of its values in messages.
+    decode : callable
+        Variances from values in this form. A negative deviation gives a negative variance, so that it is refused.
+    encode : callable
+        Values in this form from variances.
     """
 
     word: str
-    variance: Callable[[AnyArray], AnyArray]
-    written: Callable[[AnyArray], AnyArray]
+    decode: Callable[[AnyArray], AnyArray]
+    encode: Callable[[AnyArray], AnyArray]
 
 
 def _log(values: AnyArray) -> AnyArray:
@@ -63,20 +65,30 @@ def _rho(variance: AnyArray) -> AnyArray:
     return deviation + xp.log(-xp.expm1(-deviation))  # log(exp(s) - 1), also for large and for tiny s
 
 
-VARIANCE = Form("variance", lambda x: x, lambda v: v)
-DEVIATION = Form("deviation", lambda x: x * abs(x), lambda v: array_namespace(v).sqrt(v))
-LOG_VARIANCE = Form("log-variance", lambda x: array_namespace(x).exp(x), _log)
-LOG_DEVIATION = Form("log-deviation", lambda x: array_namespace(x).exp(2.0 * x), lambda v: _log(v) / 2.0)
-RHO = Form("rho", _softplus_squared, _rho)
+VARIANCE = VarianceForm("variance", lambda x: x, lambda v: v)
+DEVIATION = VarianceForm("deviation", lambda x: x * abs(x), lambda v: array_namespace(v).sqrt(v))
+LOG_VARIANCE = VarianceForm("log-variance", lambda x: array_namespace(x).exp(x), _log)
+LOG_DEVIATION = VarianceForm("log-deviation", lambda x: array_namespace(x).exp(2.0 * x), lambda v: _log(v) / 2.0)
+RHO = VarianceForm("rho", _softplus_squared, _rho)
 
 
 @dataclass(frozen=True)
-class Weight:
-    """The Gaussian of one parameter, in the library's form and under the names that its user knows."""
+class GaussianParameter:
+    """The Gaussian of one parameter, in the library's form and under the names that its user knows.
+
+    Parameters
+    ----------
+    mean, spread : array
+        Means, and values that give the variances, of the parameter's shape.
+    form : VarianceForm
+        Parametrisation of `spread`.
+    mean_name, spread_name : str
+        Names of both in messages.
+    """
 
     mean: AnyArray
     spread: AnyArray
-    form: Form
+    form: VarianceForm
     mean_name: str
     spread_name: str
 
@@ -84,105 +96,108 @@ class Weight:
     def variance(self) -> AnyArray:
         """Return the variances, computed in double precision, in that of the means."""
         xp = array_namespace(self.mean)
-        with np.errstate(over="ignore"):  # what overflows is named in words
-            return xp.astype(self.form.variance(_double(self.spread)), self.mean.dtype)
+        with np.errstate(over="ignore"):  # `problems` names what overflows
+            return xp.astype(self.form.decode(_double(self.spread)), self.mean.dtype)
 
     def problems(self, name: str) -> list[str]:
         """Return what is wrong with it."""
-        named = {self.mean_name: self.mean, self.spread_name: self.spread}
-        if odd := [key for key, values in named.items() if not is_floating(values)]:
-            return [f"{name}: {key} holds {named[key].dtype}, not floats" for key in odd]
+        arrays = {self.mean_name: self.mean, self.spread_name: self.spread}
+        if not_floats := [key for key, values in arrays.items() if not is_floating(values)]:
+            return [f"{name}: {key} holds {arrays[key].dtype}, not floats" for key in not_floats]
         shapes = tuple(self.mean.shape), tuple(self.spread.shape)
         if shapes[0] != shapes[1]:
             return [
                 f"{name}: {self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}; give one "
                 f"{self.form.word} for every mean"
             ]
-        if found := non_finite_problems(named, name):
-            return found
+        if non_finite := non_finite_problems(arrays, name):
+            return non_finite
         variance = self.variance
         if 0 in shapes[0] or (float(variance.min()) > 0.0 and float(variance.max()) < float("inf")):
             return []
         if float(variance.min()) > 0.0:
-            what, worst = "overflow", float(self.spread.max())
+            what, value = "overflow", float(self.spread.max())
         else:
-            what, worst = "are not positive", float(self.spread.min())
+            what, value = "are not positive", float(self.spread.min())
         return [
-            f"{name}: {self.spread_name}: its variances {what} in {self.mean.dtype} ({self.form.word} {worst:.3g}); "
+            f"{name}: {self.spread_name}: its variances {what} in {self.mean.dtype} ({self.form.word} {value:.3g}); "
             "give every weight a positive finite variance (a tiny one for a parameter that is a point)"
         ]
 
 
-def assembled(
-    weights: Mapping[str, Weight],
+def build_network(
+    parameters: Mapping[str, GaussianParameter],
     module: nn.Module | None,
     name: str,
     prior_variances: float | Mapping[str, float] | None = None,
     problems: tuple[str, ...] = (),
-    whole: bool = True,
+    reports_missing: bool = True,
 ) -> BayesianNetwork:
-    """Return the Bayesian network of such weights.
+    """Return the Bayesian network of the Gaussians of its parameters.
 
     Parameters
     ----------
-    weights
+    parameters : mapping of str to GaussianParameter
         By name of the module's parameter.
-    module
-        A torch module of the architecture; None where there is none.
-    name
-        What the network is called in messages.
-    prior_variances
+    module : torch.nn.Module or None
+        A module of the architecture; None where there is none.
+    name : str
+        Name of the network in messages.
+    prior_variances : float or mapping of str to float, optional
         As BayesianNetwork takes them.
-    problems
-        What the caller found already.
-    whole
-        Whether a parameter of the module without a weight is a problem still to be told.
+    problems : tuple of str
+        Problems that the caller knows already, to be raised with the others.
+    reports_missing : bool
+        Whether a parameter of the module without a Gaussian is a problem that `problems` does not have yet.
 
     Raises
     ------
     InputError
         Naming every problem by the tensors that the user knows.
     """
-    found = [*problems, *(line for weight in weights.values() for line in weight.problems(name))]
+    all_problems = [*problems, *(line for gaussian in parameters.values() for line in gaussian.problems(name))]
     if module is not None:
-        own = {key: tuple(values.shape) for key, values in module.named_parameters()}
-        found += [
-            f"{name}: {weight.mean_name}: the module has no parameter {key}; give a module of this architecture, whose "
-            "parameters have the same names"
-            for key, weight in weights.items()
-            if key not in own
+        shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
+        all_problems += [
+            f"{name}: {gaussian.mean_name}: the module has no parameter {key}; give a module of this architecture, "
+            "whose parameters have the same names"
+            for key, gaussian in parameters.items()
+            if key not in shapes
         ]
-        found += [
-            f"{name}: {weight.mean_name} has shape {tuple(weight.mean.shape)}, the module's parameter {key} "
-            f"{own[key]}; give a module of this architecture"
-            for key, weight in weights.items()
-            if key in own and tuple(weight.mean.shape) != own[key]
+        all_problems += [
+            f"{name}: {gaussian.mean_name} has shape {tuple(gaussian.mean.shape)}, the module's parameter {key} "
+            f"{shapes[key]}; give a module of this architecture"
+            for key, gaussian in parameters.items()
+            if key in shapes and tuple(gaussian.mean.shape) != shapes[key]
         ]
-        if lacking := [key for key in own if key not in weights]:
-            found += [f"{name}: nothing here is the module's parameter {few(lacking)}; give it a distribution"] * whole
-    if not weights and not found:
-        found = [f"{name}: has no weights with a distribution"]
-    if found:
-        raise InputError(found)
-    means = {key: array_namespace(w.mean).asarray(w.mean, copy=True) for key, w in weights.items()}
-    variances = {key: weight.variance for key, weight in weights.items()}
+        missing = [key for key in shapes if key not in parameters]
+        if missing and reports_missing:
+            all_problems.append(
+                f"{name}: nothing here is the module's parameter {join_names(missing)}; give it a distribution"
+            )
+    if not parameters and not all_problems:
+        all_problems = [f"{name}: has no weights with a distribution"]
+    if all_problems:
+        raise InputError(all_problems)
+    means = {key: array_namespace(g.mean).asarray(g.mean, copy=True) for key, g in parameters.items()}
+    variances = {key: gaussian.variance for key, gaussian in parameters.items()}
     return BayesianNetwork(module, means, variances, prior_variances, name=name)
 
 
 def with_buffers(module: nn.Module, arrays: Mapping[str, AnyArray]) -> nn.Module:
     """Return the module, or where it has buffers among the arrays a copy that holds them."""
-    own = dict(module.named_buffers())
-    shared = {k: v for k, v in arrays.items() if k in own and tuple(v.shape) == tuple(own[k].shape)}
-    if not shared:
+    buffers = dict(module.named_buffers())
+    new_values = {k: v for k, v in arrays.items() if k in buffers and tuple(v.shape) == tuple(buffers[k].shape)}
+    if not new_values:
         return module
-    found = copy.deepcopy(module)
-    for key, values in found.named_buffers():
-        if key in shared:
-            values.copy_(converted(shared[key], values))
-    return found
+    filled = copy.deepcopy(module)
+    for key, values in filled.named_buffers():
+        if key in new_values:
+            values.copy_(copy_like(new_values[key], values))
+    return filled
 
 
-def writable(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
+def require_same_parameters(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
     """Raise unless the parameters of a Bayesian network are those of a model of another library.
 
     Raises
@@ -192,34 +207,34 @@ def writable(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int, ...]], what: 
     UnsupportedError
         When shapes differ: a network of another width needs a model built for that width.
     """
-    if odd := sorted(set(bnn.means) ^ set(shapes)):
+    if unmatched := sorted(set(bnn.means) ^ set(shapes)):
         raise InputError(
-            f"{bnn.name}: cannot be written like {what}: {few(odd)}: in one of them only; give a model of its "
-            "architecture"
+            f"{bnn.name}: cannot be written like {what}: {join_names(unmatched)}: in one of them only; give a model of "
+            "its architecture"
         )
-    found = {key: (tuple(values.shape), shapes[key]) for key, values in bnn.means.items()}
-    if odd := [f"{key} {new} and not {old}" for key, (new, old) in found.items() if new != old]:
+    pairs = {key: (tuple(values.shape), shapes[key]) for key, values in bnn.means.items()}
+    if mismatched := [f"{key} {new} and not {old}" for key, (new, old) in pairs.items() if new != old]:
         raise UnsupportedError(
-            f"{bnn.name}: cannot be written like {what}, since it has other widths: {few(odd)}; give a model built "
-            "with these widths, or take its means and variances"
+            f"{bnn.name}: cannot be written like {what}, since it has other widths: {join_names(mismatched)}; give a "
+            "model built with these widths, or take its means and variances"
         )
 
 
-def converted(values: AnyArray, other: AnyArray) -> AnyArray:
+def copy_like(values: AnyArray, other: AnyArray) -> AnyArray:
     """Return a copy of an array in the library and precision and on the device of another."""
     if hasattr(other, "detach"):
         return tensor_beside(values, other).to(other.dtype, copy=True)
     return cast_like(values, other) if hasattr(values, "detach") else values.astype(other.dtype)
 
 
-def spread_like(variance: AnyArray, form: Form, other: AnyArray) -> AnyArray:
+def encode_like(variance: AnyArray, form: VarianceForm, other: AnyArray) -> AnyArray:
     """Return variances in a form, in the library and precision and on the device of another array."""
-    return converted(form.written(_double(variance)), other)
+    return copy_like(form.encode(_double(variance)), other)
 
 
-def few(names: list[str]) -> str:
-    """Return the first names, and how many there are more."""
-    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
+def join_names(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
 
 
 def has_class(model: object, module: str, *names: str) -> bool:

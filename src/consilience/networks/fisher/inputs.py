@@ -1,4 +1,4 @@
-"""Fisher information handed in with networks: as values, or as files that find their networks by digest."""
+"""Inputs of Fisher information: values in the order of the networks, or files matched to networks by digest."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from consilience.networks.inputs import DescribedNetwork
 FORMAT = "consilience-fisher"
 
 
-def without_information(inputs: Sequence[NamedInput]) -> tuple[list[NamedInput], list[NamedInput]]:
+def split_information(inputs: Sequence[NamedInput]) -> tuple[list[NamedInput], list[NamedInput]]:
     """Return the inputs that are no files of Fisher information, and those that are."""
-    is_information = [one.format == FORMAT for one in inputs]
+    is_information = [named.format == FORMAT for named in inputs]
     return (
-        [one for one, known in zip(inputs, is_information, strict=True) if not known],
-        [one for one, known in zip(inputs, is_information, strict=True) if known],
+        [named for named, is_file in zip(inputs, is_information, strict=True) if not is_file],
+        [named for named, is_file in zip(inputs, is_information, strict=True) if is_file],
     )
 
 
 def gather_information(
     networks: Sequence[DescribedNetwork], fishers: Any, files: Sequence[NamedInput]
 ) -> tuple[FisherInformation, ...] | None:
-    """Return what is known of every network; None where nothing was handed in.
+    """Return the Fisher information of every network; None where nothing was handed in.
 
     Parameters
     ----------
-    networks
+    networks : sequence of DescribedNetwork
         The networks.
-    fishers
-        Information of each, in their order or by their names: values, diagonals by parameter, or paths.
-    files
-        Files among the inputs, in any order; each belongs to the network whose parameters it was computed at.
+    fishers : sequence or mapping of str, optional
+        Information of each network, in their order or by their names: values, diagonals by parameter, or paths.
+    files : sequence of NamedInput
+        Files among the inputs, in any order; each belongs to the network whose parameters have its digest.
 
     Raises
     ------
@@ -60,34 +60,36 @@ def gather_information(
         return None
     by_network: dict[int, FisherInformation] = {}
     problems: list[str] = []
-    for information in _read([one.file for one in files]):
+    for information in _read([named.file for named in files]):
         if not isinstance(information.digest, str):
             problems.append(
                 f"{information.name}: does not say which network it is of; give fishers= in the networks' order"
             )
             continue
-        places = [place for place, network in enumerate(networks) if _is_of(information, network)]
-        if not places:
+        numbers = [number for number, network in enumerate(networks) if _was_computed_at(information, network)]
+        if not numbers:
             problems.append(
                 f"{information.name}: was computed at other parameters than those of any network here; compute it for "
                 "the networks as they are sent"
             )
-        for place in places:
-            if place in by_network:
+        # Equal networks have equal digests, so that one file may be of several.
+        for number in numbers:
+            if number in by_network:
                 problems.append(
-                    f"{information.name}: is of {networks[place].label}, as {by_network[place].name} is; leave one out"
+                    f"{information.name}: is of {networks[number].label}, as {by_network[number].name} is; leave one "
+                    "out"
                 )
-            by_network.setdefault(place, information)
+            by_network.setdefault(number, information)
     if not problems:
         problems += [
             f"{network.label}: no file of Fisher information among the models is of this network; compute it with "
             "consilience.fisher"
-            for place, network in enumerate(networks)
-            if place not in by_network
+            for number, network in enumerate(networks)
+            if number not in by_network
         ]
     if problems:
         raise InputError(problems)
-    return tuple(by_network[place] for place in range(len(networks)))
+    return tuple(by_network[number] for number in range(len(networks)))
 
 
 def _read(fishers: Sequence[Any]) -> tuple[FisherInformation, ...]:
@@ -104,7 +106,8 @@ def _read(fishers: Sequence[Any]) -> tuple[FisherInformation, ...]:
     return tuple(values)
 
 
-def _is_of(information: FisherInformation, network: DescribedNetwork) -> bool:
+def _was_computed_at(information: FisherInformation, network: DescribedNetwork) -> bool:
+    """Return whether a network has the parameters at which Fisher information was computed, by digest."""
     names = {
         key: key if key in network.arrays else _other_name(information, key, network) for key in information.residual
     }
