@@ -75,7 +75,7 @@ def align(
     floating : set of str
         Names of the arrays of floating-point numbers.
     """
-    transports, passes = [_identity_transports(units)], [0]
+    transports, passes = [_identity_transports(units)], [0]  # the first model is the reference
     for model in range(1, count):
         model_transports, n_passes = _align_model(symmetry, units, model, read, floating)
         transports.append(model_transports)
@@ -107,6 +107,7 @@ def _align_model(
         if any(places.values()):
             transports.update(_assign_units(symmetry, units, transports, model, read, places))
         aligned |= set(names)
+    # Coordinate descent over the outer groups, each with the groups inside it, on all of their arrays.
     every_group = set(symmetry.by_name)
     n_passes = 0
     while n_passes < MAX_PASSES:
@@ -129,6 +130,7 @@ def _align_model(
         if is_stationary:
             break
     places = {name: _usable_places(symmetry, name, floating, every_group, receiving=False) for name in symmetry.by_name}
+    # The first pass had no objective of its own, so the result may be worse than no permutation at all.
     identity = _identity_transports(units)
     if _inner_product(symmetry, units, identity, model, read, places) >= _inner_product(
         symmetry, units, transports, model, read, places
@@ -170,6 +172,7 @@ def _assign_units(
         name: _unit_similarity(symmetry, units, transports, name, model, read, places[name]) for name in places
     }
     outer, *inner = places
+    # Costs (k, k) of the outer units; those of inner units are assigned best for every pair of outer ones.
     assignment = assign_nested(-similarities[outer], {name: -similarities[name] for name in inner})
     slots_by_group = {outer: assignment.outer, **assignment.inner}
     return {name: Injection(slots, len(slots)) for name, slots in slots_by_group.items()}
@@ -191,7 +194,7 @@ def _unit_similarity(
         first_values = dense(read(0, place.array), layout)
         model_values = dense(read(model, place.array), layout)
         for number, axis in enumerate(layout.axes):
-            if number != place.axis:
+            if number != place.axis:  # the other axes, into the order of the first model as it is known by now
                 model_values = move_axis(model_values, number, axis, transports, units)
         # (k, entries per unit) times (entries per unit, k)
         total += unit_rows(model_values, layout, place, units) @ unit_rows(first_values, layout, place, units).T

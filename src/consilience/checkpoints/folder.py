@@ -122,6 +122,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _from_folder(folder: Path) -> Checkpoint:
+    # The order in which from_pretrained looks: one file, then an index, then (here) the only file there is.
     if (folder / WEIGHTS).is_file():
         return _join_files([_weight_file(folder / WEIGHTS, folder)], str(folder), folder)
     if (folder / INDEX).is_file():
@@ -151,6 +152,7 @@ def _from_index(path: Path, name: str) -> Checkpoint:
         raise FileFormatError(problems)
     if missing := [shard for shard in names if not (folder / shard).is_file()]:
         raise FileFormatError([f"{path}: names the file {shard}, which does not exist" for shard in missing])
+    # Sorted, so that neither tensors nor digests depend on the order in the index.
     files = [_weight_file(folder / shard, folder) for shard in sorted(names)]
     by_name = {file.path.name: file for file in files}
     absent = [key for key, shard in index.weight_map.items() if key not in by_name[shard].header.tensors]

@@ -92,6 +92,7 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield which tensors of a checkpoint no method can merge: of other types, packed, or quantised with scales."""
     by_type: dict[str, list[str]] = {}
     for name, (_, stored) in checkpoint.tensors.items():
+        # Types of 4 or 6 bits have several entries in a byte.
         is_packed = ITEM_BITS.get(stored.dtype, 0) % 8 != 0
         is_unknown_float = stored.dtype.startswith("F") and stored.dtype not in FLOAT_TYPES
         if stored.dtype not in ITEM_BITS or is_packed or is_unknown_float:
@@ -101,6 +102,7 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[str]:
             f"{checkpoint.name}: {_listed(names)}: type {dtype} cannot be merged; "
             f"convert to one of {', '.join(FLOAT_TYPES)}"
         )
+    # Scales beside 8-bit weights are per row or block, so a mean of the weights alone means nothing.
     quantised = [
         name
         for name, (_, stored) in checkpoint.tensors.items()

@@ -113,6 +113,7 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
         folder.mkdir(exist_ok=True)
         with _locked(folder):
             finished = _resumable_files(folder, identity) if resume else {}
+            # What was under way when the earlier run ended is incomplete.
             for path in folder.iterdir():
                 if path.name not in (LOCK, JOURNAL, *finished):
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -166,7 +167,7 @@ def _is_intact(path: Path, folder: Path, finished: FinishedFile) -> bool:
 
 def publish(partial: PartialOutput, output: Path, single: bool) -> None:
     """Move a complete folder to the output; with `single`, its only file of weights, and the provenance beside that."""
-    _sync(partial.folder)
+    _sync(partial.folder)  # the entries of finished files, before any of them is moved
     if single:
         (partial.folder / PROVENANCE).replace(provenance_path(output))
         (partial.folder / output.name).replace(output)

@@ -88,13 +88,13 @@ class FloatType:
             np.copyto(upper, patterns)
             np.left_shift(upper, 16, out=upper)
         else:
-            with np.errstate(invalid="ignore"):
+            with np.errstate(invalid="ignore"):  # bfloat16 through float32, which is exact, to float64
                 np.copyto(out, (patterns.astype(np.uint32) << 16).view(np.float32))
 
     def encode(self, values: Floats, out: NDArray[np.uint8]) -> None:
         """Write rounded values (n,) as bytes; the values, in float32 or float64 and never NaN, may be overwritten."""
         if self.native is not None:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore"):  # an overflow gives infinity, which the caller looks for
                 np.copyto(out.view(self.native), values, casting="same_kind")
         elif self.itemsize == 2 and values.dtype == np.float32:
             _round_to_bfloat16(values.view(np.uint32), out.view(np.uint16))
@@ -108,9 +108,10 @@ class FloatType:
         exponent, where it belongs.
         """
         wide = _WIDE[values.dtype.itemsize]
-        bits = values.view(wide.bits)
+        bits = values.view(wide.bits)  # (n,)
         shift = wide.mantissa - self.mantissa
         sign = (bits >> (8 * wide.itemsize - 1)).astype(self.bits) << (8 * self.itemsize - 1)
+        # The sign apart: patterns of magnitudes order as the numbers do.
         magnitude = bits & bits.dtype.type(2 ** (8 * wide.itemsize - 1) - 1)
         # Nearest, ties to even: add half of the last place, less one, plus the last bit that stays.
         code = (magnitude + (2 ** (shift - 1) - 1) + ((magnitude >> shift) & 1)) >> shift
@@ -122,6 +123,7 @@ class FloatType:
         anchor = values.dtype.type(2.0 ** (1 - self.bias - self.mantissa + wide.mantissa))
         multiples = (np.abs(values[is_subnormal]) + anchor).view(wide.bits) - np.asarray(anchor).view(wide.bits)
         code[is_subnormal] = multiples
+        # Beyond the largest finite number: that number, or the pattern after it, which is infinity.
         np.minimum(code, self.largest if self.saturates else self.largest + 1, out=code)
         np.bitwise_or(code.astype(self.bits), sign, out=out)
 

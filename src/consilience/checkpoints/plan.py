@@ -165,11 +165,13 @@ def assign_shards(tasks: Sequence[TensorTask], shard_bytes: int, single: str | N
     groups: list[list[TensorTask]] = [[]]
     group_bytes = 0
     for task in tasks:
+        # A tensor that does not fit opens a new file; an empty file takes it whatever its length.
         if single is None and groups[-1] and group_bytes + task.nbytes > shard_bytes:
             groups.append([])
             group_bytes = 0
         groups[-1].append(task)
         group_bytes += task.nbytes
+    # Names as save_pretrained gives them, by which readers find the files.
     if single is not None or len(groups) == 1:
         names = [single or "model.safetensors"]
     else:

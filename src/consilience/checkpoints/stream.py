@@ -121,6 +121,7 @@ class Stream:
             digest = RunningDigest(self._hashing)
             self._put(out, digest, 0, head)
             unflushed_bytes = 0
+            # In the order of the input, so that digests of input files go along with the reads.
             for task in sorted(shard.tasks, key=input_position):
                 readers = readers_of(task)
                 if task.treatment.method is None:
@@ -200,6 +201,7 @@ class Stream:
         """Merge one tensor, after as many surveys as its method asks for, and write it from byte `position` on."""
         method = task.treatment.method
         assert method is not None  # noqa: S101  (the caller looked)
+        # Facts first, in passes over the whole tensor; every pass reads it again.
         setting = TensorSetting(task.name, task.size, task.treatment.weights, self._seed)
         for number in range(method.surveys):
             facts = self._survey_tensor(number, task, readers, setting, facts)
@@ -242,7 +244,7 @@ class Stream:
                 )
                 users.append(survey)
                 surveys.append(survey)
-            while len(surveys) > N_PIECE_BUFFERS:
+            while len(surveys) > N_PIECE_BUFFERS:  # results wait in memory, histograms of 512 kB among them
                 add(surveys.popleft().result())
         for survey in surveys:
             add(survey.result())

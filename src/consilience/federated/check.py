@@ -77,6 +77,7 @@ def check_alone(contribution: Contribution, limits: Limits) -> CheckedContributi
     for file, digest in zip(files, contribution.announcement.digests, strict=True):
         if problems := [_without_paths(problem, [file]) for problem in beyond(file, limits)]:
             return CheckedContribution(tuple(problems))
+        # The digest after the size: a file that is too long is not read.
         if file.digest != digest:
             return CheckedContribution(("its content is not what was announced; send it again",))
     return check_files(*files)
@@ -92,7 +93,7 @@ def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) ->
     except ConsilienceError as error:
         problems = error.problems if isinstance(error, InputError) else (str(error),)
         return CheckedContribution(tuple(_without_paths(problem, files) for problem in problems))
-    except MemoryError:
+    except MemoryError:  # of a file within the limits, but not within this machine
         return CheckedContribution(("takes more memory than there is",))
     return CheckedContribution((), facts.facets, facts.smallest, facts.components, size, file, fisher)
 

@@ -138,6 +138,7 @@ def select_announcements(announcements: Iterable[Announcement]) -> AnnouncementS
         by_site.setdefault(announcement.site, []).append(announcement)
     chosen, ignored, conflicts = {}, [], {}
     for site, attempts in by_site.items():
+        # More than one at the highest attempt: different contents, since equal ones are one announcement.
         last = [announcement for announcement in attempts if announcement.attempt == attempts[-1].attempt]
         if len(attempts) > MAX_ATTEMPTS:
             conflicts[site] = f"sent more than {MAX_ATTEMPTS} contributions in one round"

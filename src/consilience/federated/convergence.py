@@ -53,9 +53,11 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
         return convergence
     if kind is BAYESIAN:
         old_bnn, new_bnn = read_bayesian(before), read_bayesian(after)
+        # Means and variances are as many numbers, compared as one vector.
         pairs = [(old_bnn.means, new_bnn.means), (old_bnn.variances, new_bnn.variances)]
     else:
         pairs = [(read_network(before).arrays, read_network(after).arrays)]
+    # Only floating-point arrays: counters and buffers of integers are no parameters.
     values = [
         (_floats(old.get(name)), _floats(new[name])) for old, new in pairs for name in new if _floats(new[name]).size
     ]
@@ -72,6 +74,7 @@ def _compare_posteriors(old: Posterior, new: Posterior) -> dict[str, Any]:
     rows, columns = linear_sum_assignment(divergences)
     comparison: dict[str, Any] = {"divergence": float(divergences[rows, columns].mean())}
     if old.n_components == new.n_components:
+        # Rows of natural parameters (G, P), the old ones in the order of the new ones that they match.
         comparison["change"] = _relative_change([(old.natural[columns], new.natural[rows])])
     return comparison
 

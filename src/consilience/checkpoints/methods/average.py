@@ -96,8 +96,9 @@ class TensorFisher(TensorMethod):
         least = max(self.floor, MIN_TARGET_INFORMATION) if has_target else self.floor
         largest_weight = max(setting.weights)
         weighted = [number for number, weight in enumerate(setting.weights) if weight]
-        if len(weighted) == 1:
+        if len(weighted) == 1:  # to the last bit, which quotients below would not give
             return block.models[weighted[0]]
+        # sum_k w_k F_k theta_k and sum_k w_k F_k, both (n,)
         numerator: Any = 0.0
         denominator: Any = 0.0
         for number in weighted:
@@ -108,7 +109,7 @@ class TensorFisher(TensorMethod):
                 # The floor follows the weights alone, not the norms by which `normalize` divides.
                 precision = np.maximum(precision, weight * least)
             numerator, denominator = numerator + precision * block.models[number], denominator + precision
-        is_informed = denominator > 0  # (n,)
+        is_informed = denominator > 0  # (n,); with a target of weight 0 and zero diagonals nobody is
         if is_informed.all():
             return numerator / denominator
         return np.where(is_informed, numerator / np.where(is_informed, denominator, 1.0), _mean(block, setting))

@@ -188,9 +188,9 @@ def linear(models: Sequence[Floats], coefficients: Sequence[float]) -> Floats:
     terms = [(model, factor) for model, factor in zip(models, coefficients, strict=True) if factor != 0.0]
     if not terms:
         return np.zeros_like(models[0])
-    total = terms[0][0]  # (n,)
+    total = terms[0][0]  # (n,), the first model's own memory
     for number, (model, factor) in enumerate(terms):
-        if factor != 1.0:
+        if factor != 1.0:  # in the precision of the block
             np.multiply(model, model.dtype.type(factor), out=model)
         if number:
             np.add(total, model, out=total)

@@ -129,7 +129,7 @@ class TIES(TaskVectorMethod):
         """
         histograms = []
         for model, delta in enumerate(_task_vectors(block)):
-            bits = _magnitudes(delta).view(np.uint32)  # (n,)
+            bits = _magnitudes(delta).view(np.uint32)  # (n,); order of patterns = order of magnitudes
             upper = (bits >> LOWER_BITS).astype(np.intp)
             if number:
                 lower = bits[upper == int(facts[f"upper bits {model}"])].astype(np.intp) % N_LOWER
@@ -148,6 +148,7 @@ class TIES(TaskVectorMethod):
         n_kept = max(1, round(self.density * setting.size))
         for model, counts in enumerate(total):
             rank = int(concluded[f"rank in bin {model}"]) if number else n_kept
+            # The threshold lies in the highest bin at which the count from above reaches its rank.
             n_at_least = counts[::-1].cumsum()  # entries in the bins from the last one down
             n_bins_above = int(np.searchsorted(n_at_least, rank))
             threshold_bin = len(counts) - 1 - n_bins_above
@@ -164,6 +165,7 @@ class TIES(TaskVectorMethod):
         deltas = _task_vectors(block)
         if self.surveys:
             for model, delta in enumerate(deltas):
+                # In 32 bits, as the threshold was found: rounding is monotone, so no order changes.
                 delta[_magnitudes(delta) < np.float32(facts[f"threshold {model}"])] = 0.0
         return self.put_back(block, _disjoint_mean(deltas, setting.weights))
 
@@ -237,7 +239,7 @@ def _disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float]) -> Floats
     mass: Any = 0.0
     for delta, weight in terms:
         mass = mass + weight * delta
-    sign = np.sign(mass)  # (n,)
+    sign = np.sign(mass)  # (n,); 0 where masses are equal, and then no change agrees
     numerator, denominator = np.zeros_like(mass), np.zeros_like(mass)
     for delta, weight in terms:
         agrees = delta * sign > 0

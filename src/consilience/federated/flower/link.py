@@ -156,6 +156,7 @@ class FlowerLink:
         offer = self.ask(node, {"ask": "offer", "limit": self.max_file_bytes})
         if offer is None:
             return
+        # After the end of the round, only sites that took part may come back, for the fused model.
         if self.report.exists() and offer.get("digest") not in self._took_part():
             self.ask(node, {"ask": "refused", "why": "the round is over; nothing was taken"})
         else:

@@ -100,6 +100,7 @@ class Inbox:
             if has_too_many:
                 self.blocked[site] = f"has more than {MAX_FILES} files in its folder"
                 return None
+            # Remembered by touching empty files, so that an announcement that vanishes still counts after a restart.
             for announcement in announcements:
                 (self.seen_folder / site / announcement.name).touch()
             parsed = (parse_announcement(site, path.name) for path in (self.seen_folder / site).iterdir())

@@ -183,6 +183,7 @@ class _Server:
                 return RoundResult(fusion, (*reports, error.report))
             fusion, report = result.fusion, result.report
             file = self.work / str(number) / "fused.safetensors"
+            # Into the work folder first: what is published is what a restarted server would publish again.
             fusion.save(file)
             change = change_between(previous, file, fusion.objective) if rounds > 1 else None
             relative_change = None if change is None else change["change"]
