@@ -9,10 +9,10 @@ import torch
 
 import consilience as cs
 from consilience.checkpoints.header import header_bytes, read_header
-from consilience.checkpoints.methods.base import BLOCK, make_tensor_method
+from consilience.checkpoints.methods.base import BLOCK_ENTRIES, make_tensor_method
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checkpoints.recipe import as_rules
-from consilience.checkpoints.request import Request, prepare
+from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
 from consilience.core.progress import silent
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
@@ -76,7 +76,7 @@ def test_neither_files_nor_pieces_nor_threads_change_a_byte(tmp_path, method, op
     base, models = three(tmp_path)
     start, states = read(base), [read(model) for model in models]
     once = read(cs.merge(models, tmp_path / "once", method, **given(base, extra), **options).output)
-    assert once["model.layers.0.mlp.up_proj.weight"].numel() > BLOCK
+    assert once["model.layers.0.mlp.up_proj.weight"].numel() > BLOCK_ENTRIES
     write(tmp_path / "split" / "base", start, shards=2)
     for name, state, shards in zip("ab", states, (3, 2), strict=True):
         write(tmp_path / "split" / name, state, shards=shards)
@@ -87,9 +87,9 @@ def test_neither_files_nor_pieces_nor_threads_change_a_byte(tmp_path, method, op
     assert same_bits(read(done.output), once)
     chosen = make_tensor_method(TENSOR_METHODS, method, options)
     start_of = base if extra.get("base") else None
-    request = Request(tuple(models), chosen, options, start_of, weights=extra.get("weights"))
+    request = MergeRequest(tuple(models), chosen, options, start_of, weights=extra.get("weights"))
     prepared = prepare(request, tmp_path / "pieces")
-    run(prepared, tmp_path / "pieces", True, silent, threads=1, piece=BLOCK)
+    run(prepared, tmp_path / "pieces", True, silent, threads=1, piece=BLOCK_ENTRIES)
     assert same_bits(read(tmp_path / "pieces"), once)
     one, two = (tmp_path / name / "model.safetensors" for name in ("once", "pieces"))
     assert one.read_bytes() == two.read_bytes()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import consilience as cs
-from consilience.checkpoints.journal import workplace_of
+from consilience.checkpoints.journal import partial_folder
 from tests.checkpoints.some_checkpoints import tensors, write
 
 SLOW = """
@@ -31,7 +31,7 @@ def contents(folder):
 
 
 def finished(output):
-    journal = workplace_of(output) / "journal.json"
+    journal = partial_folder(output) / "journal.json"
     return sorted(json.loads(journal.read_text())["files"]) if journal.exists() else []
 
 
@@ -60,12 +60,12 @@ def test_a_killed_run_is_resumed_to_identical_bytes(tmp_path, models):
     assert not output.exists()
     before = finished(output)
     assert 2 <= len(before) < len(whole.plan.shards)
-    times = {name: (workplace_of(output) / name).stat().st_mtime_ns for name in before}
+    times = {name: (partial_folder(output) / name).stat().st_mtime_ns for name in before}
     done = cs.merge(models, output, shard_bytes=3000)
     assert done.resumed == len(before)
     assert contents(output) == contents(tmp_path / "whole")
     assert times == {name: (output / name).stat().st_mtime_ns for name in before}
-    assert not workplace_of(output).exists()
+    assert not partial_folder(output).exists()
 
 
 def test_an_interrupted_run_leaves_a_part_that_goes_on(tmp_path, models):
@@ -114,7 +114,7 @@ def test_a_finished_file_that_was_damaged_is_written_again(tmp_path, models):
     whole = cs.merge(models, tmp_path / "whole", shard_bytes=3000)
     output = tmp_path / "out"
     stopped(models, output)
-    path = workplace_of(output) / finished(output)[0]
+    path = partial_folder(output) / finished(output)[0]
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -126,7 +126,7 @@ def test_a_finished_file_that_was_damaged_is_written_again(tmp_path, models):
 def test_a_journal_that_says_nonsense_is_not_believed(tmp_path, models, text):
     output = tmp_path / "out"
     stopped(models, output)
-    (workplace_of(output) / "journal.json").write_text(text)
+    (partial_folder(output) / "journal.json").write_text(text)
     assert cs.merge(models, output, shard_bytes=3000).resumed == 0
 
 

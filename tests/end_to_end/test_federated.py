@@ -65,7 +65,7 @@ def room(tmp_path):
 
 OTHERS = """
 import sys
-import consilience.federated.flower_site as site
+import consilience.federated.flower.site as site
 
 def told(name, file, key, authority="ca.crt"):
     try:
@@ -78,7 +78,7 @@ told("curie", "files/curie", "curie")
 told("curie again", "files/curie", "curie")
 told("mallory", "files/mallory", "mallory")
 told("deceived", "files/killed", "killed", "elsewhere/ca.crt")
-site.checked_to_send = lambda *_: ()  # a site that does not check what it sends
+site.check_before_sending = lambda *_: ()  # a site that does not check what it sends
 told("corrupt", "corrupt.bin", "corrupt")
 """
 

@@ -96,9 +96,9 @@ def test_what_comes_between_the_close_and_the_end_is_named_as_late(files, place,
     storage, plan = LocalStorage(place), RoundPlan(tuple("abcd"))
     inbox = Inbox(storage, plan, 1, tmp_path / "work")
     inbox.poll(time.monotonic() + 5)
-    assert inbox.late() == []
+    assert inbox.late_announcements() == []
     announce(place, "d", files["d"])
-    assert [one.site for one in inbox.late()] == ["d"]
+    assert [one.site for one in inbox.late_announcements()] == ["d"]
 
 
 def test_sending_again_changes_nothing_and_another_file_is_another_attempt(files, place, output, expected):
@@ -314,7 +314,7 @@ def test_unknown_places_are_refused():
 def test_a_copy_stops_when_its_time_is_over(files, tmp_path):
     storage = LocalStorage(files["a"].parent)
     with pytest.raises(OSError, match="in the time there was"):
-        storage.fetch("a", digest(files["a"]), tmp_path / "copy", 10**9, until=time.monotonic() - 1)
+        storage.fetch("a", digest(files["a"]), tmp_path / "copy", 10**9, deadline=time.monotonic() - 1)
     with pytest.raises(RefusedError, match="not what was announced"):
         storage.fetch("a", "0" * 64, tmp_path / "copy", 10**9)
     assert list(tmp_path.iterdir()) == []

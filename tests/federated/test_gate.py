@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from consilience.federated.flower.gate import OPEN, Gate
-from consilience.federated.flower.link import Link, _announcement
+from consilience.federated.flower.gate import OPEN, FleetGate
+from consilience.federated.flower.link import FlowerLink, _offered_announcement
 from consilience.federated.flower.messages import (
-    MOST_BODY,
-    PIECE,
+    MAX_BODY_BYTES,
+    PIECE_BYTES,
     deflate,
     inflate,
     object_names,
@@ -41,7 +41,7 @@ def gate(tmp_path, status=200, quota=10**9):
         await send({"type": "http.response.body", "body": b""})
 
     (tmp_path / "sites").mkdir(exist_ok=True)
-    return Gate(app, quota, tmp_path), read
+    return FleetGate(app, quota, tmp_path), read
 
 
 def asked(one, path=PUSH, blocks=(b"x",), method="POST", headers=(KEY,)):
@@ -81,13 +81,13 @@ def test_only_what_a_site_asks_is_answered(tmp_path):
 
 def test_long_requests_are_refused_whether_they_say_so_or_not(tmp_path):
     one, read = gate(tmp_path)
-    assert asked(one, headers=[KEY, (b"content-length", str(MOST_BODY + 1).encode())]) == 413
+    assert asked(one, headers=[KEY, (b"content-length", str(MAX_BODY_BYTES + 1).encode())]) == 413
     assert asked(one, headers=[KEY, (b"content-length", b"-5")]) == 413
     assert asked(one, headers=[KEY, (b"content-length", b"many")]) == 413
     assert read == []
-    assert asked(one, blocks=[bytes(PIECE), bytes(PIECE)]) is None
+    assert asked(one, blocks=[bytes(PIECE_BYTES), bytes(PIECE_BYTES)]) is None
     assert read == [None]
-    assert asked(one, blocks=[bytes(PIECE), b"x"]) == 200
+    assert asked(one, blocks=[bytes(PIECE_BYTES), b"x"]) == 200
 
 
 def test_a_key_has_a_quota_that_other_keys_cannot_use_up(tmp_path):
@@ -128,22 +128,22 @@ def test_unknown_keys_are_noted_by_digest_and_not_without_end(tmp_path):
     ],
 )
 def test_offers_of_something_else_are_none(offer, tmp_path):
-    assert _announcement("a", offer, tmp_path) is None
+    assert _offered_announcement("a", offer, tmp_path) is None
 
 
 def test_an_attempt_is_counted_where_a_site_does_not_say(tmp_path):
-    first = _announcement("a", {"digest": ZEROS}, tmp_path)
+    first = _offered_announcement("a", {"digest": ZEROS}, tmp_path)
     assert (first.site, first.attempt, first.digest) == ("a", 1, ZEROS)
     (tmp_path / first.name).touch()
-    assert _announcement("a", {"digest": ZEROS, "attempt": 0}, tmp_path) == first
-    assert _announcement("a", {"digest": ONES}, tmp_path).attempt == 2
-    assert _announcement("a", {"digest": ONES, "attempt": 1, "fisher": ZEROS}, tmp_path).fisher == ZEROS
+    assert _offered_announcement("a", {"digest": ZEROS, "attempt": 0}, tmp_path) == first
+    assert _offered_announcement("a", {"digest": ONES}, tmp_path).attempt == 2
+    assert _offered_announcement("a", {"digest": ONES, "attempt": 1, "fisher": ZEROS}, tmp_path).fisher == ZEROS
 
 
 def answering(answers, most=1000):
     """Return a link whose site answers as told."""
-    link = Link.__new__(Link)
-    link.most = most
+    link = FlowerLink.__new__(FlowerLink)
+    link.max_file_bytes = most
     given = iter(answers)
     link.ask = lambda _node, _question, _seconds=0: next(given, None)
     return link
@@ -188,7 +188,7 @@ def test_messages_of_strangers_are_bounded_before_they_are_put_together(monkeypa
     names = object_names(made.tree)
     assert inflate(root, names, made.objects.get) == {"ask": "offer", "data": b"123"}
     with pytest.raises(ValueError, match="too long"):
-        inflate(root, names, lambda _name: bytes(MOST_BODY))
+        inflate(root, names, lambda _name: bytes(MAX_BODY_BYTES))
     with pytest.raises(ValueError, match="never came"):
         inflate(root, names, lambda _name: None)
     with pytest.raises(ValueError, match="more parts"):

@@ -11,8 +11,8 @@ import torch
 import consilience as cs
 from consilience.errors import InputError, OptionError
 from consilience.federated import Announcement, Contribution, RoundError, RoundPlan, RoundReport, run_round
-from consilience.federated.check import misfits
-from consilience.federated.contribution import MAX_ATTEMPTS, announced, standing
+from consilience.federated.check import mismatches
+from consilience.federated.contribution import MAX_ATTEMPTS, parse_announcement, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.plan import is_name
 from consilience.federated.round import refuse_options
@@ -41,7 +41,7 @@ def other(tmp_path_factory):
 
 def standing_of(given):
     """Return which contributions stand, as something that can be compared."""
-    found = standing(one.announcement for one in given)
+    found = select_announcements(one.announcement for one in given)
     return tuple(sorted(found.chosen.items())), found.ignored, tuple(sorted(found.conflicts.items()))
 
 
@@ -258,9 +258,9 @@ def test_without_a_majority_nobody_is_preferred(files, other, tmp_path):
 def test_a_minority_that_states_other_columns_is_left_out_whoever_comes_first():
     found = {"a": {"kind": "x", "units": "cm"}, "b": {"kind": "x", "units": "m"}, "c": {"kind": "x", "units": "m"}}
     found["d"] = {"kind": "x", "units": None}
-    assert set(misfits(found, None)) == {"a"}
-    assert set(misfits(found, {"kind": "x", "units": "cm"})) == {"b", "c"}
-    assert misfits(found, {"kind": "x", "units": None}) == {}
+    assert set(mismatches(found, None)) == {"a"}
+    assert set(mismatches(found, {"kind": "x", "units": "cm"})) == {"b", "c"}
+    assert mismatches(found, {"kind": "x", "units": None}) == {}
 
 
 def test_weights_belong_to_sites(outcome, files, monkeypatch, tmp_path):
@@ -333,7 +333,7 @@ def test_what_no_method_takes_is_refused_before_anyone_is_waited_for(told):
 
 def test_an_announcement_is_its_name():
     for one in (Announcement("a", 1, 2, "0" * 64), Announcement("a", 30, 1, "a" * 64, "b" * 64)):
-        assert announced("a", one.name) == one
+        assert parse_announcement("a", one.name) == one
     for name in (
         "1-1",
         f"0-1-{'0' * 64}",
@@ -343,13 +343,13 @@ def test_an_announcement_is_its_name():
         "x" * 1000,
         "../1",
     ):
-        assert announced("a", name) is None
+        assert parse_announcement("a", name) is None
 
 
 def test_too_many_attempts_leave_a_site_out():
     many = [Announcement("a", 1, attempt, f"{attempt:064x}") for attempt in range(1, MAX_ATTEMPTS + 2)]
-    assert standing(many[:-1]).chosen["a"] == many[-2]
-    assert "more than" in standing(many).conflicts["a"]
+    assert select_announcements(many[:-1]).chosen["a"] == many[-2]
+    assert "more than" in select_announcements(many).conflicts["a"]
 
 
 def test_the_change_between_rounds_does_not_depend_on_the_order_of_components(files, tmp_path):
@@ -404,5 +404,5 @@ def test_a_network_of_other_widths_is_left_out_where_widths_must_agree():
     found = {site: {"kind": "network", "widths": "16"} for site in SITES[:3]} | {
         "d": {"kind": "network", "widths": "17"}
     }
-    assert misfits(found, None) == {}
-    assert list(misfits(found, None, equal_widths=True)) == ["d"]
+    assert mismatches(found, None) == {}
+    assert list(mismatches(found, None, equal_widths=True)) == ["d"]

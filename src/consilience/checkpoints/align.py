@@ -1,9 +1,17 @@
-"""Units of checkpoints put into the order of the first, with no more than an array of two models in memory at a time.
+"""Weight matching of checkpoints that no memory holds: every model's units into the order of the first model's.
 
-Weight matching (Ainsworth et al. 2023) as in `ReBasin`: a group's units go where the inner product of everything that
-touches them with the same of the first model is largest, an assignment problem, group after group until nothing moves.
-The first pass goes from the input to the output and looks at what is known of the other axes by then. Arrays are read
-when a group's turn comes and forgotten; what stays is a permutation for each group.
+As `ReBasin` (Ainsworth et al. 2023), model by model, over the permutations P_g of the units of each group g:
+
+    maximise_P  sum_arrays <A_first, P A_model>                       (P A: the array with all of its axes permuted)
+
+by coordinate descent. With all other groups fixed, the objective is linear in P_g, so each step is an assignment
+problem over the inner products of what touches a unit of the model with what touches a unit of the first; heads, which
+hold units of their own, are assigned together with these. A step that does not raise the objective is discarded, so
+passes end; if the result is no better than the order in which the units came, they stay.
+
+The first pass goes from the input to the output and uses, of each group, only arrays whose other axes are aligned by
+then: before that, products over axes in unrelated orders are noise. Arrays are read when a group's turn comes and
+forgotten afterwards: at most one array of two models is in memory; what stays is a permutation for each group.
 """
 
 from __future__ import annotations
@@ -25,21 +33,23 @@ from consilience.networks.symmetry.unit_rows import unit_rows
 ReadArray = Callable[[int, str], NDArray[np.float32]]
 """Gives an array of a model by the model's number and the array's name."""
 
-MOST_PASSES = 100
+MAX_PASSES = 100
+"""As `ReBasin.max_passes`. A bound only: every pass but the last raises the objective, which takes finitely many
+values. Nobody has measured how many passes checkpoints need."""
 
 
 @dataclass(frozen=True, eq=False)
-class Aligned:
-    """Where units go.
+class CheckpointAlignment:
+    """Where the units of every model go.
 
     Parameters
     ----------
-    transports
-        For every model, by group; the first stays.
-    moved
-        For every model, how many units have another number now.
-    passes
-        For every model, how many passes it took.
+    transports : tuple of J mappings of str to Injection
+        For every model the permutation of each group; the identity for the first model.
+    moved : tuple of J ints
+        Number of units of every model that have another number afterwards.
+    passes : tuple of J ints
+        Number of passes that every model took.
     """
 
     transports: tuple[Mapping[str, Injection], ...]
@@ -47,139 +57,164 @@ class Aligned:
     passes: tuple[int, ...]
 
 
-def align(symmetry: Symmetry, units: Mapping[str, int], count: int, read: ReadArray, floating: set[str]) -> Aligned:
+def align(
+    symmetry: Symmetry, units: Mapping[str, int], count: int, read: ReadArray, floating: set[str]
+) -> CheckpointAlignment:
     """Return where the units of every model go so that it comes closest to the first.
 
     Parameters
     ----------
-    symmetry
+    symmetry : Symmetry
         Which axes move together.
-    units
+    units : mapping of str to int
         Number of units of every group, the same in all models.
-    count
+    count : int
         Number of models.
-    read
-        Gives arrays.
-    floating
-        Names of the arrays that have floating numbers.
+    read : callable
+        Gives an array in float32 by the number of the model and the name of the array.
+    floating : set of str
+        Names of the arrays of floating-point numbers.
     """
-    transports, passes = [dict(_stay(units))], [0]
+    transports, passes = [_identity_transports(units)], [0]  # the first model is the reference
     for model in range(1, count):
-        own, taken = _aligned(symmetry, units, model, read, floating)
-        transports.append(own)
-        passes.append(taken)
-    moved = tuple(sum(int(np.sum(one.slots != np.arange(one.width))) for one in own.values()) for own in transports)
-    return Aligned(tuple(transports), moved, tuple(passes))
+        model_transports, n_passes = _align_model(symmetry, units, model, read, floating)
+        transports.append(model_transports)
+        passes.append(n_passes)
+    moved = tuple(
+        sum(int(np.sum(transport.slots != np.arange(transport.width))) for transport in model_transports.values())
+        for model_transports in transports
+    )
+    return CheckpointAlignment(tuple(transports), moved, tuple(passes))
 
 
-def _stay(units: Mapping[str, int]) -> dict[str, Injection]:
+def _identity_transports(units: Mapping[str, int]) -> dict[str, Injection]:
     return {name: Injection(np.arange(width), width) for name, width in units.items()}
 
 
-def _aligned(
+def _align_model(
     symmetry: Symmetry, units: Mapping[str, int], model: int, read: ReadArray, floating: set[str]
 ) -> tuple[dict[str, Injection], int]:
-    """Return where one model's units go, and after how many passes nothing moved any more."""
-    own = _stay(units)
-    tops = [name for name, group in symmetry.by_name.items() if group.parent is None]
-    known: set[str] = set()
-    for top in tops:
-        names = [top, *(child.name for child in symmetry.children(top))]
-        places = {name: _places(symmetry, name, floating, known | set(names), receiving=True) for name in names}
+    """Return where one model's units go, and the number of passes until nothing moved any more."""
+    transports = _identity_transports(units)
+    outer_groups = [name for name, group in symmetry.by_name.items() if group.parent is None]
+    aligned: set[str] = set()
+    # From the input to the output: receiving weights only, and only of axes that are aligned by now.
+    for outer in outer_groups:
+        names = [outer, *(child.name for child in symmetry.children(outer))]
+        places = {
+            name: _usable_places(symmetry, name, floating, aligned | set(names), receiving=True) for name in names
+        }
         if any(places.values()):
-            own.update(_best(symmetry, units, own, model, read, places))
-        known |= set(names)
-    everything = set(symmetry.by_name)
-    number = 0
-    while number < MOST_PASSES:
-        number += 1
-        still = True
-        for top in tops:
-            names = [top, *(child.name for child in symmetry.children(top))]
-            places = {name: _places(symmetry, name, floating, everything, receiving=False) for name in names}
+            transports.update(_assign_units(symmetry, units, transports, model, read, places))
+        aligned |= set(names)
+    # Coordinate descent over the outer groups, each with the groups inside it, on all of their arrays.
+    every_group = set(symmetry.by_name)
+    n_passes = 0
+    while n_passes < MAX_PASSES:
+        n_passes += 1
+        is_stationary = True
+        for outer in outer_groups:
+            names = [outer, *(child.name for child in symmetry.children(outer))]
+            places = {name: _usable_places(symmetry, name, floating, every_group, receiving=False) for name in names}
             if not any(places.values()):
                 continue
-            trial = {**own, **_best(symmetry, units, own, model, read, places)}
-            if all(np.array_equal(trial[name].slots, own[name].slots) for name in names):
+            trial = {**transports, **_assign_units(symmetry, units, transports, model, read, places)}
+            if all(np.array_equal(trial[name].slots, transports[name].slots) for name in names):
                 continue
-            if _nearness(symmetry, units, trial, model, read, places) > _nearness(
-                symmetry, units, own, model, read, places
+            # Where a group has two axes in one array, an assignment need not raise the objective; such a step is
+            # discarded, so that the descent ends.
+            if _inner_product(symmetry, units, trial, model, read, places) > _inner_product(
+                symmetry, units, transports, model, read, places
             ):
-                own, still = trial, False
-        if still:
+                transports, is_stationary = trial, False
+        if is_stationary:
             break
-    places = {name: _places(symmetry, name, floating, everything, receiving=False) for name in symmetry.by_name}
-    if _nearness(symmetry, units, _stay(units), model, read, places) >= _nearness(
-        symmetry, units, own, model, read, places
+    places = {name: _usable_places(symmetry, name, floating, every_group, receiving=False) for name in symmetry.by_name}
+    # The first pass had no objective of its own, so the result may be worse than no permutation at all.
+    identity = _identity_transports(units)
+    if _inner_product(symmetry, units, identity, model, read, places) >= _inner_product(
+        symmetry, units, transports, model, read, places
     ):
-        own = _stay(units)
-    return own, number
+        transports = identity
+    return transports, n_passes
 
 
-def _places(symmetry: Symmetry, group: str, floating: set[str], known: set[str], receiving: bool) -> list[Place]:
-    """Return the places that count for a group: those whose other axes are known by now."""
+def _usable_places(
+    symmetry: Symmetry, group: str, floating: set[str], aligned: set[str], receiving: bool
+) -> list[Place]:
+    """Return the places of a group in arrays of weights whose other axes belong to aligned groups.
+
+    With `receiving`, without the places at which other layers read the group's units.
+    """
     return [
         place
         for place in symmetry.places(group)
         if place.array in floating
         and place.array.rpartition(".")[2] not in RUNNING_STATISTICS
-        and symmetry.beside(place) <= known
+        and symmetry.beside(place) <= aligned
         and not (receiving and place.side == "input")
     ]
 
 
-def _best(
+def _assign_units(
     symmetry: Symmetry,
     units: Mapping[str, int],
-    own: Mapping[str, Injection],
+    transports: Mapping[str, Injection],
     model: int,
     read: ReadArray,
     places: Mapping[str, Sequence[Place]],
 ) -> dict[str, Injection]:
-    """Return where the units of a group, and of the groups inside it, are worth most, everything else held."""
-    worth = {name: _worth(symmetry, units, own, name, model, read, places[name]) for name in places}
-    top, *inside = places
-    found = assign_nested(-worth[top], {name: -worth[name] for name in inside})
-    slots = {top: found.outer, **found.inner}
-    return {name: Injection(where, len(where)) for name, where in slots.items()}
+    """Return the best permutations of a group and of the groups inside it, all others fixed.
+
+    `places` has the group first, then the groups inside it.
+    """
+    similarities = {
+        name: _unit_similarity(symmetry, units, transports, name, model, read, places[name]) for name in places
+    }
+    outer, *inner = places
+    # Costs (k, k) of the outer units; those of inner units are assigned best for every pair of outer ones.
+    assignment = assign_nested(-similarities[outer], {name: -similarities[name] for name in inner})
+    slots_by_group = {outer: assignment.outer, **assignment.inner}
+    return {name: Injection(slots, len(slots)) for name, slots in slots_by_group.items()}
 
 
-def _worth(
+def _unit_similarity(
     symmetry: Symmetry,
     units: Mapping[str, int],
-    own: Mapping[str, Injection],
+    transports: Mapping[str, Injection],
     group: str,
     model: int,
     read: ReadArray,
     places: Sequence[Place],
 ) -> Array:
-    """Return inner products (k, k) of what touches each unit of a model (rows) and of the first (columns)."""
+    """Return inner products (k, k) of what touches each unit of a model (rows) and of the first model (columns)."""
     total = np.zeros((units[group], units[group]))
     for place in places:
         layout = symmetry.layouts[place.array]
-        theirs = to_dense(read(0, place.array), layout)
-        values = to_dense(read(model, place.array), layout)
+        first_values = to_dense(read(0, place.array), layout)
+        model_values = to_dense(read(model, place.array), layout)
         for number, axis in enumerate(layout.axes):
-            if number != place.axis:
-                values = move_axis(values, number, axis, own, units)
-        total += unit_rows(values, layout, place, units) @ unit_rows(theirs, layout, place, units).T
+            if number != place.axis:  # the other axes, into the order of the first model as it is known by now
+                model_values = move_axis(model_values, number, axis, transports, units)
+        # (k, entries per unit) times (entries per unit, k)
+        total += unit_rows(model_values, layout, place, units) @ unit_rows(first_values, layout, place, units).T
     return total
 
 
-def _nearness(
+def _inner_product(
     symmetry: Symmetry,
     units: Mapping[str, int],
-    own: Mapping[str, Injection],
+    transports: Mapping[str, Injection],
     model: int,
     read: ReadArray,
     places: Mapping[str, Sequence[Place]],
 ) -> float:
-    """Return the inner product of a model, moved, and the first, over the arrays of some places."""
+    """Return the objective: <A_first, P A_model>, summed over the arrays of some places, each array once."""
     total = 0.0
-    for key in dict.fromkeys(place.array for some in places.values() for place in some):
-        layout = symmetry.layouts[key]
-        values = to_dense(read(model, key), layout)
+    for name in dict.fromkeys(place.array for group_places in places.values() for place in group_places):
+        layout = symmetry.layouts[name]
+        values = to_dense(read(model, name), layout)
         for number, axis in enumerate(layout.axes):
-            values = move_axis(values, number, axis, own, units)
-        total += float(np.sum(values * to_dense(read(0, key), layout), dtype=np.float64))
+            values = move_axis(values, number, axis, transports, units)
+        total += float(np.sum(values * to_dense(read(0, name), layout), dtype=np.float64))
     return total

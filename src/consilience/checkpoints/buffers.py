@@ -1,4 +1,4 @@
-"""The pieces that go through a stream: which bytes belong together, where they are kept, and how much that takes."""
+"""Buffers of a streaming merge: the readers and the memory of one piece of a tensor, and the bound on all of it."""
 
 from __future__ import annotations
 
@@ -7,92 +7,122 @@ from math import isfinite
 
 import numpy as np
 
-from consilience.checkpoints.methods.base import BLOCK, Floats
-from consilience.checkpoints.numbers import FLOATS, FloatType
-from consilience.checkpoints.plan import Task
-from consilience.checkpoints.tensor_reader import Bytes, Strip
+from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Floats
+from consilience.checkpoints.numbers import FLOAT_TYPES, FloatType
+from consilience.checkpoints.plan import TensorTask
+from consilience.checkpoints.tensor_reader import ByteArray, TensorReader
 
-PIECE = 8 * BLOCK
-"""Entries of a piece, unless many models share the memory."""
+PIECE_ENTRIES = 8 * BLOCK_ENTRIES
+"""Entries of a tensor that are read at once, unless many models share the memory. Chosen by hand; no byte depends on
+it."""
 
-SLOTS = 4
-"""Pieces on their way at once."""
+N_PIECE_BUFFERS = 4
+"""Pieces in flight at once: one is read, some are merged, one is written. Chosen by hand; no byte depends on it."""
 
-BUFFERS = 128 * 2**20
-"""Bytes of all buffers together, where a block of each model fits into them."""
+MAX_BUFFER_BYTES = 128 * 2**20
+"""Bytes of all buffers together, where a block of each model fits into them. Chosen by hand: two models of bfloat16
+take about 70 MB, fifty 350 MB (docs/checkpoints.md)."""
+
+MERGE_ENTRY_BYTES = 8
+"""Bytes of an entry that is written, at most (float64)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Strips:
-    """One tensor in all models, in the base and in Fisher diagonals."""
+class TensorReaders:
+    """One tensor in all models, in the base and in the Fisher diagonals.
 
-    models: tuple[Strip, ...]
-    base: Strip | None = None
-    information: tuple[Strip, ...] = ()
+    Parameters
+    ----------
+    models : tuple of J readers
+        The tensor in every model.
+    base : TensorReader, optional
+        The tensor in the common start. Default: None.
+    information : tuple of J readers, optional
+        Its Fisher diagonal in every model. Default: empty.
+    """
+
+    models: tuple[TensorReader, ...]
+    base: TensorReader | None = None
+    information: tuple[TensorReader, ...] = ()
 
     @property
-    def all(self) -> tuple[Strip, ...]:
-        """All of them, models first."""
+    def all(self) -> tuple[TensorReader, ...]:
+        """All readers: models, base, Fisher diagonals, in this order."""
         return (*self.models, *(() if self.base is None else (self.base,)), *self.information)
 
 
-def double(task: Task, strips: Strips) -> bool:
-    """Return whether a tensor is calculated in 64 bits: where the method asks, or anything has more than 16."""
+def needs_float64(task: TensorTask, readers: TensorReaders) -> bool:
+    """Return whether a tensor is computed in 64 bits: where the method asks for it, or any type has more than 16.
+
+    Of types up to 16 bits, a mean in 32 bits has an error of 2**-24 of its terms before the one rounding at 2**-9 or
+    2**-12 (docs/adr/0015).
+    """
     method = task.treatment.method
-    types = [FLOATS[task.dtype], *(FLOATS[strip.dtype] for strip in strips.all)]
-    return method is None or method.double or any(one.itemsize > 2 for one in types)
+    types = [FLOAT_TYPES[task.dtype], *(FLOAT_TYPES[reader.dtype] for reader in readers.all)]
+    return method is None or method.double or any(float_type.itemsize > 2 for float_type in types)
 
 
 @dataclass(eq=False)
-class Slot:
-    """Buffers of one piece: what was read, by strip, and what is written."""
+class PieceBuffers:
+    """Buffers of one piece of a tensor: its bytes in every reader, and the bytes that are written."""
 
-    read: list[Bytes] = field(default_factory=list)
-    written: Bytes = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    read: list[ByteArray] = field(default_factory=list)
+    written: ByteArray = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
 
 
-def of_length(buffer: Bytes, length: int) -> Bytes:
+def grown(buffer: ByteArray, length: int) -> ByteArray:
     """Return a buffer that is long enough: this one, or a new one."""
     return buffer if len(buffer) >= length else np.empty(length, dtype=np.uint8)
 
 
-def finite(values: Floats) -> bool:
+def all_finite(values: Floats) -> bool:
     """Return whether all values are finite; the largest and the smallest show it."""
     return not len(values) or (isfinite(values.max()) and isfinite(values.min()))
 
 
-def finite_patterns(kind: FloatType, stored: Bytes) -> bool:
+def all_patterns_finite(float_type: FloatType, stored: ByteArray) -> bool:
     """Return whether no stored number is infinite."""
-    patterns = stored.view(kind.bits) & (2 ** (8 * kind.itemsize - 1) - 1)
-    return bool(patterns.max() <= kind.largest)
+    magnitudes = stored.view(float_type.bits) & (2 ** (8 * float_type.itemsize - 1) - 1)  # without the sign bit
+    return bool(magnitudes.max() <= float_type.largest)
 
 
-def not_finite(tensor: str, model: str) -> str:
-    """Return what is said of a tensor with values that no model should have."""
+def non_finite_message(tensor: str, model: str) -> str:
+    """Return the message about a tensor with values that no model should have."""
     return f"{model}: {tensor} has NaN or infinite values; leave this model out, or copy the tensor from another"
 
 
-def piece_length(width: int, most: int = PIECE) -> int:
-    """Return the entries of a piece: as many as the buffers hold of tensors of so many bytes an entry, at most `most`.
+def piece_length(entry_bytes: int, max_entries: int = PIECE_ENTRIES) -> int:
+    """Return the entries of a piece: as many whole blocks as the buffers hold, at least one.
+
+    Parameters
+    ----------
+    entry_bytes : int
+        Bytes of an entry in all readers together.
+    max_entries : int
+        Entries at most. Default: `PIECE_ENTRIES`.
 
     Examples
     --------
-    >>> piece_length(4) // BLOCK, piece_length(400) // BLOCK
+    >>> piece_length(4) // BLOCK_ENTRIES, piece_length(400) // BLOCK_ENTRIES
     (8, 1)
     """
-    return min(most, max(1, BUFFERS // (SLOTS * (width + 8) * BLOCK)) * BLOCK)
+    block_bytes = (entry_bytes + MERGE_ENTRY_BYTES) * BLOCK_ENTRIES
+    return min(max_entries, max(1, MAX_BUFFER_BYTES // (N_PIECE_BUFFERS * block_bytes)) * BLOCK_ENTRIES)
 
 
-def memory_bound(width: int, strips: int, threads: int) -> int:
+def buffer_bytes(entry_bytes: int, n_readers: int, threads: int) -> int:
     """Return the bytes that buffers take at most.
 
     Parameters
     ----------
-    width
-        Bytes of an entry in all strips together.
-    strips
-        Models, base and Fisher diagonals.
-    threads
-        How many calculate.
+    entry_bytes : int
+        Bytes of an entry in all readers together.
+    n_readers : int
+        Number of models, base and Fisher diagonals.
+    threads : int
+        Number of threads that compute.
     """
-    return SLOTS * piece_length(width) * (width + 8) + threads * BLOCK * 8 * (2 * strips + 6)
+    pieces = N_PIECE_BUFFERS * piece_length(entry_bytes) * (entry_bytes + MERGE_ENTRY_BYTES)
+    # Each thread has a block in 64 bits of every reader, as much again for what a method makes of it, and a few more.
+    blocks = threads * BLOCK_ENTRIES * 8 * (2 * n_readers + 6)
+    return pieces + blocks

@@ -1,6 +1,7 @@
-"""What a merged checkpoint says of itself: a model card for people, and the provenance as JSON.
+"""Model card and provenance of a merged checkpoint: Markdown for people, JSON for programs.
 
-Both say how it was made and from which bytes, and nothing that changes between two identical runs: no clock, no folder.
+Both state how it was made and from which bytes, and nothing that changes between two identical runs: no clock time, no
+folder. Names come from strangers, so they are escaped before they enter Markdown.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any
 import yaml
 
 from consilience.checkpoints.folder import Checkpoint
-from consilience.checkpoints.inputs import Ingredients
+from consilience.checkpoints.inputs import MergeInputs
 from consilience.core.provenance import library_versions
 
 FORMAT = "consilience-merge"
 
 
-def provenance(
+def merge_provenance(
     recipe: Mapping[str, Any],
-    ingredients: Ingredients,
+    inputs: MergeInputs,
     digests: Mapping[Path, str],
     files: Mapping[str, str],
     details: Mapping[str, Any],
@@ -31,22 +32,22 @@ def provenance(
 
     Parameters
     ----------
-    recipe
-        What was asked for.
-    ingredients
-        What was merged.
-    digests
+    recipe : mapping
+        The request, without paths.
+    inputs : MergeInputs
+        The checkpoints that were merged.
+    digests : mapping of Path to str
         SHA-256 of every file that was read, by its resolved path.
-    files
-        SHA-256 of every file of weights that was written.
-    details
-        What was found on the way.
-    notes
-        What one should know of it.
+    files : mapping of str to str
+        SHA-256 of every file of weights that was written, by name.
+    details : mapping
+        Further results, such as how many units were moved.
+    notes : sequence of str
+        What a user should know of the merge, a line each.
     """
-    roles = [("model", one) for one in ingredients.models]
-    roles += [] if ingredients.base is None else [("base", ingredients.base)]
-    roles += [("fisher", one) for one in ingredients.fishers]
+    roles = [("model", checkpoint) for checkpoint in inputs.models]
+    roles += [] if inputs.base is None else [("base", inputs.base)]
+    roles += [("fisher", checkpoint) for checkpoint in inputs.fishers]
     return {
         "format": FORMAT,
         "format_version": 1,
@@ -54,13 +55,13 @@ def provenance(
         "inputs": [
             {
                 "role": role,
-                "name": short_name(one),
+                "name": short_name(checkpoint),
                 "files": [
-                    {"name": part.path.name, "bytes": part.nbytes, "sha256": digests[part.path.resolve()]}
-                    for part in one.parts
+                    {"name": file.path.name, "bytes": file.nbytes, "sha256": digests[file.path.resolve()]}
+                    for file in checkpoint.files
                 ],
             }
-            for role, one in roles
+            for role, checkpoint in roles
         ],
         "output": dict(files),
         "details": dict(details),
@@ -69,15 +70,21 @@ def provenance(
     }
 
 
-def short_name(one: Checkpoint) -> str:
-    """Return the last part of a checkpoint's path: where it lay is nobody's business."""
-    path = Path(one.name) if one.folder is None else one.folder
+def short_name(checkpoint: Checkpoint) -> str:
+    """Return the last part of a checkpoint's path; the folders above it stay private."""
+    path = Path(checkpoint.name) if checkpoint.folder is None else checkpoint.folder
     return path.resolve().name
 
 
-def card(record: Mapping[str, Any]) -> str:
-    """Return the model card of a merged checkpoint, Markdown with the header that the hub reads."""
-    names = [one["name"] for one in record["inputs"] if one["role"] == "model"]
+def model_card(record: Mapping[str, Any]) -> str:
+    """Return the model card of a merged checkpoint: Markdown, with the header that the hub reads.
+
+    Parameters
+    ----------
+    record : mapping
+        What `merge_provenance` returns.
+    """
+    names = [entry["name"] for entry in record["inputs"] if entry["role"] == "model"]
     lines = [
         "---",
         "tags:",
@@ -85,7 +92,7 @@ def card(record: Mapping[str, Any]) -> str:
         "- consilience",
         "---",
         "",
-        "# A merge of " + _and([_code(name) for name in names]),
+        "# A merge of " + _enumerate_names([_code(name) for name in names]),
         "",
         f"Made by [consilience](https://pypi.org/project/consilience/) {record['versions']['consilience']} with method "
         f"`{record['recipe']['method']}`.",
@@ -93,7 +100,7 @@ def card(record: Mapping[str, Any]) -> str:
         "## Recipe",
         "",
         "```yaml",
-        *_unfenced(yaml.safe_dump(dict(record["recipe"]), sort_keys=False, allow_unicode=False, width=100)),
+        *_escape_fences(yaml.safe_dump(dict(record["recipe"]), sort_keys=False, allow_unicode=False, width=100)),
         "```",
         "",
         "## Inputs",
@@ -102,44 +109,45 @@ def card(record: Mapping[str, Any]) -> str:
         "| --- | --- | --- | ---: | --- |",
     ]
     lines += [
-        f"| {one['role']} | {_code(one['name'])} | {_code(file['name'])} | {file['bytes']} | `{file['sha256']}` |"
-        for one in record["inputs"]
-        for file in one["files"]
+        f"| {entry['role']} | {_code(entry['name'])} | {_code(file['name'])} | {file['bytes']} | `{file['sha256']}` |"
+        for entry in record["inputs"]
+        for file in entry["files"]
     ]
     lines += ["", "## Weights", "", "| file | SHA-256 |", "| --- | --- |"]
     lines += [f"| {_code(name)} | `{digest}` |" for name, digest in record["output"].items()]
     if record["notes"]:
-        lines += ["", "## Notes", "", *(f"- {_plain(note)}" for note in record["notes"])]
+        lines += ["", "## Notes", "", *(f"- {_escape_markdown(note)}" for note in record["notes"])]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     lines += ["", f"Versions: {versions}."]
     return "\n".join(lines) + "\n"
 
 
 def config_text(config: Mapping[str, Any], dtype: str | None) -> bytes:
-    """Return a configuration with the type of its numbers, where that was chosen."""
-    told = dict(config)
+    """Return the text of a configuration, with another type of numbers where one was chosen."""
+    document = dict(config)
     if dtype is not None:
-        known = [key for key in ("dtype", "torch_dtype") if key in told] or ["torch_dtype"]
-        told |= dict.fromkeys(known, dtype)
-    return f"{json.dumps(told, indent=2, ensure_ascii=False)}\n".encode()
+        # Newer configurations have "dtype", older ones "torch_dtype".
+        keys = [key for key in ("dtype", "torch_dtype") if key in document] or ["torch_dtype"]
+        document |= dict.fromkeys(keys, dtype)
+    return f"{json.dumps(document, indent=2, ensure_ascii=False)}\n".encode()
 
 
-def _unfenced(text: str) -> list[str]:
-    """Return lines of which none ends a fence: names may hold what they like."""
+def _escape_fences(text: str) -> list[str]:
+    """Return the lines of a text without anything that ends a fenced block."""
     return [line.replace("```", "'''") for line in text.rstrip("\n").splitlines()]
 
 
-def _plain(text: str) -> str:
-    """Return text that is one line of Markdown and commands nothing."""
-    shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
-    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>|#" else sign for sign in shown)
+def _escape_markdown(text: str) -> str:
+    """Return text as one line of Markdown in which no character has a meaning."""
+    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return "".join(f"\\{char}" if char in "\\`*_{}[]<>|#" else char for char in printable)
 
 
 def _code(text: str) -> str:
-    """Return text as code in a table."""
-    shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
-    return f"`{shown.replace('`', chr(39)).replace('|', '/')}`"
+    """Return text as code in a cell of a table."""
+    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return f"`{printable.replace('`', chr(39)).replace('|', '/')}`"
 
 
-def _and(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _enumerate_names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

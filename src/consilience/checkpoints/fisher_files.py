@@ -1,4 +1,9 @@
-"""Fisher diagonals beside checkpoints: which informs which tensor, and whether it is of that model."""
+"""Files of Fisher diagonals for merges of checkpoints: which diagonal belongs to which tensor, and to which model.
+
+A file that `consilience.fisher` and `consilience.save` wrote holds the digest of the parameters at which it was
+computed; a merge with a model of other parameters is refused. Plain safetensors with a diagonal under every parameter's
+name are taken as they are.
+"""
 
 from __future__ import annotations
 
@@ -10,50 +15,72 @@ from typing import Any
 import numpy as np
 
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
-from consilience.checkpoints.header import Stored
-from consilience.checkpoints.inputs import located
-from consilience.checkpoints.numbers import FLOATS
-from consilience.checkpoints.tensor_reader import Library
+from consilience.checkpoints.header import StoredTensor
+from consilience.checkpoints.inputs import locate_tensor
+from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.tensor_reader import InputFiles
 from consilience.errors import FileFormatError, InputError
 from consilience.files.document import METADATA_KEY
 from consilience.networks.fisher.files import read_fisher_summary
 
 _PREFIX = "residual/"
-_STEP = 2**22
+"""Before the names of diagonals in files of the library: what low-rank factors leave is a diagonal, too."""
+
+_CHUNK = 2**22
+"""Bytes (of digests) or entries (of norms) that are read at once. Chosen by hand; digests do not depend on it, the last
+bits of a norm do."""
 
 
 def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
-    """Return a checkpoint of Fisher diagonals, tensors named as the model's, and the digest of its parameters if told.
+    """Return a checkpoint of Fisher diagonals, tensors named as the model's, and the digest of its parameters, if any.
 
-    Files that `consilience.save` wrote, and safetensors with a diagonal under every parameter's name. A parameter that
-    the model stores under several names (tied weights) is informed under all of them.
+    A parameter that the model stores under several names (tied weights) has its diagonal under all of them.
+
+    Parameters
+    ----------
+    path : Path
+        A file that `consilience.save` wrote, or safetensors with a diagonal under every parameter's name.
+    model : Checkpoint
+        The model that it belongs to.
 
     Raises
     ------
     FileFormatError
         For what is no such file, and for one with factors, which an entry-by-entry merge cannot use.
     """
-    found = open_checkpoint(path)
-    if not any(METADATA_KEY in part.header.metadata for part in found.parts):
-        return found, None
+    stored_fisher = open_checkpoint(path)
+    if not any(METADATA_KEY in file.header.metadata for file in stored_fisher.files):
+        return stored_fisher, None
     header = read_fisher_summary(path).header
-    if any(name.startswith("factors/") for name in found.tensors):
+    if any(name.startswith("factors/") for name in stored_fisher.tensors):
         raise FileFormatError(
             f"{path}: has factors, which a merge of checkpoints has no room for; compute it with kind='diagonal'"
         )
-    tensors: dict[str, tuple[int, Stored]] = {}
-    for name, at in found.tensors.items():
-        own = name.removeprefix(_PREFIX)
-        known = [own, *(alias for alias, of in header.aliases.items() if of == own)]
-        for alias in [one for one in known if one in model.tensors] or [own]:
-            tensors[alias] = at
-    return Checkpoint(found.name, found.parts, tensors), header.digest
+    tensors: dict[str, tuple[int, StoredTensor]] = {}
+    for name, location in stored_fisher.tensors.items():
+        parameter = name.removeprefix(_PREFIX)
+        aliases = [parameter, *(alias for alias, target in header.aliases.items() if target == parameter)]
+        for alias in [alias for alias in aliases if alias in model.tensors] or [parameter]:
+            tensors[alias] = location
+    return Checkpoint(stored_fisher.name, stored_fisher.files, tensors), header.digest
 
 
-def refuse_strangers(
-    models: tuple[Checkpoint, ...], fishers: tuple[Checkpoint, ...], digests: tuple[str | None, ...], library: Library
+def refuse_mismatched_fishers(
+    models: tuple[Checkpoint, ...],
+    fishers: tuple[Checkpoint, ...],
+    digests: tuple[str | None, ...],
+    input_files: InputFiles,
 ) -> None:
     """Raise when a diagonal was computed at other parameters than those of its model; reads the models once.
+
+    Parameters
+    ----------
+    models, fishers : tuples of J checkpoints
+        Every model and its diagonals.
+    digests : tuple of J texts or None
+        Digest of the parameters of every diagonal, where the file states it.
+    input_files : InputFiles
+        Reads the models.
 
     Raises
     ------
@@ -64,57 +91,59 @@ def refuse_strangers(
         f"{fisher.name}: was computed at other parameters than those of {model.name} (another model, or another "
         "precision); give the files in the order of the models"
         for model, fisher, digest in zip(models, fishers, digests, strict=True)
-        if digest is not None and digest != _digest(model, fisher, library)
+        if digest is not None and digest != _informed_digest(model, fisher, input_files)
     ]
     if problems:
         raise InputError(problems)
 
 
-def _digest(model: Checkpoint, fisher: Checkpoint, library: Library) -> str:
-    """Return the digest of the parameters that a diagonal informs, as `parameter_digest` of the arrays would be."""
-    names: dict[tuple[int, int], str] = {}
-    for name, (part, stored) in fisher.tensors.items():
-        names.setdefault((part, stored.start), name)  # under the first of its names
+def _informed_digest(model: Checkpoint, fisher: Checkpoint, input_files: InputFiles) -> str:
+    """Return the digest of the parameters that have a diagonal, as `parameter_digest` of the arrays would be."""
+    names: dict[tuple[int, int], str] = {}  # by file and first byte
+    for name, (file_number, stored) in fisher.tensors.items():
+        names.setdefault((file_number, stored.start), name)  # of tied weights, the first name
     digest = hashlib.sha256()
-    buffer = np.empty(_STEP, dtype=np.uint8)
-    own = {fisher_name(fisher, at): name for at, name in names.items()}
-    for key in sorted(own):
-        part_, stored = located(model, own[key])
-        kind = FLOATS[stored.dtype].name
-        digest.update(f"{key} {stored.shape} {kind}\n".encode())
-        for start in range(0, stored.nbytes, _STEP):
-            count = min(_STEP, stored.nbytes - start)
-            hashed = library.read(part_, stored.start + start, buffer[:count])
+    buffer = np.empty(_CHUNK, dtype=np.uint8)
+    names_in_model = {stored_parameter_name(fisher, location): name for location, name in names.items()}
+    for key in sorted(names_in_model):
+        file, stored = locate_tensor(model, names_in_model[key])
+        type_name = FLOAT_TYPES[stored.dtype].name
+        digest.update(f"{key} {stored.shape} {type_name}\n".encode())
+        for start in range(0, stored.nbytes, _CHUNK):
+            count = min(_CHUNK, stored.nbytes - start)
+            hashing = input_files.read(file, stored.start + start, buffer[:count])
             digest.update(buffer[:count].data)
-            if hashed is not None:
-                hashed.result()
+            if hashing is not None:
+                hashing.result()  # only then may the buffer be filled again
     return digest.hexdigest()
 
 
-def fisher_name(fisher: Checkpoint, at: tuple[int, int]) -> str:
-    """Return what a file itself calls the parameter whose diagonal is at a place."""
-    part, start = at
-    for name, stored in fisher.parts[part].header.tensors.items():
+def stored_parameter_name(fisher: Checkpoint, location: tuple[int, int]) -> str:
+    """Return the file's own name of the parameter whose diagonal is at (number of the file, first byte)."""
+    file_number, start = location
+    for name, stored in fisher.files[file_number].header.tensors.items():
         if stored.start == start and stored.nbytes:
             return name.removeprefix(_PREFIX)
     raise FileFormatError(f"{fisher.name}: has a tensor without entries")
 
 
-def norms(fishers: tuple[Checkpoint, ...], read: Callable[[Checkpoint, str, int, int], Any]) -> Mapping[str, float]:
-    """Return the norm of every diagonal, as the facts "norm 0", "norm 1", ...; reads them once.
+def diagonal_norms(
+    fishers: tuple[Checkpoint, ...], read: Callable[[Checkpoint, str, int, int], Any]
+) -> Mapping[str, float]:
+    """Return the Euclidean norm of every diagonal, as the facts "norm 0", "norm 1", ...; reads them once.
 
     Parameters
     ----------
-    fishers
+    fishers : tuple of J checkpoints
         The diagonals.
-    read
-        Gives entries of a tensor, in 64 bits: of which file, its name, the first entry, and how many.
+    read : callable
+        Gives entries of a tensor in float64, by checkpoint, name, number of the first entry and number of entries.
     """
-    found = {}
+    norms = {}
     for number, fisher in enumerate(fishers):
         total = 0.0
         for name, (_, stored) in sorted(fisher.tensors.items()):
-            for start in range(0, stored.size, _STEP):
-                total += float(np.sum(read(fisher, name, start, min(_STEP, stored.size - start)) ** 2))
-        found[f"norm {number}"] = total**0.5
-    return found
+            for start in range(0, stored.size, _CHUNK):
+                total += float(np.sum(read(fisher, name, start, min(_CHUNK, stored.size - start)) ** 2))
+        norms[f"norm {number}"] = total**0.5
+    return norms

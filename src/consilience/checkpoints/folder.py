@@ -1,4 +1,4 @@
-"""Checkpoints as the ecosystem keeps them: a folder with a configuration and sharded safetensors, or a single file.
+"""Hugging Face checkpoints on disk: a folder with a configuration and sharded safetensors, or a single file.
 
 A folder has ``model.safetensors``, or ``model.safetensors.index.json`` and the shards that it names. Nothing in it is
 trusted: an index names files beside itself and no others, links may not lead out of the folder (but for those of the
@@ -15,42 +15,52 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from consilience.checkpoints.header import Header, Stored, read_header
+from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
 from consilience.errors import FileFormatError
 from consilience.files.document import parse_document, validate_document
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_MAX_INDEX = 100_000_000
-_MAX_SMALL = 64 * 2**20
-_MAX_FILES = 256
+
+_MAX_INDEX_BYTES = 100_000_000
+"""Chosen by hand, as long as the longest header that safetensors reads: an index names the same tensors."""
+
+_MAX_COMPANION_BYTES = 64 * 2**20
+"""Longest configuration that is read, longest file that is copied beside the weights. Chosen by hand:
+tokenizers of large vocabularies have tens of megabytes."""
+
+_MAX_COMPANIONS = 256
+"""A bound on what is copied out of folders that hold more than a checkpoint. Chosen by hand."""
+
+_MAX_LISTED = 5
+"""Tensors that a message names; more are counted. Chosen by hand."""
+
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 _OTHER_WEIGHTS = (".safetensors", ".h5", ".msgpack", ".onnx", ".gguf", ".npz", ".npy", ".index.json", ".tflite")
-_FEW = 5
 
 _REMEDY = "save it with save_pretrained(..., safe_serialization=True)"
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightFile:
     """One file of weights, and what identifies its content without reading it.
 
     Parameters
     ----------
-    path
-        Where it is.
-    nbytes
+    path : Path
+        The file.
+    nbytes : int
         Its length.
-    modified
-        When it was written, in nanoseconds.
-    header
-        What is in it.
+    modified : int
+        Time of its last change, in nanoseconds.
+    header : SafetensorsHeader
+        Its tensors.
     """
 
     path: Path
     nbytes: int
     modified: int
-    header: Header
+    header: SafetensorsHeader
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,19 +69,21 @@ class Checkpoint:
 
     Parameters
     ----------
-    name
-        What it is called in messages: the path as it was given.
-    parts
+    name : str
+        Name in messages: the path as the user gave it.
+    files : tuple of WeightFile
         Its files of weights.
-    tensors
-        By name, in the order of files and their bytes: number of the part, and where in it.
-    folder
-        Where configuration and tokenizer are; None for a single file.
+    tensors : mapping of str to (int, StoredTensor)
+        The tensors, in the order of files and of their bytes: number of the file, and place in it.
+    folder : Path, optional
+        Folder of configuration and tokenizer. Default: None, for a single file.
+    config : mapping, optional
+        The configuration. Default: empty.
     """
 
     name: str
-    parts: tuple[Part, ...]
-    tensors: Mapping[str, tuple[int, Stored]]
+    files: tuple[WeightFile, ...]
+    tensors: Mapping[str, tuple[int, StoredTensor]]
     folder: Path | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -82,7 +94,7 @@ class Checkpoint:
 
 
 class _Index(BaseModel):
-    """``model.safetensors.index.json``; what else stands there is not looked at."""
+    """``model.safetensors.index.json``; other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
     weight_map: Annotated[dict[str, str], Field(min_length=1)]
@@ -102,7 +114,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if path.name.endswith(".index.json"):
             return _from_index(path, str(path))
         _refuse_pickle(path)
-        return _joined([_part(path, None)], str(path), None)
+        return _join_files([_weight_file(path, None)], str(path), None)
     except (OSError, ValueError) as error:
         if isinstance(error, FileFormatError):
             raise
@@ -110,19 +122,20 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _from_folder(folder: Path) -> Checkpoint:
+    # The order in which from_pretrained looks: one file, then an index, then (here) the only file there is.
     if (folder / WEIGHTS).is_file():
-        return _joined([_part(folder / WEIGHTS, folder)], str(folder), folder)
+        return _join_files([_weight_file(folder / WEIGHTS, folder)], str(folder), folder)
     if (folder / INDEX).is_file():
         return _from_index(folder / INDEX, str(folder))
-    found = sorted(one for one in folder.iterdir() if one.suffix == ".safetensors")
-    if len(found) == 1:
-        return _joined([_part(found[0], folder)], str(folder), folder)
-    if found:
+    candidates = sorted(path for path in folder.iterdir() if path.suffix == ".safetensors")
+    if len(candidates) == 1:
+        return _join_files([_weight_file(candidates[0], folder)], str(folder), folder)
+    if candidates:
         raise FileFormatError(
-            f"{folder}: has {len(found)} safetensors files and no {INDEX} that says which belong together; "
+            f"{folder}: has {len(candidates)} safetensors files and no {INDEX} that says which belong together; "
             "give the path of the one that is meant"
         )
-    if pickles := sorted(one.name for one in folder.iterdir() if one.suffix in _PICKLES):
+    if pickles := sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES):
         raise FileFormatError(f"{folder}: has only pickles ({pickles[0]}), which are never loaded; {_REMEDY}")
     raise FileFormatError(f"{folder}: has no {WEIGHTS} and no {INDEX}; {_REMEDY}")
 
@@ -130,53 +143,55 @@ def _from_folder(folder: Path) -> Checkpoint:
 def _from_index(path: Path, name: str) -> Checkpoint:
     folder = path.parent
     _refuse_outside(path, folder)
-    if path.stat().st_size > _MAX_INDEX:
+    if path.stat().st_size > _MAX_INDEX_BYTES:
         raise FileFormatError(f"{path}: is too long for an index")
     index = validate_document(
         path, _Index, parse_document(path, path.read_bytes(), "content", _REMEDY), "content", _REMEDY
     )
     names = list(dict.fromkeys(index.weight_map.values()))
     if problems := [f"{path}: names the file {shard!r}, which is no plain name of a file beside it" for shard in names
-                    if not _plain(shard)]:  # fmt: skip
+                    if not _is_plain_name(shard)]:  # fmt: skip
         raise FileFormatError(problems)
     if missing := [shard for shard in names if not (folder / shard).is_file()]:
         raise FileFormatError([f"{path}: names the file {shard}, which does not exist" for shard in missing])
-    parts = [_part(folder / shard, folder) for shard in sorted(names)]
-    by_name = {part.path.name: part for part in parts}
+    # Sorted, so that neither tensors nor digests depend on the order in the index.
+    files = [_weight_file(folder / shard, folder) for shard in sorted(names)]
+    by_name = {file.path.name: file for file in files}
     absent = [key for key, shard in index.weight_map.items() if key not in by_name[shard].header.tensors]
     if absent:
-        more = f" and {len(absent) - _FEW} more" if len(absent) > _FEW else ""
-        listed = ", ".join(f"{key} ({index.weight_map[key]})" for key in absent[:_FEW])
+        more = f" and {len(absent) - _MAX_LISTED} more" if len(absent) > _MAX_LISTED else ""
+        listed = ", ".join(f"{key} ({index.weight_map[key]})" for key in absent[:_MAX_LISTED])
         raise FileFormatError(f"{path}: names tensors that their files do not have: {listed}{more}")
-    return _joined(parts, name, folder, index.weight_map)
+    return _join_files(files, name, folder, index.weight_map)
 
 
-def _joined(
-    parts: list[Part], name: str, folder: Path | None, weight_map: Mapping[str, str] | None = None
+def _join_files(
+    files: list[WeightFile], name: str, folder: Path | None, weight_map: Mapping[str, str] | None = None
 ) -> Checkpoint:
+    """Return the checkpoint of some files; with an index, of the tensors that it names, each from the file it names."""
     tensors = {
         key: (number, stored)
-        for number, part in enumerate(parts)
-        for key, stored in part.header.tensors.items()
-        if weight_map is None or weight_map.get(key) == part.path.name
+        for number, file in enumerate(files)
+        for key, stored in file.header.tensors.items()
+        if weight_map is None or weight_map.get(key) == file.path.name
     }
     if not tensors:
         raise FileFormatError(f"{name}: has no tensors")
     config = {} if folder is None else read_config(folder)
-    return Checkpoint(name, tuple(parts), tensors, folder, config)
+    return Checkpoint(name, tuple(files), tensors, folder, config)
 
 
-def _part(path: Path, folder: Path | None) -> Part:
+def _weight_file(path: Path, folder: Path | None) -> WeightFile:
     if folder is not None:
         _refuse_outside(path, folder)
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise FileFormatError(f"{path}: is not an ordinary file")
-    return Part(path, found.st_size, found.st_mtime_ns, read_header(path))
+    return WeightFile(path, status.st_size, status.st_mtime_ns, read_header(path))
 
 
-def _plain(name: str) -> bool:
-    """Return whether a name is that of a file in the folder itself, on any system."""
+def _is_plain_name(name: str) -> bool:
+    """Return whether a name, on any system, can only be that of a file in the folder itself."""
     return (
         bool(name)
         and name not in (".", "..")
@@ -191,6 +206,7 @@ def _refuse_outside(path: Path, folder: Path) -> None:
     real, home = path.resolve(), folder.resolve()
     if real.is_relative_to(home):
         return
+    # The hub's cache: MODEL/snapshots/REVISION has links to MODEL/blobs, and nothing else.
     if home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs":
         return
     raise FileFormatError(f"{path}: is a link to a file outside of its folder, which is not followed")
@@ -215,7 +231,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     _refuse_outside(path, folder)
-    if path.stat().st_size > _MAX_SMALL:
+    if path.stat().st_size > _MAX_COMPANION_BYTES:
         raise FileFormatError(f"{path}: is too long for a configuration")
     document = parse_document(path, path.read_bytes(), "content")
     if not isinstance(document, dict):
@@ -223,14 +239,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     return document
 
 
-def companions(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the files beside the weights that go with a copy, and the names of those that do not.
+def companion_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the files beside the weights that are copied with a checkpoint, and the names of those that are refused.
 
-    Weights in any format, pickles, hidden files, the model card (a new one is written), programs, links out of the
-    folder, and files over 64 MiB stay behind; folders are not looked into.
+    Refused are programs, links out of the folder, files over 64 MiB, and any beyond a number of files. Passed over
+    without a word are weights in any format, pickles, hidden files, folders, and the model card, of which a new one is
+    written.
     """
-    taken: list[Path] = []
-    left: list[str] = []
+    copied: list[Path] = []
+    refused: list[str] = []
     for path in sorted(folder.iterdir()):
         name = path.name
         if name.startswith(".") or name == "README.md" or not path.is_file():
@@ -240,10 +257,10 @@ def companions(folder: Path) -> tuple[list[Path], list[str]]:
         try:
             _refuse_outside(path, folder)
         except FileFormatError:
-            left.append(name)
+            refused.append(name)
             continue
-        if path.suffix == ".py" or path.stat().st_size > _MAX_SMALL or len(taken) >= _MAX_FILES:
-            left.append(name)
+        if path.suffix == ".py" or path.stat().st_size > _MAX_COMPANION_BYTES or len(copied) >= _MAX_COMPANIONS:
+            refused.append(name)
         else:
-            taken.append(path)
-    return taken, left
+            copied.append(path)
+    return copied, refused

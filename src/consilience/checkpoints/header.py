@@ -1,8 +1,8 @@
-"""The header of a safetensors file: which tensors it has, of which types and shapes, and where their bytes are.
+"""Headers of safetensors files: names, types, shapes and byte ranges of the tensors.
 
 A file is eight bytes with the length of the header, the header (JSON), and the bytes of the tensors, one after another
-without gaps. The safetensors library says whether a header is valid, since it reads it without trust; what is added
-here is where each tensor starts, so that pieces of tensors can be read.
+without gaps. The safetensors library decides whether a header is valid, since it reads it without trust; this module
+adds where each tensor starts, so that pieces of tensors can be read. A file that is not valid is refused with a remedy.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ ITEM_BITS: Mapping[str, int] = {
     "F8_E5M2FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64, "BOOL": 8,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8,
 }  # fmt: skip
-"""Bits of an entry by type, as safetensors calls them."""
+"""Bits of an entry, by the name of its type in safetensors."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A tensor as a file has it.
+class StoredTensor:
+    """A tensor in a file: its type, its shape and where its bytes are.
 
     Parameters
     ----------
-    dtype
-        As safetensors calls it, such as "BF16".
-    shape
-        Lengths of its axes.
-    start
-        Where in the file its bytes start.
-    nbytes
-        How many there are.
+    dtype : str
+        Type in the words of safetensors, such as "BF16".
+    shape : tuple of int
+        Lengths of the axes.
+    start : int
+        Position of its first byte in the file.
+    nbytes : int
+        Number of its bytes.
     """
 
     dtype: str
@@ -55,26 +55,33 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Header:
-    """What is in a safetensors file.
+class SafetensorsHeader:
+    """Contents of a safetensors file, as its header states them.
 
     Parameters
     ----------
-    tensors
-        By name, in the order of their bytes.
-    metadata
-        Texts by name.
-    digest
-        SHA-256 of the header.
+    tensors : mapping of str to StoredTensor
+        The tensors, in the order of their bytes.
+    metadata : mapping of str to str, optional
+        Texts of the writer. Default: empty.
+    digest : str, optional
+        SHA-256 of the header. Default: empty.
     """
 
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
 
 
-def read_header(path: Path, remedy: str = REMEDY) -> Header:
+def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
     """Return the header of a safetensors file; no more of the file is read, whatever the header says.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    remedy : str
+        What messages advise. Default: to write it with safetensors.
 
     Raises
     ------
@@ -94,10 +101,11 @@ def read_header(path: Path, remedy: str = REMEDY) -> Header:
     document = parse_document(path, text, "header", remedy)
     metadata = document.pop("__metadata__", None) or {}
     tensors = {}
+    # data_offsets count from the end of the header; the header begins after the eight bytes of its length.
     for name, entry in sorted(document.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
         start, stop = entry["data_offsets"]
-        tensors[name] = Stored(entry["dtype"], tuple(entry["shape"]), 8 + length + start, stop - start)
-    return Header(tensors, metadata, hashlib.sha256(text).hexdigest())
+        tensors[name] = StoredTensor(entry["dtype"], tuple(entry["shape"]), 8 + length + start, stop - start)
+    return SafetensorsHeader(tensors, metadata, hashlib.sha256(text).hexdigest())
 
 
 def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], metadata: Mapping[str, str]) -> bytes:
@@ -105,10 +113,10 @@ def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], metad
 
     Parameters
     ----------
-    tensors
-        Name, type, shape and number of bytes of each, in the order of their bytes.
-    metadata
-        Texts by name.
+    tensors : sequence of (name, type, shape, number of bytes)
+        The tensors, in the order of their bytes.
+    metadata : mapping of str to str
+        Texts of the writer.
 
     Examples
     --------
@@ -121,5 +129,5 @@ def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], metad
         document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + nbytes]}
         start += nbytes
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # so that tensors start at a multiple of eight
+    text += b" " * (-len(text) % 8)  # tensors are to start at a multiple of eight bytes
     return len(text).to_bytes(8, "little") + text

@@ -1,4 +1,8 @@
-"""What goes into a merge, and everything that keeps its parts from fitting together, found in headers alone."""
+"""Inputs of a merge, and the validation that they fit together, from headers alone.
+
+All problems are listed at once: missing and extra tensors, shapes, types, vocabularies, tied output layers, quantised
+weights, Fisher diagonals of other models. Nothing is read but headers.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,43 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consilience.checkpoints.folder import Checkpoint, Part
-from consilience.checkpoints.header import ITEM_BITS, Stored
-from consilience.checkpoints.numbers import FLOATS
+from consilience.checkpoints.folder import Checkpoint, WeightFile
+from consilience.checkpoints.header import ITEM_BITS, StoredTensor
+from consilience.checkpoints.numbers import FLOAT_TYPES
 
-_FEW = 5
-"""Tensors that a line names; more are counted."""
+_MAX_LISTED = 5
+"""Tensors that a line names; more are counted. Chosen by hand."""
 
-_SCALES = ("_scale_inv", "_scale", ".scale", ".weight_scale", ".weight_scale_inv", ".SCB", ".absmax", ".quant_state")
-"""What the scales of quantised weights are called beside them."""
+_SCALE_SUFFIXES = (
+    "_scale_inv",
+    "_scale",
+    ".scale",
+    ".weight_scale",
+    ".weight_scale_inv",
+    ".SCB",
+    ".absmax",
+    ".quant_state",
+)
+"""Suffixes of the scales beside quantised weights, as bitsandbytes, compressed-tensors and DeepSeek name them."""
+
+_TOKEN_MARKS = ("embed", "lm_head", "wte", "word_embeddings", "output.weight", "shared")
+"""Parts of the names of tensors that have a row for each token."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ingredients:
+class MergeInputs:
     """The checkpoints of a merge.
 
     Parameters
     ----------
-    models
-        What is merged.
-    base
-        The common start, for methods that need one.
-    fishers
-        Fisher diagonals by model, tensors named as the parameters; empty for methods without.
-    digests
-        For every model, the digest of the parameters that its diagonal was computed at, where the file says so.
+    models : tuple of J checkpoints
+        The models to merge.
+    base : Checkpoint, optional
+        The common start, for methods that need one. Default: None.
+    fishers : tuple of J checkpoints, optional
+        Fisher diagonals of the models, tensors named as the parameters. Default: empty, for methods without.
+    digests : tuple of J texts or None, optional
+        Digest of the parameters at which each diagonal was computed, where its file states it. Default: empty.
     """
 
     models: tuple[Checkpoint, ...]
@@ -40,124 +56,140 @@ class Ingredients:
 
     @property
     def all(self) -> tuple[Checkpoint, ...]:
-        """Everything that is read."""
+        """All checkpoints that are read: models, base, Fisher diagonals, in this order."""
         return (*self.models, *(() if self.base is None else (self.base,)), *self.fishers)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """All files, each once."""
-        found: dict[Path, Part] = {}
-        for one in self.all:
-            for part in one.parts:
-                found.setdefault(part.path.resolve(), part)
-        return tuple(found.values())
+    def files(self) -> tuple[WeightFile, ...]:
+        """All files of weights, each once."""
+        by_path: dict[Path, WeightFile] = {}
+        for checkpoint in self.all:
+            for file in checkpoint.files:
+                by_path.setdefault(file.path.resolve(), file)
+        return tuple(by_path.values())
 
     def problems(self) -> list[str]:
-        """Return why these do not fit together, a line each."""
+        """Return why these checkpoints do not fit together, a line each."""
         first = self.models[0]
-        compared = [*self.models[1:], *(() if self.base is None else (self.base,))]
-        found = [line for one in (first, *compared) for line in _unreadable(one)]
-        for other in compared:
-            found += _differences(first, other)
+        others = [*self.models[1:], *(() if self.base is None else (self.base,))]
+        problems = [line for checkpoint in (first, *others) for line in _unmergeable(checkpoint)]
+        for other in others:
+            problems += _differences(first, other)
         for model, fisher in zip(self.models, self.fishers, strict=False):
-            found += _unfit(model, fisher)
+            problems += _fisher_mismatches(model, fisher)
         if self.fishers and len(self.fishers) != len(self.models):
-            found.append(f"fishers: there are {len(self.fishers)} for {len(self.models)} models; give one for each")
+            problems.append(f"fishers: there are {len(self.fishers)} for {len(self.models)} models; give one for each")
         elif self.fishers:
             for other in self.fishers[1:]:
-                if odd := sorted(set(other.tensors) ^ set(self.fishers[0].tensors)):
-                    found.append(f"{other.name}: informs other parameters than {self.fishers[0].name} ({_few(odd)})")
-        return found
+                if unshared := sorted(set(other.tensors) ^ set(self.fishers[0].tensors)):
+                    problems.append(
+                        f"{other.name}: informs other parameters than {self.fishers[0].name} ({_listed(unshared)})"
+                    )
+        return problems
 
 
-def _unreadable(one: Checkpoint) -> Iterator[str]:
-    """Yield what of a checkpoint cannot be merged by itself."""
+def _unmergeable(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield which tensors of a checkpoint no method can merge: of other types, packed, or quantised with scales."""
     by_type: dict[str, list[str]] = {}
-    for name, (_, stored) in one.tensors.items():
-        packed = ITEM_BITS.get(stored.dtype, 0) % 8 != 0
-        if stored.dtype not in ITEM_BITS or packed or (stored.dtype.startswith("F") and stored.dtype not in FLOATS):
+    for name, (_, stored) in checkpoint.tensors.items():
+        # Types of 4 or 6 bits have several entries in a byte.
+        is_packed = ITEM_BITS.get(stored.dtype, 0) % 8 != 0
+        is_unknown_float = stored.dtype.startswith("F") and stored.dtype not in FLOAT_TYPES
+        if stored.dtype not in ITEM_BITS or is_packed or is_unknown_float:
             by_type.setdefault(stored.dtype, []).append(name)
     for dtype, names in by_type.items():
-        yield f"{one.name}: {_few(names)}: type {dtype} cannot be merged; convert to one of {', '.join(FLOATS)}"
-    scaled = [
-        name
-        for name, (_, stored) in one.tensors.items()
-        if stored.nbytes == stored.size and stored.dtype != "BOOL" and stored.size > 1
-        and any(name + mark in one.tensors or name.removesuffix(".weight") + mark in one.tensors for mark in _SCALES)
-    ]  # fmt: skip
-    if scaled:
         yield (
-            f"{one.name}: {_few(scaled)}: quantised with scales of its own, which no entry-by-entry merge respects; "
-            "convert to bfloat16 first"
+            f"{checkpoint.name}: {_listed(names)}: type {dtype} cannot be merged; "
+            f"convert to one of {', '.join(FLOAT_TYPES)}"
+        )
+    # Scales beside 8-bit weights are per row or block, so a mean of the weights alone means nothing.
+    quantised = [
+        name
+        for name, (_, stored) in checkpoint.tensors.items()
+        if stored.nbytes == stored.size
+        and stored.dtype != "BOOL"
+        and stored.size > 1  # one byte an entry
+        and any(
+            name + suffix in checkpoint.tensors or name.removesuffix(".weight") + suffix in checkpoint.tensors
+            for suffix in _SCALE_SUFFIXES
+        )
+    ]
+    if quantised:
+        yield (
+            f"{checkpoint.name}: {_listed(quantised)}: quantised with scales of its own, "
+            "which no entry-by-entry merge respects; convert to bfloat16 first"
         )
 
 
 def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[str]:
-    """Yield what another checkpoint has otherwise than the first."""
+    """Yield how another checkpoint differs from the first: tensors, shapes, and kinds of numbers."""
     missing = [name for name in first.tensors if name not in other.tensors]
     extra = [name for name in other.tensors if name not in first.tensors]
     if missing:
-        yield f"{other.name}: lacks {_few(missing)}, which {first.name} has{_tied(missing, other, first)}"
+        yield f"{other.name}: lacks {_listed(missing)}, which {first.name} has{_tied_hint(missing, other, first)}"
     if extra:
-        yield f"{other.name}: has {_few(extra)}, which {first.name} lacks{_tied(extra, first, other)}"
-    shapes = [name for name in first.tensors if name in other.tensors and _shape(first, name) != _shape(other, name)]
-    for name in shapes[:_FEW]:
+        yield f"{other.name}: has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}"
+    reshaped = [name for name in first.tensors if name in other.tensors and _shape(first, name) != _shape(other, name)]
+    for name in reshaped[:_MAX_LISTED]:
         yield (
             f"{other.name}: {name} has shape {list(_shape(other, name))}, in {first.name} {list(_shape(first, name))}"
-            f"{_vocabulary(_shape(first, name), _shape(other, name), name)}"
+            f"{_vocabulary_hint(_shape(first, name), _shape(other, name), name)}"
         )
-    if len(shapes) > _FEW:
-        yield f"{other.name}: {len(shapes) - _FEW} more tensors have other shapes than in {first.name}"
-    kinds = [
+    if len(reshaped) > _MAX_LISTED:
+        yield f"{other.name}: {len(reshaped) - _MAX_LISTED} more tensors have other shapes than in {first.name}"
+    mixed = [
         name
         for name, (_, stored) in first.tensors.items()
-        if name in other.tensors and (stored.dtype in FLOATS) != (other.tensors[name][1].dtype in FLOATS)
+        if name in other.tensors and (stored.dtype in FLOAT_TYPES) != (other.tensors[name][1].dtype in FLOAT_TYPES)
     ]
-    if kinds:
+    if mixed:
         yield (
-            f"{other.name}: {_few(kinds)}: {other.tensors[kinds[0]][1].dtype} where {first.name} has "
-            f"{first.tensors[kinds[0]][1].dtype}; floating numbers and others do not mix"
+            f"{other.name}: {_listed(mixed)}: {other.tensors[mixed[0]][1].dtype} where {first.name} has "
+            f"{first.tensors[mixed[0]][1].dtype}; floating numbers and others do not mix"
         )
 
 
-def _unfit(model: Checkpoint, fisher: Checkpoint) -> Iterator[str]:
+def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[str]:
     """Yield why a Fisher diagonal is not that of a model."""
-    if odd := [name for name in fisher.tensors if name not in model.tensors]:
-        yield f"{fisher.name}: {_few(odd)}: not in {model.name}; give the information of this model"
+    if unknown := [name for name in fisher.tensors if name not in model.tensors]:
+        yield f"{fisher.name}: {_listed(unknown)}: not in {model.name}; give the information of this model"
     for name, (_, stored) in fisher.tensors.items():
-        if stored.dtype not in FLOATS:
+        if stored.dtype not in FLOAT_TYPES:
             yield f"{fisher.name}: {name} holds {stored.dtype}, not floats"
         elif name in model.tensors and stored.shape != _shape(model, name):
             yield f"{fisher.name}: {name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}"
 
 
-def _shape(one: Checkpoint, name: str) -> tuple[int, ...]:
-    return one.tensors[name][1].shape
+def _shape(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
+    return checkpoint.tensors[name][1].shape
 
 
-def _vocabulary(one: tuple[int, ...], other: tuple[int, ...], name: str) -> str:
-    """Return a hint where only the number of rows differs of what looks like one row a token."""
-    tokens = any(mark in name for mark in ("embed", "lm_head", "wte", "word_embeddings", "output.weight", "shared"))
-    if tokens and one[1:] == other[1:]:
+def _vocabulary_hint(first_shape: tuple[int, ...], other_shape: tuple[int, ...], name: str) -> str:
+    """Return a hint where a tensor with a row for each token differs in the number of rows alone."""
+    has_token_rows = any(mark in name for mark in _TOKEN_MARKS)
+    if has_token_rows and first_shape[1:] == other_shape[1:]:
         return "; the vocabularies differ in size: give all models the same tokens first (resize_token_embeddings)"
     return ""
 
 
-def _tied(names: list[str], lacking: Checkpoint, having: Checkpoint) -> str:
-    """Return a hint where the output layer may be the embedding."""
+def _tied_hint(names: list[str], without: Checkpoint, having: Checkpoint) -> str:
+    """Return a hint where a missing output layer may be tied to the embedding."""
     if any("lm_head" in name or name == "output.weight" for name in names):
-        tied = [one.name for one in (lacking, having) if one.config.get("tie_word_embeddings")]
-        said = f" ({', '.join(tied)} says tie_word_embeddings)" if tied else ""
-        return f"; the one may tie it to the embedding{said}: untie it there, or drop it here, so that all are alike"
+        tied = [checkpoint.name for checkpoint in (without, having) if checkpoint.config.get("tie_word_embeddings")]
+        evidence = f" ({', '.join(tied)} says tie_word_embeddings)" if tied else ""
+        return (
+            f"; the one may tie it to the embedding{evidence}: untie it there, or drop it here, so that all are alike"
+        )
     return ""
 
 
-def _few(names: list[str]) -> str:
-    shown = ", ".join(names[:_FEW])
-    return shown if len(names) <= _FEW else f"{shown} and {len(names) - _FEW} more"
+def _listed(names: list[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
+    shown = ", ".join(names[:_MAX_LISTED])
+    return shown if len(names) <= _MAX_LISTED else f"{shown} and {len(names) - _MAX_LISTED} more"
 
 
-def located(one: Checkpoint, name: str) -> tuple[Part, Stored]:
-    """Return where a tensor of a checkpoint is."""
-    number, stored = one.tensors[name]
-    return one.parts[number], stored
+def locate_tensor(checkpoint: Checkpoint, name: str) -> tuple[WeightFile, StoredTensor]:
+    """Return the file of a tensor, and its place in it."""
+    number, stored = checkpoint.tensors[name]
+    return checkpoint.files[number], stored

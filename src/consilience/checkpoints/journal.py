@@ -1,8 +1,9 @@
-"""Merges that were interrupted: a hidden folder beside the output, with the files that are finished and a journal.
+"""Checkpointing of a merge: resumption after an interruption, and atomic publication of the output.
 
-The journal names what was merged and how by one digest. The same merge goes on with the file after the last that is
-finished; any other, also one whose inputs have changed, starts anew. At the end the folder takes the output's place in
-one step, so that the output is whole or not there.
+A merge writes into a hidden folder beside the output. Its journal names the finished files with their digests, and what
+is merged and how by one digest, the identity. A later run of the same identity continues after the last finished file;
+any other, also one whose inputs have changed, starts anew. At the end the folder takes the output's place in one step,
+so that the output is whole or not there.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ JOURNAL = "journal.json"
 LOCK = "lock"
 PROVENANCE = "merge.json"
 
-_MAX_JOURNAL = 2**26
+_MAX_JOURNAL_BYTES = 2**26
+"""Chosen by hand; a longer journal is ignored, and the merge starts anew."""
 
 
-class Finished(BaseModel):
-    """A file that is complete."""
+class FinishedFile(BaseModel):
+    """A complete file: its digest, its length, and the names of copied tensors in which the models differ."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -42,74 +44,86 @@ class Finished(BaseModel):
 
 
 class _Journal(BaseModel):
+    """``journal.json``: the identity of the merge, and its finished files by name."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
     identity: str
-    files: dict[str, Finished]
+    files: dict[str, FinishedFile]
 
 
-class Workplace:
-    """The hidden folder of one merge, and what is finished in it.
+class PartialOutput:
+    """The hidden folder of one merge, and the files that are finished in it.
 
     Parameters
     ----------
-    folder
+    folder : Path
         The folder.
-    identity
+    identity : str
         Digest of what is merged and how.
-    finished
-        By name of the file.
+    finished : dict of str to FinishedFile
+        The finished files, by name.
     """
 
-    def __init__(self, folder: Path, identity: str, finished: dict[str, Finished]) -> None:
+    def __init__(self, folder: Path, identity: str, finished: dict[str, FinishedFile]) -> None:
         self.folder, self._identity = folder, identity
         self.finished = finished
 
     def finish(self, name: str, sha256: str, differing: list[str]) -> None:
-        """Note that a file is complete, which it must be on the disk by now."""
+        """Record a file as complete; its bytes must be on the disk by now."""
         nbytes = (self.folder / name).stat().st_size
-        self.finished[name] = Finished(sha256=sha256, nbytes=nbytes, differing=differing)
+        self.finished[name] = FinishedFile(sha256=sha256, nbytes=nbytes, differing=differing)
         journal = _Journal(identity=self._identity, files=self.finished)
         write_bytes(self.folder / JOURNAL, journal.model_dump_json().encode())
 
 
-def workplace_of(output: Path) -> Path:
-    """Return where a merge works until its output is complete."""
+def partial_folder(output: Path) -> Path:
+    """Return the hidden folder of a merge until its output is complete."""
     return output.parent / f".{output.name}.partial"
 
 
-def identity(document: Any) -> str:
+def merge_identity(document: Any) -> str:
     """Return the digest of what is merged and how, as JSON values."""
     return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 @contextmanager
-def workplace(output: Path, wanted: str, resume: bool) -> Iterator[Workplace]:
-    """Yield the hidden folder of a merge, with what an interrupted one left if it is the same and may be resumed.
+def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[PartialOutput]:
+    """Yield the hidden folder of a merge, with the files that an interrupted run of the same merge finished.
 
-    It stays when anything goes wrong, for the next attempt.
+    It stays when anything goes wrong after the first finished file, for the next attempt.
+
+    Parameters
+    ----------
+    output : Path
+        The folder or file that the merge writes.
+    identity : str
+        Digest of what is merged and how.
+    resume : bool
+        Whether finished files of an earlier run are taken.
 
     Raises
     ------
     InputError
-        When another process is at it, or the system refuses.
+        When another process writes into it, or the system refuses.
     """
-    folder = workplace_of(output)
+    folder = partial_folder(output)
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise InputError(f"{folder}: is in the way of the partial output; remove it")
         folder.mkdir(exist_ok=True)
         with _locked(folder):
-            finished = _left(folder, wanted) if resume else {}
+            finished = _resumable_files(folder, identity) if resume else {}
+            # What was under way when the earlier run ended is incomplete.
             for path in folder.iterdir():
                 if path.name not in (LOCK, JOURNAL, *finished):
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             if not finished:
                 (folder / JOURNAL).unlink(missing_ok=True)
-            work = Workplace(folder, wanted, finished)
+            partial = PartialOutput(folder, identity, finished)
             try:
-                yield work
+                yield partial
             except BaseException:
-                if not work.finished:  # nothing to go on with
+                if not partial.finished:  # nothing to resume
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
     except OSError as error:
@@ -118,6 +132,7 @@ def workplace(output: Path, wanted: str, resume: bool) -> Iterator[Workplace]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; the system drops it with the process, however that ends."""
     with (folder / LOCK).open("wb") as stream:
         if sys.platform != "win32":
             import fcntl
@@ -129,47 +144,48 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _left(folder: Path, wanted: str) -> dict[str, Finished]:
-    """Return the files that an earlier attempt at the same merge finished and nothing has damaged since."""
+def _resumable_files(folder: Path, identity: str) -> dict[str, FinishedFile]:
+    """Return the files that an earlier run of the same merge finished and that still have their digests."""
     path = folder / JOURNAL
     try:
-        if path.is_symlink() or path.stat().st_size > _MAX_JOURNAL:
+        if path.is_symlink() or path.stat().st_size > _MAX_JOURNAL_BYTES:
             return {}
         journal = _Journal.model_validate(parse_document(path, path.read_bytes(), "content"))
     except (OSError, ValidationError, FileFormatError):  # none, or one that was not written to its end
         return {}
-    if journal.identity != wanted:
+    if journal.identity != identity:
         return {}
-    return {name: one for name, one in journal.files.items() if _whole(folder / name, folder, one)}
+    return {name: file for name, file in journal.files.items() if _is_intact(folder / name, folder, file)}
 
 
-def _whole(path: Path, folder: Path, finished: Finished) -> bool:
+def _is_intact(path: Path, folder: Path, finished: FinishedFile) -> bool:
+    # The journal may be forged: a name that leaves the folder, or a link, is none of its files.
     if path.parent != folder or path.is_symlink() or not path.is_file() or path.stat().st_size != finished.nbytes:
         return False
     return file_digest(path) == finished.sha256
 
 
-def publish(work: Workplace, output: Path, single: bool) -> None:
-    """Put a complete folder, or its only file of weights and the provenance beside it, in the output's place."""
-    _sync(work.folder)
+def publish(partial: PartialOutput, output: Path, single: bool) -> None:
+    """Move a complete folder to the output; with `single`, its only file of weights, and the provenance beside that."""
+    _sync(partial.folder)  # the entries of finished files, before any of them is moved
     if single:
-        (work.folder / PROVENANCE).replace(beside(output))
-        (work.folder / output.name).replace(output)
-        shutil.rmtree(work.folder)
+        (partial.folder / PROVENANCE).replace(provenance_path(output))
+        (partial.folder / output.name).replace(output)
+        shutil.rmtree(partial.folder)
     else:
-        old = output.parent / f".{output.name}.replaced"
+        replaced = output.parent / f".{output.name}.replaced"
         if output.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            output.rename(old)
-        work.folder.rename(output)
-        for name in (JOURNAL, LOCK):  # only now, so that until now the merge could be gone on with
+            shutil.rmtree(replaced, ignore_errors=True)
+            output.rename(replaced)
+        partial.folder.rename(output)
+        for name in (JOURNAL, LOCK):  # only now: until the renaming the merge could be resumed
             (output / name).unlink(missing_ok=True)
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
     _sync(output.parent)
 
 
-def beside(output: Path) -> Path:
-    """Return where the provenance of a single file stands."""
+def provenance_path(output: Path) -> Path:
+    """Return the file of the provenance beside an output that is a single file."""
     return output.with_name(f"{output.name.removesuffix('.safetensors')}.{PROVENANCE}")
 
 

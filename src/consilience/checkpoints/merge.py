@@ -1,4 +1,4 @@
-"""The public function merge: checkpoints larger than memory into one."""
+"""Merging of checkpoints larger than memory: the public function `merge` and its result."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from consilience.checkpoints.methods.base import TensorMethod, make_tensor_method
 from consilience.checkpoints.methods.table import TENSOR_METHODS
-from consilience.checkpoints.numbers import DTYPES
-from consilience.checkpoints.output import refuse_full, refuse_output
-from consilience.checkpoints.plan import Plan
-from consilience.checkpoints.recipe import Rule, as_rules
-from consilience.checkpoints.request import Request, prepare
+from consilience.checkpoints.numbers import SAFETENSORS_NAMES
+from consilience.checkpoints.output import refuse_full_disk, refuse_output
+from consilience.checkpoints.plan import MergePlan
+from consilience.checkpoints.recipe import TensorRule, as_rules
+from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
 from consilience.core.progress import Progress, shown
 from consilience.errors import InputError, OptionError
@@ -24,6 +24,8 @@ from consilience.networks.files import read_symmetry
 from consilience.networks.symmetry.symmetry import Symmetry
 
 SHARD_BYTES = 5 * 10**9
+"""Bytes of tensors in a file of the output: the default of save_pretrained in transformers 4. It is also what an
+interrupted merge can lose, since files are finished one after another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,22 +34,22 @@ class Merge:
 
     Parameters
     ----------
-    output
+    output : Path
         The folder or file.
-    plan
-        What is done with every tensor, in which files, how many bytes that reads, writes and allocates.
-    digests
-        SHA-256 of every file of weights that was written; empty for a plan alone.
-    provenance
-        What ``merge.json`` says: recipe, inputs with their digests, versions. Empty for a plan alone.
-    notes
-        What one should know of it, a line each.
-    resumed
-        How many files an interrupted run had finished before.
+    plan : MergePlan
+        What is done with every tensor, in which files, and how many bytes that reads, writes and allocates.
+    digests : mapping of str to str
+        SHA-256 of every file of weights that was written, by name; empty for a plan alone.
+    provenance : mapping
+        The content of ``merge.json``: recipe, inputs with their digests, versions. Empty for a plan alone.
+    notes : tuple of str
+        What a user should know of the merge, a line each.
+    resumed : int
+        Number of files that an interrupted run had finished before.
     """
 
     output: Path
-    plan: Plan
+    plan: MergePlan
     digests: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ def merge(
     symmetry: Symmetry | str | Path | None = None,
     module: Any = None,
     example: Any = None,
-    patterns: Sequence[Mapping[str, Any] | Rule] | None = None,
+    patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
     seed: int = 0,
     resume: bool = True,
     overwrite: bool = False,
@@ -83,52 +85,52 @@ def merge(
 ) -> Merge:
     """Merge checkpoints into one, tensor by tensor, in a memory that does not grow with them.
 
-    Every tensor is read in pieces, calculated in 32 bits (64 where 32 would show), and rounded once. Everything that is
-    wrong with the inputs is said before the first byte is written. The output appears whole or not at all; what an
-    interrupted run had finished is taken up by the next.
+    Every tensor is read in pieces, computed in 32 bits (64 where 32 would show), and rounded once. All problems of the
+    inputs are listed before the first byte is written. The output appears whole or not at all; the next run of the same
+    merge takes the files that an interrupted one has finished.
 
     Parameters
     ----------
-    models
+    models : sequence of J paths
         Folders as the Hugging Face ecosystem has them, index files, or single safetensors files.
-    output
+    output : path
         A folder; or a single file, if its name ends in ``.safetensors``.
-    method
+    method : str or method
         ``"average"``, ``"fisher"``, ``"ties"``, ``"dare"``, ``"task_arithmetic"``, ``"slerp"``, or one of their
-        classes.
-    base
+        classes. Default: ``"average"``.
+    base : path, optional
         The checkpoint that all were trained from, for ``ties``, ``dare`` and ``task_arithmetic``.
-    weights
-        How much each model counts.
-    dtype
-        Of floating tensors of the output: ``"float64"``, ``"float32"``, ``"bfloat16"``, ``"float16"``,
-        ``"float8_e4m3fn"``, ``"float8_e5m2"``; None keeps those of the first model.
-    shard_bytes
-        Of tensors in a file of the output, at most; a number, or text such as ``"5GB"``.
-    fishers
+    weights : sequence of J floats, optional
+        Weight of each model. Default: equal weights.
+    dtype : str, optional
+        Type of the floating-point tensors of the output: ``"float64"``, ``"float32"``, ``"bfloat16"``, ``"float16"``,
+        ``"float8_e4m3fn"``, ``"float8_e5m2"``. Default: the types of the first model.
+    shard_bytes : int or str
+        Bytes of the tensors in a file of the output, at most; a number, or text such as ``"5GB"``. Default: 5 GB.
+    fishers : sequence of J paths, optional
         For ``fisher``: a file of Fisher diagonals for each model.
-    symmetry
-        Which axes move together, or the file that says so: units are matched to the first model's before they are
-        merged. For models of different starts.
-    module, example
-        A torch module of the architecture and an input: the symmetry is traced and proved.
-    patterns
-        What is different for some tensors: mappings with ``pattern`` (as in ``fnmatch``; the first that matches
-        counts) and ``weights``, ``method``, ``options``, or ``method: copy`` with ``from``, the number of a model.
-    seed
-        Of random choices; the same seed gives the same bytes.
-    resume
-        Whether to go on where an interrupted run of the same merge ended.
-    overwrite
-        Whether an output that exists may be replaced.
-    dry_run
-        Whether to read headers only and return the plan.
-    threads
-        How many calculate; the result is the same for any number.
-    progress
-        True shows a bar on a terminal; a callable is told (bytes written, in all).
+    symmetry : Symmetry or path, optional
+        Which axes move together, or its file: units are matched to those of the first model before they are merged. For
+        models of different starts.
+    module, example : torch module and its input, optional
+        A module of the architecture and an input: the symmetry is traced and proved.
+    patterns : sequence of mappings, optional
+        What is different for some tensors: mappings with ``pattern`` (as in ``fnmatch``; the first match counts) and
+        ``weights``, ``method``, ``options``, or ``method: copy`` with ``from``, the number of a model.
+    seed : int
+        Seed of random choices; the same seed gives the same bytes. Default: 0.
+    resume : bool
+        Whether to continue where an interrupted run of the same merge ended. Default: True.
+    overwrite : bool
+        Whether an output that exists may be replaced. Default: False.
+    dry_run : bool
+        Whether to read headers only and return the plan. Default: False.
+    threads : int, optional
+        Number of threads that compute; the result is the same for any number. Default: one for each core, up to 4.
+    progress : bool or callable
+        True shows a bar on a terminal; a callable is called with (bytes written, bytes in all). Default: False.
     **options
-        Of the method, such as ``density=0.2``.
+        Options of the method, such as ``density=0.2``.
 
     Returns
     -------
@@ -137,7 +139,7 @@ def merge(
     Raises
     ------
     InputError
-        Naming everything that keeps the checkpoints from being merged.
+        With everything that keeps the checkpoints from being merged.
     OptionError
         For options that do not exist or do not fit.
 
@@ -156,23 +158,23 @@ def merge(
     paths = _paths(models, "models")
     if not paths:
         raise InputError("models: there are none; give at least one checkpoint")
-    chosen = make_tensor_method(TENSOR_METHODS, method, options)
-    if dtype is not None and dtype not in DTYPES:
-        raise OptionError(f"dtype: expected one of {', '.join(DTYPES)}, found {dtype!r}")
+    tensor_method = make_tensor_method(TENSOR_METHODS, method, options)
+    if dtype is not None and dtype not in SAFETENSORS_NAMES:
+        raise OptionError(f"dtype: expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}")
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise OptionError(f"seed: expected an integer that is not negative, found {seed!r}")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise OptionError(f"threads: expected a positive integer, found {threads!r}")
     target = Path(output)
-    request = Request(
+    request = MergeRequest(
         models=paths,
-        method=chosen,
+        method=tensor_method,
         options=options,
         base=None if base is None else Path(base),
         fishers=_paths(fishers or (), "fishers"),
         weights=weights,
         rules=as_rules(patterns),
-        dtype=None if dtype is None else DTYPES[dtype],
+        dtype=None if dtype is None else SAFETENSORS_NAMES[dtype],
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
         seed=int(seed),
@@ -181,26 +183,26 @@ def merge(
     prepared = prepare(request, target)
     refuse_output(target, inputs, overwrite)
     if dry_run:
-        refuse_full(target, sum(shard.nbytes for shard in prepared.plan.shards))
+        refuse_full_disk(target, sum(shard.nbytes for shard in prepared.plan.shards))
         return Merge(target, prepared.plan, notes=prepared.plan.notes)
     with shown(progress, "merge", "B") as report:
-        done = run(prepared, target, resume, report, threads)
-    return Merge(target, prepared.plan, done.digests, done.provenance, done.notes, done.resumed)
+        finished = run(prepared, target, resume, report, threads)
+    return Merge(target, prepared.plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
 
 
-def _paths(given: Any, what: str) -> tuple[Path, ...]:
-    if isinstance(given, str | Path):
-        raise OptionError(f"{what}: expected a list of paths, found one path")
-    found = []
-    for one in given:
-        if not isinstance(one, str | Path):
-            raise InputError(f"{what}: expected paths of checkpoints, found {type(one).__name__}; save it first")
-        found.append(Path(one))
-    return tuple(found)
+def _paths(values: Any, option: str) -> tuple[Path, ...]:
+    if isinstance(values, str | Path):
+        raise OptionError(f"{option}: expected a list of paths, found one path")
+    paths = []
+    for value in values:
+        if not isinstance(value, str | Path):
+            raise InputError(f"{option}: expected paths of checkpoints, found {type(value).__name__}; save it first")
+        paths.append(Path(value))
+    return tuple(paths)
 
 
 def _symmetry(symmetry: Any, module: Any, example: Any) -> Symmetry | None:
-    """Return the symmetry that was given, read or traced."""
+    """Return the symmetry: as given, from its file, or traced from a module."""
     if symmetry is not None and example is not None:
         raise OptionError("symmetry, example: give one of them")
     if (module is None) != (example is None):

@@ -1,4 +1,4 @@
-"""Where a merge goes, and what goes there beside the weights."""
+"""Output of a merge: configuration and tokenizer, the index of shards, and checks of the destination."""
 
 from __future__ import annotations
 
@@ -10,49 +10,68 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.card import config_text, short_name
-from consilience.checkpoints.folder import INDEX, companions
-from consilience.checkpoints.journal import PROVENANCE, Workplace
-from consilience.checkpoints.numbers import FLOATS
-from consilience.checkpoints.request import SINGLE, Prepared
+from consilience.checkpoints.folder import INDEX, companion_files
+from consilience.checkpoints.journal import PROVENANCE, PartialOutput
+from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge
 from consilience.errors import InputError, OptionError
 from consilience.files.atomic import write_bytes
 
+_MAX_LISTED = 8
+"""Files that a note names. Chosen by hand."""
 
-def copy_companions(prepared: Prepared, work: Workplace) -> list[str]:
-    """Copy configuration and tokenizer of the first model, write the index, and say what stayed behind."""
+
+def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str]:
+    """Copy configuration and tokenizer of the first model and write the index; return notes on files not copied.
+
+    Parameters
+    ----------
+    prepared : PreparedMerge
+        The merge.
+    partial : PartialOutput
+        The folder to write into.
+    """
     request, plan = prepared.request, prepared.plan
-    first = prepared.ingredients.models[0]
+    first = prepared.inputs.models[0]
     notes = []
     if first.folder is not None:
-        taken, left = companions(first.folder)
-        for path in taken:
+        copied, refused = companion_files(first.folder)
+        for path in copied:
             if path.name == "config.json":
-                dtype = None if request.dtype is None else FLOATS[request.dtype].name
+                dtype = None if request.dtype is None else FLOAT_TYPES[request.dtype].name
                 write_bytes(
-                    work.folder / path.name, path.read_bytes() if dtype is None else config_text(first.config, dtype)
+                    partial.folder / path.name, path.read_bytes() if dtype is None else config_text(first.config, dtype)
                 )
             elif path.name != PROVENANCE:
-                write_bytes(work.folder / path.name, path.read_bytes())
-        if left:
+                write_bytes(partial.folder / path.name, path.read_bytes())
+        if refused:
             notes.append(
-                f"not copied from {short_name(first)}: {', '.join(left[:8])} (programs, large files, or links)"
+                f"not copied from {short_name(first)}: {', '.join(refused[:_MAX_LISTED])} "
+                "(programs, large files, or links)"
             )
     if len(plan.shards) > 1:
         index = {
             "metadata": {"total_size": sum(task.nbytes for shard in plan.shards for task in shard.tasks)},
             "weight_map": {task.name: shard.name for shard in plan.shards for task in shard.tasks},
         }
-        write_bytes(work.folder / INDEX, f"{as_json(index)}\n".encode())
+        write_bytes(partial.folder / INDEX, f"{as_json(index)}\n".encode())
     return notes
 
 
-def refuse_full(output: Path, size: int) -> None:
-    """Raise when an output of so many bytes has no room, or its folder cannot be written to.
+def refuse_full_disk(output: Path, size: int) -> None:
+    """Raise when the disk has no room for an output, or its folder cannot be written to.
+
+    Parameters
+    ----------
+    output : Path
+        The folder or file.
+    size : int
+        Bytes that will be written.
 
     Raises
     ------
     InputError
-        Saying how much room there is.
+        With the bytes that are free.
     """
     folder = output.parent
     if not os.access(folder, os.W_OK):
@@ -62,22 +81,31 @@ def refuse_full(output: Path, size: int) -> None:
 
 
 def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None:
-    """Raise when an output is in the way, is an input, or cannot be.
+    """Raise when an output exists and may not be replaced, is an input, or cannot be written.
+
+    Parameters
+    ----------
+    output : Path
+        The folder or file.
+    inputs : sequence of Path
+        All checkpoints that are read.
+    overwrite : bool
+        Whether an output that exists may be replaced.
 
     Raises
     ------
     InputError
-        Saying why, and what to do.
+        With the reason and the remedy.
     OptionError
         When `overwrite` would remove what no merge wrote.
     """
     if not output.parent.is_dir():
         raise InputError(f"{output}: cannot be written: there is no folder {output.parent}")
-    single = output.suffix == SINGLE
-    here = output.resolve()
+    single = output.suffix == SINGLE_FILE_SUFFIX
+    target = output.resolve()
     for path in inputs:
-        other = path.resolve()
-        if here == other or here in other.parents or (path.is_dir() and other in here.parents):
+        source = path.resolve()
+        if target == source or target in source.parents or (path.is_dir() and source in target.parents):
             raise InputError(f"{output}: is one of the inputs, or lies in one; give another output")
     if output.is_symlink():
         raise InputError(f"{output}: is a link; give the path of what it leads to")

@@ -1,4 +1,4 @@
-"""What a merge will do with every tensor, from headers alone: the plan, or everything that is in the way of one."""
+"""Merge plans: the method, the type and the output file of every tensor, from headers alone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from consilience.checkpoints.header import Stored, header_bytes
-from consilience.checkpoints.inputs import Ingredients
+from consilience.checkpoints.header import StoredTensor, header_bytes
+from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.base import TensorMethod
-from consilience.checkpoints.numbers import FLOATS
+from consilience.checkpoints.numbers import FLOAT_TYPES
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """How tensors are merged: a method and weights, or a copy of one model's.
+    """How a tensor is merged: a method and weights, or a copy of one model's tensor.
 
     Parameters
     ----------
-    method
-        None for a copy.
-    weights
-        How much each model counts (J,).
-    source
-        Number of the model that is copied.
+    method : TensorMethod or None
+        The method; None for a copy.
+    weights : tuple of J floats
+        Weight of each model.
+    source : int
+        Number of the model that is copied. Default: 0.
     """
 
     method: TensorMethod | None
@@ -33,19 +33,23 @@ class Treatment:
 
 
 @dataclass(frozen=True)
-class Task:
+class TensorTask:
     """One tensor of the output.
 
     Parameters
     ----------
-    name, shape
-        As in the models.
-    dtype
-        Of the output, as safetensors calls it.
-    treatment
-        How it is made.
-    compared
-        Whether a copied tensor (integers, truth values) is compared with those of the other models.
+    name : str
+        Its name, the same in all models.
+    shape : tuple of int
+        Its shape.
+    dtype : str
+        Type in the output, in the words of safetensors.
+    nbytes : int
+        Number of its bytes in the output.
+    treatment : Treatment
+        How it is merged.
+    compared : bool
+        Whether a copied tensor (integers, truth values) is compared with those of the other models. Default: False.
     """
 
     name: str
@@ -62,41 +66,41 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Shard:
+class OutputShard:
     """One file of the output, and its tensors in the order of their bytes."""
 
     name: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[TensorTask, ...]
 
     @property
     def header(self) -> bytes:
-        """What the file starts with."""
-        listed = [(task.name, task.dtype, task.shape, task.nbytes) for task in self.tasks]
-        return header_bytes(listed, {"format": "pt"})
+        """Bytes of the file before those of its first tensor."""
+        entries = [(task.name, task.dtype, task.shape, task.nbytes) for task in self.tasks]
+        return header_bytes(entries, {"format": "pt"})
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the file."""
+        """Length of the file in bytes."""
         return len(self.header) + sum(task.nbytes for task in self.tasks)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a merge does, known from headers.
+class MergePlan:
+    """What a merge does, from headers alone.
 
     Parameters
     ----------
-    shards
+    shards : tuple of OutputShard
         The files of the output.
-    bytes_in, bytes_out
-        What is read and written; a tensor that is read more than once (to find a threshold or an angle) counts once.
-    memory
+    bytes_in, bytes_out : int
+        Bytes that are read and written; a tensor that is read more than once (for a threshold or an angle) counts once.
+    memory : int
         Bytes that are allocated at most, beside what Python and NumPy take anyway.
-    notes
-        What one should know of it.
+    notes : tuple of str
+        What a user should know of the merge, a line each. Default: empty.
     """
 
-    shards: tuple[Shard, ...]
+    shards: tuple[OutputShard, ...]
     bytes_in: int
     bytes_out: int
     memory: int
@@ -108,72 +112,75 @@ class Plan:
         return sum(len(shard.tasks) for shard in self.shards)
 
 
-def planned_tasks(ingredients: Ingredients, treatments: Mapping[str, Treatment], dtype: str | None) -> list[Task]:
+def plan_tasks(inputs: MergeInputs, treatments: Mapping[str, Treatment], dtype: str | None) -> list[TensorTask]:
     """Return what is done for every tensor, in the order of the first model's bytes.
 
     Parameters
     ----------
-    ingredients
+    inputs : MergeInputs
         The models, already checked against one another.
-    treatments
-        By tensor.
-    dtype
-        Of floating tensors, as safetensors calls it; None keeps the first model's.
+    treatments : mapping of str to Treatment
+        How each tensor is merged, by name.
+    dtype : str or None
+        Type of floating-point tensors, in the words of safetensors; None keeps the first model's.
     """
     tasks = []
-    for name, (_, stored) in ingredients.models[0].tensors.items():
+    for name, (_, stored) in inputs.models[0].tensors.items():
         treatment = treatments[name]
-        floating = stored.dtype in FLOATS
-        if treatment.method is None or not floating:
-            source = ingredients.models[treatment.source if treatment.method is None else 0].tensors[name][1]
-            kept = dtype is None or source.dtype not in FLOATS or source.dtype == dtype
-            if kept:
-                copied = Treatment(None, treatment.weights, treatment.source if treatment.method is None else 0)
-                compared = not floating and treatment.method is not None
-                tasks.append(Task(name, source.shape, source.dtype, source.nbytes, copied, compared))
+        is_floating = stored.dtype in FLOAT_TYPES
+        if treatment.method is None or not is_floating:
+            # Copied: on request, or because integers and truth values have no mean (then the first model's).
+            source = inputs.models[treatment.source if treatment.method is None else 0].tensors[name][1]
+            is_same_type = dtype is None or source.dtype not in FLOAT_TYPES or source.dtype == dtype
+            if is_same_type:
+                copy = Treatment(None, treatment.weights, treatment.source if treatment.method is None else 0)
+                compared = not is_floating and treatment.method is not None
+                tasks.append(TensorTask(name, source.shape, source.dtype, source.nbytes, copy, compared))
                 continue
-        if treatment.method is None:  # a copy in other numbers is the mean of which only one counts
-            only = tuple(float(number == treatment.source) for number in range(len(ingredients.models)))
-            treatment = Treatment(TensorAverage(), only)
-        tasks.append(_floating(name, stored, dtype or stored.dtype, treatment))
+        if treatment.method is None:  # a copy in another type: the mean with all weight on one model
+            weights = tuple(float(number == treatment.source) for number in range(len(inputs.models)))
+            treatment = Treatment(TensorAverage(), weights)
+        tasks.append(_floating_task(name, stored, dtype or stored.dtype, treatment))
     return tasks
 
 
-def _floating(name: str, stored: Stored, dtype: str, treatment: Treatment) -> Task:
-    return Task(name, stored.shape, dtype, stored.size * FLOATS[dtype].itemsize, treatment)
+def _floating_task(name: str, stored: StoredTensor, dtype: str, treatment: Treatment) -> TensorTask:
+    return TensorTask(name, stored.shape, dtype, stored.size * FLOAT_TYPES[dtype].itemsize, treatment)
 
 
-def sharded(tasks: Sequence[Task], shard_bytes: int, single: str | None) -> tuple[Shard, ...]:
-    """Return the files: filled one after another, a tensor larger than a file has one to itself.
+def assign_shards(tasks: Sequence[TensorTask], shard_bytes: int, single: str | None) -> tuple[OutputShard, ...]:
+    """Return the files of the output, filled one after another; a tensor larger than a file has one to itself.
 
     In a file the tensors of wider numbers come first, so that each starts at a multiple of its width.
 
     Parameters
     ----------
-    tasks
+    tasks : sequence of TensorTask
         The tensors.
-    shard_bytes
+    shard_bytes : int
         Bytes of tensors in a file, at most.
-    single
-        Name of the only file; None for as many as it takes.
+    single : str or None
+        Name of the only file; None for as many as are needed.
     """
-    groups: list[list[Task]] = [[]]
-    filled = 0
+    groups: list[list[TensorTask]] = [[]]
+    group_bytes = 0
     for task in tasks:
-        if single is None and groups[-1] and filled + task.nbytes > shard_bytes:
+        # A tensor that does not fit opens a new file; an empty file takes it whatever its length.
+        if single is None and groups[-1] and group_bytes + task.nbytes > shard_bytes:
             groups.append([])
-            filled = 0
+            group_bytes = 0
         groups[-1].append(task)
-        filled += task.nbytes
+        group_bytes += task.nbytes
+    # Names as save_pretrained gives them, by which readers find the files.
     if single is not None or len(groups) == 1:
         names = [single or "model.safetensors"]
     else:
         names = [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
     return tuple(
-        Shard(name, tuple(sorted(group, key=lambda task: -_width(task))))
+        OutputShard(name, tuple(sorted(group, key=lambda task: -_itemsize(task))))
         for name, group in zip(names, groups, strict=True)
     )
 
 
-def _width(task: Task) -> int:
+def _itemsize(task: TensorTask) -> int:
     return task.nbytes // task.size if task.size else 1

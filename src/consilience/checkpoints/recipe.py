@@ -1,4 +1,4 @@
-"""Recipes of merges: what is merged, how, and what is different for some tensors, as a YAML file to review and keep."""
+"""Merge recipes: a YAML file that names models, method and options, and rules for tensors by name pattern."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from consilience.core.recipe import beside, first_fault, parsed
 from consilience.errors import OptionError
 
 
-class Rule(BaseModel):
-    """What is different for tensors whose names match a pattern, as in ``fnmatch``; the first that matches counts."""
+class TensorRule(BaseModel):
+    """Method, options or weights of the tensors whose names match a pattern (``fnmatch``); the first match counts."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
     pattern: str = Field(min_length=1)
@@ -23,7 +23,7 @@ class Rule(BaseModel):
 
 
 class MergeRecipe(BaseModel):
-    """What ``consilience merge`` would be told on its command line; paths are relative to the recipe's folder."""
+    """The arguments of ``consilience merge`` as a document; paths are relative to the recipe's folder."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     models: list[str] = Field(default_factory=list)
@@ -37,11 +37,16 @@ class MergeRecipe(BaseModel):
     fishers: list[str] | None = None
     symmetry: str | None = None
     seed: int = Field(default=0, ge=0)
-    tensors: list[Rule] = Field(default_factory=list)
+    tensors: list[TensorRule] = Field(default_factory=list)
 
 
 def read_merge_recipe(path: Path) -> MergeRecipe:
-    """Return the recipe in a YAML file, with paths made relative to here.
+    """Return the recipe in a YAML file, with paths relative to the working directory.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
 
     Raises
     ------
@@ -49,30 +54,35 @@ def read_merge_recipe(path: Path) -> MergeRecipe:
         For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
     recipe = parsed(path, MergeRecipe)
-    here = {name: beside(path, getattr(recipe, name)) for name in ("output", "base", "symmetry")}
-    lists = {"models": [str(path.parent / one) for one in recipe.models]}
+    paths = {name: beside(path, getattr(recipe, name)) for name in ("output", "base", "symmetry")}
+    lists = {"models": [str(path.parent / model) for model in recipe.models]}
     if recipe.fishers is not None:
-        lists["fishers"] = [str(path.parent / one) for one in recipe.fishers]
-    return recipe.model_copy(update={**here, **lists})
+        lists["fishers"] = [str(path.parent / fisher) for fisher in recipe.fishers]
+    return recipe.model_copy(update={**paths, **lists})
 
 
-def as_rules(patterns: Any) -> tuple[Rule, ...]:
+def as_rules(patterns: Any) -> tuple[TensorRule, ...]:
     """Return rules from plain values.
+
+    Parameters
+    ----------
+    patterns : sequence of mappings or TensorRule, or None
+        The rules, in order of precedence.
 
     Raises
     ------
     OptionError
-        Saying which is wrong, and where.
+        Naming the rule that is not valid, and its fault.
 
     Examples
     --------
     >>> as_rules([{"pattern": "lm_head.*", "method": "copy", "from": 0}])[0].source
     0
     """
-    found = []
-    for number, one in enumerate(patterns or ()):
+    rules = []
+    for number, pattern in enumerate(patterns or ()):
         try:
-            found.append(one if isinstance(one, Rule) else Rule.model_validate(one))
+            rules.append(pattern if isinstance(pattern, TensorRule) else TensorRule.model_validate(pattern))
         except ValidationError as error:
             raise OptionError(f"patterns: number {number} is not valid {first_fault(error)}") from error
-    return tuple(found)
+    return tuple(rules)

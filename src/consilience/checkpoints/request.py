@@ -1,4 +1,4 @@
-"""What is asked of a merge, and the plan of it, from headers alone, or everything that is in the way."""
+"""Requests of merges, and their validation: from headers to a plan, or to all problems at once."""
 
 from __future__ import annotations
 
@@ -9,45 +9,60 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from consilience.checkpoints.buffers import memory_bound
+from consilience.checkpoints.buffers import buffer_bytes
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import open_checkpoint
-from consilience.checkpoints.inputs import Ingredients
+from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
-from consilience.checkpoints.numbers import FLOATS
-from consilience.checkpoints.plan import Plan, Treatment, planned_tasks, sharded
-from consilience.checkpoints.recipe import Rule
-from consilience.checkpoints.tensor_rules import treatments
+from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, plan_tasks
+from consilience.checkpoints.recipe import TensorRule
+from consilience.checkpoints.tensor_rules import treatments_by_tensor
 from consilience.errors import InputError
 from consilience.networks.symmetry.symmetry import Symmetry
 
-SINGLE = ".safetensors"
-"""How the output's name ends where a single file is wanted."""
+SINGLE_FILE_SUFFIX = ".safetensors"
+"""Suffix of an output that is a single file instead of a folder."""
+
+_MAX_LISTED = 3
+"""Tensors that a note names. Chosen by hand."""
+
+_MAX_THREADS = 4
+"""Threads that compute by default. Chosen by hand: reading, writing and two digests have threads of their own."""
+
+_HISTOGRAM_BYTES = 64 * 2**20
+"""Bytes for the histograms of a model, of the pieces in flight together (docs/checkpoints.md). Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
-    """What is to be merged, and how.
+class MergeRequest:
+    """Everything that ``merge`` was called with.
 
     Parameters
     ----------
-    models, base, fishers
-        Paths.
-    method, options
-        For tensors that no pattern matches, and what was said of it.
-    weights
-        As the user gave them.
-    rules
-        The patterns.
-    dtype
-        Of the output, as safetensors calls it; None keeps the first model's types.
-    shard_bytes
-        Of a file of the output, at most.
-    symmetry
-        By which units are aligned first; None for as they are numbered.
-    seed
-        Of random choices.
+    models : tuple of J paths
+        The models.
+    method : TensorMethod
+        Method of the tensors that no rule matches.
+    options : mapping, optional
+        Options that the user gave for it. Default: none.
+    base : Path, optional
+        The common start. Default: None.
+    fishers : tuple of J paths, optional
+        Files of Fisher diagonals. Default: none.
+    weights : array_like of shape (J,), optional
+        Weights as the user gave them. Default: equal weights.
+    rules : tuple of TensorRule, optional
+        What is different for some tensors. Default: nothing.
+    dtype : str, optional
+        Type of the output, in the words of safetensors. Default: the first model's types.
+    shard_bytes : int
+        Bytes of the tensors in a file of the output, at most.
+    symmetry : Symmetry, optional
+        Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
+    seed : int
+        Seed of random choices. Default: 0.
     """
 
     models: tuple[Path, ...]
@@ -56,73 +71,80 @@ class Request:
     base: Path | None = None
     fishers: tuple[Path, ...] = ()
     weights: Any = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[TensorRule, ...] = ()
     dtype: str | None = None
-    shard_bytes: int = 5 * 10**9
+    shard_bytes: int = 5 * 10**9  # as SHARD_BYTES of `merge`
     symmetry: Symmetry | None = None
     seed: int = 0
 
     def document(self) -> dict[str, Any]:
-        """Return what was asked for as plain values, without paths."""
+        """Return the request as plain values without paths, for recipe and provenance; defaults are left out."""
         rules = [
             {key: value for key, value in rule.model_dump(by_alias=True).items() if value not in (None, {})}
             for rule in self.rules
         ]
-        found = {
+        document = {
             "method": self.method.name,
             "options": asdict(self.method),
-            "weights": None if self.weights is None else [float(one) for one in self.weights],
-            "dtype": None if self.dtype is None else FLOATS[self.dtype].name,
+            "weights": None if self.weights is None else [float(weight) for weight in self.weights],
+            "dtype": None if self.dtype is None else FLOAT_TYPES[self.dtype].name,
             "shard_size": self.shard_bytes,
             "symmetry": None if self.symmetry is None else self.symmetry.digest,
             "seed": self.seed,
             "tensors": rules,
         }
-        return {key: value for key, value in found.items() if value not in (None, [], {})}
+        return {key: value for key, value in document.items() if value not in (None, [], {})}
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A merge of which all headers have been read and nothing is in the way.
+class PreparedMerge:
+    """A merge whose headers have been read and checked.
 
     Parameters
     ----------
-    request
-        What was asked for.
-    ingredients
-        What goes in.
-    plan
+    request : MergeRequest
+        The request.
+    inputs : MergeInputs
+        The checkpoints, opened.
+    plan : MergePlan
         What is done with every tensor.
     """
 
-    request: Request
-    ingredients: Ingredients
-    plan: Plan
+    request: MergeRequest
+    inputs: MergeInputs
+    plan: MergePlan
 
 
-def prepare(request: Request, output: Path) -> Prepared:
+def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     """Return what a merge will do, from headers alone.
+
+    Parameters
+    ----------
+    request : MergeRequest
+        The request.
+    output : Path
+        The folder or file to write.
 
     Raises
     ------
     InputError
-        Naming everything that is in the way, all at once.
+        With all problems at once.
     OptionError
         For options that do not fit.
     """
     problems: list[str] = []
 
-    def opened(path: Path, how: Callable[[Path], Any]) -> Any:
+    def open_or_note(path: Path, reader: Callable[[Path], Any]) -> Any:
         try:
-            return how(path)
+            return reader(path)
         except InputError as error:
             problems.extend(error.problems)
             return None
 
-    models = [opened(path, open_checkpoint) for path in request.models]
-    base = None if request.base is None else opened(request.base, open_checkpoint)
+    models = [open_or_note(path, open_checkpoint) for path in request.models]
+    base = None if request.base is None else open_or_note(request.base, open_checkpoint)
     fishers = [
-        opened(path, partial(open_fisher, model=model))
+        open_or_note(path, partial(open_fisher, model=model))
         for path, model in zip(request.fishers, models, strict=False)
         if model is not None
     ]
@@ -132,109 +154,129 @@ def prepare(request: Request, output: Path) -> Prepared:
         )
     if problems:
         raise InputError(problems)
-    ingredients = Ingredients(
-        tuple(models), base, tuple(one for one, _ in fishers), tuple(digest for _, digest in fishers)
+    inputs = MergeInputs(
+        tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(digest for _, digest in fishers)
     )
-    problems += ingredients.problems()
-    names = list(ingredients.models[0].tensors)
-    treated, found = treatments(names, len(models), request.method, request.options, request.weights, request.rules)
-    problems += found + _missing(request, ingredients, treated)
+    problems += inputs.problems()
+    names = list(inputs.models[0].tensors)
+    treatments, unused_rules = treatments_by_tensor(
+        names, len(models), request.method, request.options, request.weights, request.rules
+    )
+    problems += unused_rules + _unmet_needs(request, inputs, treatments)
     if problems:
         raise InputError(problems)
     if request.symmetry is not None:
-        units_of(request.symmetry, ingredients)
-    plan = _planned(request, ingredients, treated, output)
-    return Prepared(request, ingredients, plan)
+        units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
+    plan = _make_plan(request, inputs, treatments, output)
+    return PreparedMerge(request, inputs, plan)
 
 
-def _missing(request: Request, ingredients: Ingredients, treated: Mapping[str, Treatment]) -> list[str]:
-    """Return which methods lack what they need, and what is given that none needs."""
-    methods = {one.method.name: one.method for one in treated.values() if one.method is not None}
+def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[str]:
+    """Return which methods lack a base or Fisher diagonals, and which of these no method needs."""
+    methods = {
+        treatment.method.name: treatment.method for treatment in treatments.values() if treatment.method is not None
+    }
     based = [name for name, method in methods.items() if method.needs_base]
     informed = [name for name, method in methods.items() if method.needs_information]
-    found = []
-    if based and ingredients.base is None:
-        found.append(f"method {based[0]!r} needs base=, the checkpoint that all models were trained from")
-    if ingredients.base is not None and not based:
-        found.append(f"base: no method here looks at one (method {request.method.name!r}); leave it out")
-    if informed and not ingredients.fishers:
-        found.append("method 'fisher' needs fishers=, a file of Fisher diagonals for each model")
-    if ingredients.fishers and not informed:
-        found.append(f"fishers: no method here looks at them (method {request.method.name!r}); leave them out")
+    problems = []
+    if based and inputs.base is None:
+        problems.append(f"method {based[0]!r} needs base=, the checkpoint that all models were trained from")
+    if inputs.base is not None and not based:
+        problems.append(f"base: no method here looks at one (method {request.method.name!r}); leave it out")
+    if informed and not inputs.fishers:
+        problems.append("method 'fisher' needs fishers=, a file of Fisher diagonals for each model")
+    if inputs.fishers and not informed:
+        problems.append(f"fishers: no method here looks at them (method {request.method.name!r}); leave them out")
     if request.symmetry is not None and based:
-        found.append(
+        problems.append(
             f"symmetry: method {based[0]!r} takes units as they are numbered, since models of one start have one "
             "numbering; leave it out"
         )
-    return found
+    return problems
 
 
-def units_of(symmetry: Symmetry, ingredients: Ingredients) -> dict[str, int]:
-    """Return the number of units of every group, which all models share."""
+def units_of(symmetry: Symmetry, inputs: MergeInputs) -> dict[str, int]:
+    """Return the number of units of every group, which all models share.
+
+    Raises
+    ------
+    InputError
+        For shapes that do not fit the symmetry.
+    """
     problems: list[str] = []
-    found: list[dict[str, int]] = []
-    for one in ingredients.models:
-        shapes = {name: stored.shape for name, (_, stored) in one.tensors.items()}
+    units_by_model: list[dict[str, int]] = []
+    for checkpoint in inputs.models:
+        shapes = {name: stored.shape for name, (_, stored) in checkpoint.tensors.items()}
+        # Tied weights may be stored under another of their names than the symmetry has.
         for alias, name in symmetry.aliases.items():
             if name not in shapes and alias in shapes:
                 shapes[name] = shapes[alias]
         try:
-            found.append(symmetry.units(shapes, one.name))
+            units_by_model.append(symmetry.units(shapes, checkpoint.name))
         except InputError as error:
             problems.extend(error.problems)
     if problems:
         raise InputError(problems)
-    return found[0]
+    return units_by_model[0]
 
 
-def _planned(request: Request, ingredients: Ingredients, treated: Mapping[str, Treatment], output: Path) -> Plan:
-    tasks = planned_tasks(ingredients, treated, request.dtype)
-    single = output.name if output.suffix == SINGLE else None
-    shards = sharded(tasks, request.shard_bytes, single)
+def _make_plan(
+    request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment], output: Path
+) -> MergePlan:
+    """Return the plan, with notes on what is copied, averaged for want of information, or unproved."""
+    tasks = plan_tasks(inputs, treatments, request.dtype)
+    single = output.name if output.suffix == SINGLE_FILE_SUFFIX else None
+    shards = assign_shards(tasks, request.shard_bytes, single)
     notes = []
-    others = [task.name for task in tasks if task.compared]
-    if others:
+    copied = [task.name for task in tasks if task.compared]
+    if copied:
         notes.append(
-            f"{len(others)} tensor{'s' if len(others) > 1 else ''} of integers or truth values "
-            f"({', '.join(others[:3])}{', ...' if len(others) > 3 else ''}) are the first model's"
+            f"{len(copied)} tensor{'s' if len(copied) > 1 else ''} of integers or truth values "
+            f"({', '.join(copied[:_MAX_LISTED])}{', ...' if len(copied) > _MAX_LISTED else ''}) are the first model's"
         )
-    informed = any(isinstance(task.treatment.method, TensorFisher) for task in tasks)
-    if informed:
-        known = ingredients.fishers[0].tensors
-        plain = [task.name for task in tasks if isinstance(task.treatment.method, TensorFisher)
-                 and task.name not in known]  # fmt: skip
-        if plain:
-            notes.append(f"{len(plain)} tensors without information ({', '.join(plain[:3])}) are averaged")
+    fisher_tasks = [task for task in tasks if isinstance(task.treatment.method, TensorFisher)]
+    if fisher_tasks:
+        uninformed = [task.name for task in fisher_tasks if task.name not in inputs.fishers[0].tensors]
+        if uninformed:
+            notes.append(
+                f"{len(uninformed)} tensors without information ({', '.join(uninformed[:_MAX_LISTED])}) are averaged"
+            )
     if request.symmetry is not None and not request.symmetry.proved:
         notes.append("the symmetry is unproved: if it is wrong, so is the merge; look at it before it is used")
-    return Plan(
+    return MergePlan(
         shards,
-        sum(one.nbytes for one in ingredients.all),
+        sum(checkpoint.nbytes for checkpoint in inputs.all),
         sum(shard.nbytes for shard in shards),
-        _memory(request, ingredients),
+        _memory_bound(request, inputs),
         tuple(notes),
     )
 
 
-def _memory(request: Request, ingredients: Ingredients) -> int:
-    """Return the bytes that a merge allocates at most."""
+def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
+    """Return the bytes that a merge allocates at most: buffers, and whole tensors where units are aligned."""
     threads = default_threads()
-    widest = max(
-        (stored.nbytes // stored.size for one in ingredients.all for _, stored in one.tensors.values() if stored.size),
-        default=1,
+    itemsizes = (
+        stored.nbytes // stored.size
+        for checkpoint in inputs.all
+        for _, stored in checkpoint.tensors.values()
+        if stored.size
     )
-    found = memory_bound(widest * len(ingredients.all), len(ingredients.all), threads)
+    itemsize = max(itemsizes, default=1)
+    n_readers = len(inputs.all)
+    nbytes = buffer_bytes(itemsize * n_readers, n_readers, threads)
     if request.method.surveys > 1:
-        found += 64 * 2**20 * len(ingredients.models)
+        nbytes += _HISTOGRAM_BYTES * len(inputs.models)
     if request.symmetry is None:
-        return found
-    largest = max(stored.size for _, stored in ingredients.models[0].tensors.values())
-    units = max(units_of(request.symmetry, ingredients).values(), default=0)
+        return nbytes
+    largest = max(stored.size for _, stored in inputs.models[0].tensors.values())
+    units = max(units_of(request.symmetry, inputs).values(), default=0)
+    # Matching: two arrays in float32, moved and laid out by units, in up to six copies, and a few (k, k) matrices of
+    # similarities. Moving: one tensor of every input, and the copies of the one that is moved.
     matching = 6 * 4 * largest + 4 * 8 * units**2
-    moving = largest * widest * (len(ingredients.all) + 2)
-    return found + max(matching, moving)
+    moving = largest * itemsize * (n_readers + 2)
+    return nbytes + max(matching, moving)
 
 
 def default_threads() -> int:
-    """Return how many threads calculate where nobody says."""
-    return min(4, os.cpu_count() or 1)
+    """Return the number of threads that compute by default."""
+    return min(_MAX_THREADS, os.cpu_count() or 1)

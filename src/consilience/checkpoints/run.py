@@ -1,4 +1,4 @@
-"""A merge from its plan to its end: align, stream, describe, publish."""
+"""Execution of a merge: align units, stream the tensors, write the model card, publish the output."""
 
 from __future__ import annotations
 
@@ -12,30 +12,52 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checkpoints.align import Aligned, align
-from consilience.checkpoints.buffers import PIECE, Strips
-from consilience.checkpoints.card import card, provenance
-from consilience.checkpoints.fisher_files import norms, refuse_strangers
-from consilience.checkpoints.folder import Checkpoint
-from consilience.checkpoints.inputs import located
-from consilience.checkpoints.journal import PROVENANCE, Workplace, identity, publish, workplace
+from consilience.checkpoints.align import CheckpointAlignment, align
+from consilience.checkpoints.buffers import PIECE_ENTRIES, TensorReaders
+from consilience.checkpoints.card import merge_provenance, model_card
+from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
+from consilience.checkpoints.folder import Checkpoint, WeightFile
+from consilience.checkpoints.header import StoredTensor
+from consilience.checkpoints.inputs import locate_tensor
+from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import Facts
-from consilience.checkpoints.numbers import FLOATS
-from consilience.checkpoints.output import as_json, copy_companions, refuse_full
-from consilience.checkpoints.plan import Task
-from consilience.checkpoints.request import SINGLE, Prepared, default_threads, units_of
+from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.output import as_json, copy_companions, refuse_full_disk
+from consilience.checkpoints.plan import TensorTask
+from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, default_threads, units_of
 from consilience.checkpoints.stream import Stream
-from consilience.checkpoints.tensor_reader import ArrayStrip, Bytes, FileStrip, Library, Strip
+from consilience.checkpoints.tensor_reader import (
+    ArrayTensorReader,
+    ByteArray,
+    FileTensorReader,
+    InputFiles,
+    TensorReader,
+)
 from consilience.core.progress import Progress
 from consilience.core.provenance import library_versions
 from consilience.files.atomic import write_bytes
 from consilience.networks.symmetry.transport import move
 
+_MAX_LISTED = 5
+"""Tensors that a note names. Chosen by hand."""
+
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """A finished merge: SHA-256 by file of weights, how it came to be, what to know of it, what an earlier run did."""
+class FinishedMerge:
+    """The output of a merge.
+
+    Parameters
+    ----------
+    digests : mapping of str to str
+        SHA-256 of every file of weights, by name.
+    provenance : mapping
+        How it was made.
+    notes : tuple of str
+        What a user should know of it, a line each.
+    resumed : int
+        Number of files that an interrupted run had finished.
+    """
 
     digests: Mapping[str, str]
     provenance: Mapping[str, Any]
@@ -44,191 +66,205 @@ class Outcome:
 
 
 def run(
-    prepared: Prepared,
+    prepared: PreparedMerge,
     output: Path,
     resume: bool,
     progress: Progress,
     threads: int | None = None,
-    piece: int = PIECE,
-) -> Outcome:
-    """Merge, and put the whole in the output's place; what is unfinished when anything goes wrong can be resumed.
+    piece: int = PIECE_ENTRIES,
+) -> FinishedMerge:
+    """Merge, and put the whole in the output's place; when anything goes wrong, finished files can be resumed.
 
     Parameters
     ----------
-    prepared
+    prepared : PreparedMerge
         What to do.
-    output
+    output : Path
         A folder, or a file whose name ends in ``.safetensors``.
-    resume
-        Whether an interrupted run of the same merge is gone on with.
-    progress
-        Told bytes written and bytes in all.
-    threads
-        How many calculate; None for as many as there are cores, up to four.
-    piece
-        Entries of a piece.
+    resume : bool
+        Whether finished files of an interrupted run of the same merge are taken.
+    progress : callable
+        Called with (bytes written, bytes in all).
+    threads : int, optional
+        Number of threads that compute. Default: one for each core, up to four.
+    piece : int
+        Entries of a tensor that are read at once. Default: `PIECE_ENTRIES`.
     """
-    request, ingredients, plan = prepared.request, prepared.ingredients, prepared.plan
-    single = output.suffix == SINGLE
-    with workplace(output, identity(_identity(prepared)), resume) as work:
-        resumed = len(work.finished)
-        left = sum(shard.nbytes for shard in plan.shards if shard.name not in work.finished)
-        refuse_full(output, left)
-        with ThreadPoolExecutor(1, "digest-in") as inputs, ThreadPoolExecutor(1, "digest-out") as outputs:
-            library = Library(ingredients.parts, inputs)
+    request, inputs, plan = prepared.request, prepared.inputs, prepared.plan
+    is_single = output.suffix == SINGLE_FILE_SUFFIX
+    with open_partial_output(output, merge_identity(_identity_document(prepared)), resume) as partial_output:
+        resumed = len(partial_output.finished)
+        bytes_to_write = sum(shard.nbytes for shard in plan.shards if shard.name not in partial_output.finished)
+        refuse_full_disk(output, bytes_to_write)
+        with ThreadPoolExecutor(1, "digest-in") as input_hashing, ThreadPoolExecutor(1, "digest-out") as output_hashing:
+            input_files = InputFiles(inputs.files, input_hashing)
             try:
-                if any(ingredients.digests) and left:
-                    refuse_strangers(ingredients.models, ingredients.fishers, ingredients.digests, library)
-                aligned = _aligned(prepared, library)
-                _stream(prepared, work, library, outputs, aligned, progress, threads or default_threads(), piece)
-                digests = library.digests()
-                library.refuse_changed()
+                if any(inputs.digests) and bytes_to_write:
+                    refuse_mismatched_fishers(inputs.models, inputs.fishers, inputs.digests, input_files)
+                alignment = _align(prepared, input_files)
+                _write_shards(
+                    prepared,
+                    partial_output,
+                    input_files,
+                    output_hashing,
+                    alignment,
+                    progress,
+                    threads or default_threads(),
+                    piece,
+                )
+                digests = input_files.digests()
+                input_files.refuse_changed()  # last, after the last byte was read
             finally:
-                library.close()
-        files = {shard.name: work.finished[shard.name].sha256 for shard in plan.shards}
+                input_files.close()
+        files = {shard.name: partial_output.finished[shard.name].sha256 for shard in plan.shards}
         notes = [*plan.notes]
-        differing = sorted(name for one in work.finished.values() for name in one.differing)
+        differing = sorted(name for file in partial_output.finished.values() for name in file.differing)
         if differing:
             notes.append(
-                f"{', '.join(differing[:5])}{' and others' if len(differing) > 5 else ''}: not the same in all models; "
-                "the first model's"
+                f"{', '.join(differing[:_MAX_LISTED])}{' and others' if len(differing) > _MAX_LISTED else ''}: "
+                "not the same in all models; the first model's"
             )
         details: dict[str, Any] = {}
-        if aligned is not None:
-            details["aligned"] = {"units_moved": list(aligned.moved), "passes": list(aligned.passes)}
-        if not single:
-            notes += copy_companions(prepared, work)
-        record = provenance(request.document(), ingredients, digests, files, details, notes)
-        write_bytes(work.folder / PROVENANCE, f"{as_json(record)}\n".encode())
-        if not single:
-            write_bytes(work.folder / "README.md", card(record).encode())
-        publish(work, output, single)
-    return Outcome(files, record, tuple(notes), resumed)
+        if alignment is not None:
+            details["aligned"] = {"units_moved": list(alignment.moved), "passes": list(alignment.passes)}
+        if not is_single:
+            notes += copy_companions(prepared, partial_output)
+        record = merge_provenance(request.document(), inputs, digests, files, details, notes)
+        write_bytes(partial_output.folder / PROVENANCE, f"{as_json(record)}\n".encode())
+        if not is_single:
+            write_bytes(partial_output.folder / "README.md", model_card(record).encode())
+        publish(partial_output, output, is_single)
+    return FinishedMerge(files, record, tuple(notes), resumed)
 
 
-def _identity(prepared: Prepared) -> dict[str, Any]:
-    """Return what makes two merges the same, as JSON values: what was asked, files as they are now, versions."""
-    ingredients = prepared.ingredients
+def _identity_document(prepared: PreparedMerge) -> dict[str, Any]:
+    """Return what makes two merges the same, as JSON values: the request, files as they are now, versions."""
+    inputs = prepared.inputs
     versions = library_versions()
     return {
         "request": prepared.request.document(),
-        "roles": [[one.name, [str(part.path.resolve()) for part in one.parts]] for one in ingredients.all],
-        "files": [
-            [str(part.path.resolve()), part.nbytes, part.modified, part.header.digest] for part in ingredients.parts
+        "roles": [
+            [checkpoint.name, [str(file.path.resolve()) for file in checkpoint.files]] for checkpoint in inputs.all
         ],
+        "files": [[str(file.path.resolve()), file.nbytes, file.modified, file.header.digest] for file in inputs.files],
         "versions": [versions["consilience"], versions["numpy"]],
     }
 
 
-def _aligned(prepared: Prepared, library: Library) -> Aligned | None:
-    """Return where units go, if anything is to be aligned."""
-    symmetry, ingredients = prepared.request.symmetry, prepared.ingredients
+def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignment | None:
+    """Return where units go; None where the request has no symmetry."""
+    symmetry, inputs = prepared.request.symmetry, prepared.inputs
     if symmetry is None:
         return None
-    first = ingredients.models[0]
-    names = {symmetry.aliases.get(name, name): name for name in first.tensors}
-    floating = {key for key, name in names.items() if first.tensors[name][1].dtype in FLOATS}
+    first = inputs.models[0]
+    names = {symmetry.aliases.get(name, name): name for name in first.tensors}  # in the checkpoint, by symmetry's name
+    floating = {key for key, name in names.items() if first.tensors[name][1].dtype in FLOAT_TYPES}
 
     def read(model: int, key: str) -> Any:
-        part, stored = located(ingredients.models[model], names[key])
+        file, stored = locate_tensor(inputs.models[model], names[key])
         values = np.empty(stored.size, dtype=np.float32)
-        FLOATS[stored.dtype].decode(_whole(library, part, stored), values)
+        FLOAT_TYPES[stored.dtype].decode(_read_tensor(input_files, file, stored), values)
         return values.reshape(stored.shape)
 
-    return align(symmetry, units_of(symmetry, ingredients), len(ingredients.models), read, floating)
+    return align(symmetry, units_of(symmetry, inputs), len(inputs.models), read, floating)
 
 
-def _whole(library: Library, part: Any, stored: Any) -> Bytes:
+def _read_tensor(input_files: InputFiles, file: WeightFile, stored: StoredTensor) -> ByteArray:
     """Return all bytes of a tensor."""
     data = np.empty(stored.nbytes, dtype=np.uint8)
-    if stored.nbytes and (hashed := library.read(part, stored.start, data)) is not None:
-        hashed.result()
+    if stored.nbytes and (hashing := input_files.read(file, stored.start, data)) is not None:
+        hashing.result()
     return data
 
 
-def _stream(
-    prepared: Prepared,
-    work: Workplace,
-    library: Library,
-    outputs: ThreadPoolExecutor,
-    aligned: Aligned | None,
+def _write_shards(
+    prepared: PreparedMerge,
+    partial_output: PartialOutput,
+    input_files: InputFiles,
+    output_hashing: ThreadPoolExecutor,
+    alignment: CheckpointAlignment | None,
     progress: Progress,
     threads: int,
     piece: int,
 ) -> None:
     """Write all files that are not finished."""
-    ingredients, plan, request = prepared.ingredients, prepared.plan, prepared.request
-    units = {} if aligned is None or request.symmetry is None else units_of(request.symmetry, ingredients)
+    inputs, plan, request = prepared.inputs, prepared.plan, prepared.request
+    units = {} if alignment is None or request.symmetry is None else units_of(request.symmetry, inputs)
     total = sum(task.nbytes for shard in plan.shards for task in shard.tasks)
-    written = sum(task.nbytes for shard in plan.shards if shard.name in work.finished for task in shard.tasks)
-    facts: dict[str, Facts] = {}
+    written = sum(task.nbytes for shard in plan.shards if shard.name in partial_output.finished for task in shard.tasks)
+    norms: Facts | None = None  # of the Fisher diagonals; computed when the first tensor needs them
 
-    def strip(one: Checkpoint, name: str, model: int | None) -> Strip:
-        part, stored = located(one, name)
-        if aligned is not None and model and request.symmetry is not None:
+    def reader_of(checkpoint: Checkpoint, name: str, model: int | None) -> TensorReader:
+        """Return the reader of a tensor, its units moved as those of a model; None and 0 leave them where they are."""
+        file, stored = locate_tensor(checkpoint, name)
+        if alignment is not None and model and request.symmetry is not None:
             symmetry = request.symmetry
             layout = symmetry.layouts.get(symmetry.aliases.get(name, name))
             if layout is not None and any(axis.moves for axis in layout.axes):
-                width = stored.nbytes // max(1, prod(stored.shape))
-                values = _whole(library, part, stored).view(f"u{width}").reshape(stored.shape)
-                moved = np.ascontiguousarray(move(values, layout, aligned.transports[model], units))
-                return ArrayStrip(moved.reshape(-1).view(np.uint8), stored.dtype, one.name)
-        return FileStrip(library, part, stored.start, stored.dtype, one.name)
+                # Moving needs no arithmetic, so integers as wide as the entries stand for numbers of any type.
+                itemsize = stored.nbytes // max(1, prod(stored.shape))
+                values = _read_tensor(input_files, file, stored).view(f"u{itemsize}").reshape(stored.shape)
+                moved = np.ascontiguousarray(move(values, layout, alignment.transports[model], units))
+                return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.dtype, checkpoint.name)
+        return FileTensorReader(input_files, file, stored.start, stored.dtype, checkpoint.name)
 
-    def strips_of(task: Task) -> Strips:
+    def readers_of(task: TensorTask) -> TensorReaders:
         method = task.treatment.method
         if method is None and not task.compared:
             source = task.treatment.source
-            own = tuple(
-                strip(one, task.name, number if number == source else None)
-                for number, one in enumerate(ingredients.models)
+            # Only the source is read, so only it is moved.
+            return TensorReaders(
+                tuple(
+                    reader_of(checkpoint, task.name, number if number == source else None)
+                    for number, checkpoint in enumerate(inputs.models)
+                )
             )
-            return Strips(own)
-        models = tuple(strip(one, task.name, number) for number, one in enumerate(ingredients.models))
+        models = tuple(reader_of(checkpoint, task.name, number) for number, checkpoint in enumerate(inputs.models))
         base = None
-        information: tuple[Strip, ...] = ()
-        if method is not None and method.needs_base and ingredients.base is not None:
-            base = strip(ingredients.base, task.name, None)
-        if method is not None and method.needs_information and task.name in ingredients.fishers[0].tensors:
-            information = tuple(strip(one, task.name, number) for number, one in enumerate(ingredients.fishers))
-        return Strips(models, base, information)
+        information: tuple[TensorReader, ...] = ()
+        if method is not None and method.needs_base and inputs.base is not None:
+            base = reader_of(inputs.base, task.name, None)
+        if method is not None and method.needs_information and task.name in inputs.fishers[0].tensors:
+            information = tuple(reader_of(fisher, task.name, number) for number, fisher in enumerate(inputs.fishers))
+        return TensorReaders(models, base, information)
 
-    def facts_of(task: Task) -> Facts:
+    def facts_of(task: TensorTask) -> Facts:
+        nonlocal norms
         method = task.treatment.method
         if not (isinstance(method, TensorFisher) and method.normalize):
             return {}
-        if "norms" not in facts:
-            facts["norms"] = norms(ingredients.fishers, partial(_entries, library))
-        return facts["norms"]
+        if norms is None:
+            norms = diagonal_norms(inputs.fishers, partial(_read_entries, input_files))
+        return norms
 
-    def order(task: Task) -> tuple[int, int]:
-        number, stored = ingredients.models[0].tensors[task.name]
+    def input_position(task: TensorTask) -> tuple[int, int]:
+        number, stored = inputs.models[0].tensors[task.name]
         return number, stored.start
 
-    def done(nbytes: int) -> None:
+    def on_written(nbytes: int) -> None:
         nonlocal written
         written += nbytes
         progress(written, total)
 
-    stream = Stream(threads, outputs, request.seed, piece)
+    stream = Stream(threads, output_hashing, request.seed, piece)
     try:
         for shard in plan.shards:
-            if shard.name not in work.finished:
+            if shard.name not in partial_output.finished:
                 digest, differing = stream.write_shard(
-                    shard, work.folder / shard.name, strips_of, facts_of, order, done
+                    shard, partial_output.folder / shard.name, readers_of, facts_of, input_position, on_written
                 )
-                work.finish(shard.name, digest, differing)
+                partial_output.finish(shard.name, digest, differing)
     finally:
         stream.close()
 
 
-def _entries(library: Library, one: Checkpoint, name: str, start: int, count: int) -> Any:
-    """Return entries of a tensor in 64 bits."""
-    part, stored = located(one, name)
-    kind = FLOATS[stored.dtype]
-    data = np.empty(count * kind.itemsize, dtype=np.uint8)
-    if (hashed := library.read(part, stored.start + start * kind.itemsize, data)) is not None:
-        hashed.result()
+def _read_entries(input_files: InputFiles, checkpoint: Checkpoint, name: str, start: int, count: int) -> Any:
+    """Return entries of a tensor (count,) in float64."""
+    file, stored = locate_tensor(checkpoint, name)
+    float_type = FLOAT_TYPES[stored.dtype]
+    data = np.empty(count * float_type.itemsize, dtype=np.uint8)
+    if (hashing := input_files.read(file, stored.start + start * float_type.itemsize, data)) is not None:
+        hashing.result()
     values = np.empty(count, dtype=np.float64)
-    kind.decode(data, values)
+    float_type.decode(data, values)
     return values

@@ -1,7 +1,8 @@
-"""The stream: one thread reads, some calculate, one writes, and two take digests, over a few buffers that go round.
+"""Streaming execution of merges: reading, computing, writing and hashing overlap over a few circulating buffers.
 
-Nothing is allocated in proportion to a model or a tensor. What a piece of a tensor becomes depends on nothing but the
-piece and the facts of its tensor, so the number of threads and the size of pieces change no byte.
+One thread reads pieces of tensors (the caller's), some merge them, one writes, one brings bytes to the disk, and two
+take digests. Nothing is allocated in proportion to a model or a tensor. A merged piece depends on nothing but the piece
+and the facts of its tensor, so neither the number of threads nor the size of pieces changes a byte.
 """
 
 from __future__ import annotations
@@ -20,26 +21,37 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from consilience.checkpoints.buffers import (
-    BUFFERS,
-    PIECE,
-    SLOTS,
-    Slot,
-    Strips,
-    double,
-    finite,
-    finite_patterns,
-    not_finite,
-    of_length,
+    MAX_BUFFER_BYTES,
+    N_PIECE_BUFFERS,
+    PIECE_ENTRIES,
+    PieceBuffers,
+    TensorReaders,
+    all_finite,
+    all_patterns_finite,
+    grown,
+    needs_float64,
+    non_finite_message,
     piece_length,
 )
-from consilience.checkpoints.methods.base import BLOCK, Block, Facts, Floats, Setting
-from consilience.checkpoints.numbers import FLOATS
-from consilience.checkpoints.plan import Shard, Task
-from consilience.checkpoints.tensor_reader import Bytes, Tail
+from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Facts, Floats, TensorBlock, TensorSetting
+from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.plan import OutputShard, TensorTask
+from consilience.checkpoints.tensor_reader import ByteArray, RunningDigest
 from consilience.errors import InputError
 
-_FLUSH = 256 * 2**20
-"""After so many bytes the system is asked to bring them to the disk, so that the end need not wait for all."""
+_FLUSH_BYTES = 256 * 2**20
+"""After so many bytes the system is asked to bring them to the disk, so that the end need not wait for all. Chosen by
+hand."""
+
+_MAX_PENDING = 4 * N_PIECE_BUFFERS
+"""Writes and flushes under way before their errors are looked for. Chosen by hand; pieces are bounded by their buffers
+anyway."""
+
+_MIN_COPY_BYTES, _MAX_COPY_BYTES = 2**16, 2**22
+"""Bytes of a copied tensor that are read at once. Chosen by hand; no byte depends on it."""
+
+_OVERFLOW_CHECK_FROM = 2.0**15
+"""Below this no type that does not saturate overflows (the largest float16 is 65504), so patterns need no check."""
 
 
 class Stream:
@@ -47,25 +59,25 @@ class Stream:
 
     Parameters
     ----------
-    threads
-        How many calculate.
-    hashing
+    threads : int
+        Number of threads that compute.
+    hashing : ThreadPoolExecutor
         One thread for digests of the output.
-    seed
-        Of random choices.
-    piece
-        Entries of a piece at most, a multiple of a block.
+    seed : int
+        Seed of random choices.
+    piece : int
+        Entries of a piece at most, a multiple of `BLOCK_ENTRIES`. Default: `PIECE_ENTRIES`.
     """
 
-    def __init__(self, threads: int, hashing: ThreadPoolExecutor, seed: int, piece: int = PIECE) -> None:
+    def __init__(self, threads: int, hashing: ThreadPoolExecutor, seed: int, piece: int = PIECE_ENTRIES) -> None:
         self._computing = ThreadPoolExecutor(threads, thread_name_prefix="merge")
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._flushing = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._hashing, self._seed, self._piece = hashing, seed, piece
-        self._slots: SimpleQueue[Slot] = SimpleQueue()
-        for _ in range(SLOTS):
-            self._slots.put(Slot())
-        self._scratch = threading.local()
+        self._free_buffers: SimpleQueue[PieceBuffers] = SimpleQueue()
+        for _ in range(N_PIECE_BUFFERS):
+            self._free_buffers.put(PieceBuffers())
+        self._thread_local = threading.local()
         self._pending: deque[Future[Any]] = deque()
 
     def close(self) -> None:
@@ -75,258 +87,325 @@ class Stream:
 
     def write_shard(
         self,
-        shard: Shard,
+        shard: OutputShard,
         path: Path,
-        strips_of: Callable[[Task], Strips],
-        facts_of: Callable[[Task], Facts],
-        order: Callable[[Task], Any],
-        done: Callable[[int], None],
+        readers_of: Callable[[TensorTask], TensorReaders],
+        facts_of: Callable[[TensorTask], Facts],
+        input_position: Callable[[TensorTask], Any],
+        on_written: Callable[[int], None],
     ) -> tuple[str, list[str]]:
         """Write one file; return its SHA-256, and the names of copied tensors in which models differ.
 
         Parameters
         ----------
-        shard
-            What to write.
-        path
-            Where to.
-        strips_of
-            Gives a tensor's bytes in all models, when its turn comes.
-        facts_of
-            Gives what is known of a tensor before any survey.
-        order
-            Key of the order in which tensors are read: that of the input, whatever that of the output.
-        done
-            Told how many bytes have been written.
+        shard : OutputShard
+            The file's tensors.
+        path : Path
+            The file.
+        readers_of : callable
+            Gives the readers of a tensor, when its turn comes.
+        facts_of : callable
+            Gives the facts about a tensor that are known before any survey.
+        input_position : callable
+            Key by which tensors are sorted: they are read in the order of the input, whatever that of the output.
+        on_written : callable
+            Called with the number of bytes of each finished tensor.
         """
         head = shard.header
-        starts, at = {}, len(head)
+        starts, position = {}, len(head)
         for task in shard.tasks:
-            starts[task.name] = at
-            at += task.nbytes
+            starts[task.name] = position
+            position += task.nbytes
         differing: list[str] = []
         with path.open("wb", buffering=0) as out:
-            tail = Tail(self._hashing)
-            self._put(out, tail, 0, head)
-            flushed = 0
-            for task in sorted(shard.tasks, key=order):
-                strips = strips_of(task)
+            digest = RunningDigest(self._hashing)
+            self._put(out, digest, 0, head)
+            unflushed_bytes = 0
+            # In the order of the input, so that digests of input files go along with the reads.
+            for task in sorted(shard.tasks, key=input_position):
+                readers = readers_of(task)
                 if task.treatment.method is None:
-                    self._copied(task, strips, out, tail, starts[task.name], differing)
+                    self._copy_tensor(task, readers, out, digest, starts[task.name], differing)
                 else:
-                    self._merged(task, strips, facts_of(task), out, tail, starts[task.name])
-                done(task.nbytes)
-                flushed += task.nbytes
-                if flushed >= _FLUSH:
-                    flushed = 0
+                    self._merge_tensor(task, readers, facts_of(task), out, digest, starts[task.name])
+                on_written(task.nbytes)
+                unflushed_bytes += task.nbytes
+                if unflushed_bytes >= _FLUSH_BYTES:
+                    unflushed_bytes = 0
                     self._pending.append(self._flushing.submit(os.fsync, out.fileno()))
-            self._settle()
+            self._wait_for_pending()
             self._flushing.submit(os.fsync, out.fileno()).result()
-        return tail.finish(path), differing
+        return digest.finish(path), differing
 
-    def _settle(self, most: int = 0) -> None:
-        """Wait until no more than `most` things are on their way; raise what went wrong in them."""
-        while len(self._pending) > most:
+    def _wait_for_pending(self, max_pending: int = 0) -> None:
+        """Wait until no more than `max_pending` writes are under way; raise what went wrong in them."""
+        while len(self._pending) > max_pending:
             self._pending.popleft().result()
 
-    def _pieces(self, strips: Strips, size: int) -> Iterator[tuple[int, int]]:
-        """Yield where pieces start and how many entries they have."""
-        piece = piece_length(sum(FLOATS[strip.dtype].itemsize for strip in strips.all), self._piece)
+    def _pieces(self, readers: TensorReaders, size: int) -> Iterator[tuple[int, int]]:
+        """Yield the first entry of every piece of a tensor, and its number of entries."""
+        piece = piece_length(sum(FLOAT_TYPES[reader.dtype].itemsize for reader in readers.all), self._piece)
         for start in range(0, size, piece):
             yield start, min(piece, size - start)
 
     @contextmanager
-    def _slot(self) -> Iterator[tuple[Slot, list[Future[Any]]]]:
-        """Yield free buffers and a list for what still needs them; they are free again when all of that is done."""
-        while len(self._pending) > 4 * SLOTS:
-            self._settle(4 * SLOTS)
-        slot = self._slots.get()
+    def _piece_buffers(self) -> Iterator[tuple[PieceBuffers, list[Future[Any]]]]:
+        """Yield free buffers and a list of the futures that use them; when these are done, they are free again."""
+        self._wait_for_pending(_MAX_PENDING)
+        buffers = self._free_buffers.get()
         users: list[Future[Any]] = []
         try:
-            yield slot, users
+            yield buffers, users
         finally:
-            left = len(users)
-            if not left:
-                self._slots.put(slot)
+            n_users = len(users)
+            if not n_users:
+                self._free_buffers.put(buffers)
             lock = threading.Lock()
 
-            def released(_: Future[Any]) -> None:
-                nonlocal left
+            def release(_: Future[Any]) -> None:
+                nonlocal n_users
                 with lock:
-                    left -= 1
-                    free = not left
-                if free:
-                    self._slots.put(slot)
+                    n_users -= 1
+                    is_free = not n_users
+                if is_free:
+                    self._free_buffers.put(buffers)
 
             for user in users:
-                user.add_done_callback(released)
+                user.add_done_callback(release)
 
-    def _filled(self, strips: Strips, slot: Slot, start: int, count: int, users: list[Future[Any]]) -> list[Bytes]:
-        """Read one piece of every strip."""
-        found = []
-        while len(slot.read) < len(strips.all):
-            slot.read.append(np.empty(0, dtype=np.uint8))
-        for number, strip in enumerate(strips.all):
-            itemsize = FLOATS[strip.dtype].itemsize
-            into = slot.read[number] = of_length(slot.read[number], count * itemsize)
-            into = into[: count * itemsize]
-            if (hashed := strip.fill(into, start * itemsize)) is not None:
-                users.append(hashed)
-            found.append(into)
-        return found
+    def _read_piece(
+        self, readers: TensorReaders, buffers: PieceBuffers, start: int, count: int, users: list[Future[Any]]
+    ) -> list[ByteArray]:
+        """Return the bytes of one piece in every reader: `count` entries from entry `start` on."""
+        stored = []
+        while len(buffers.read) < len(readers.all):
+            buffers.read.append(np.empty(0, dtype=np.uint8))
+        for number, reader in enumerate(readers.all):
+            itemsize = FLOAT_TYPES[reader.dtype].itemsize
+            buffers.read[number] = grown(buffers.read[number], count * itemsize)
+            into = buffers.read[number][: count * itemsize]
+            if (hashing := reader.fill(into, start * itemsize)) is not None:
+                users.append(hashing)
+            stored.append(into)
+        return stored
 
-    def _merged(self, task: Task, strips: Strips, facts: Facts, out: BinaryIO, tail: Tail, at: int) -> None:
-        """Merge one tensor, after as many surveys as its method asks for."""
+    def _merge_tensor(
+        self,
+        task: TensorTask,
+        readers: TensorReaders,
+        facts: Facts,
+        out: BinaryIO,
+        digest: RunningDigest,
+        position: int,
+    ) -> None:
+        """Merge one tensor, after as many surveys as its method asks for, and write it from byte `position` on."""
         method = task.treatment.method
         assert method is not None  # noqa: S101  (the caller looked)
-        setting = Setting(task.name, task.size, task.treatment.weights, self._seed)
+        # Facts first, in passes over the whole tensor; every pass reads it again.
+        setting = TensorSetting(task.name, task.size, task.treatment.weights, self._seed)
         for number in range(method.surveys):
-            facts = self._surveyed(number, task, strips, setting, facts)
-        kind = FLOATS[task.dtype]
-        for start, count in self._pieces(strips, task.size):
-            with self._slot() as (slot, users):
-                read = self._filled(strips, slot, start, count, users)
-                slot.written = of_length(slot.written, count * kind.itemsize)
-                written = slot.written[: count * kind.itemsize]
-                merged = self._computing.submit(self._merge, task, strips, setting, facts, read, start, written)
-                put = self._writing.submit(self._put_after, merged, out, tail, at + start * kind.itemsize, written)
-                users += [merged, put]
-                self._pending.append(put)
+            facts = self._survey_tensor(number, task, readers, setting, facts)
+        itemsize = FLOAT_TYPES[task.dtype].itemsize
+        for start, count in self._pieces(readers, task.size):
+            with self._piece_buffers() as (buffers, users):
+                stored = self._read_piece(readers, buffers, start, count, users)
+                buffers.written = grown(buffers.written, count * itemsize)
+                written = buffers.written[: count * itemsize]
+                merging = self._computing.submit(
+                    self._merge_piece, task, readers, setting, facts, stored, start, written
+                )
+                # One thread writes, in the order of submission, so it waits for this piece before it takes the next.
+                writing = self._writing.submit(
+                    self._put_after, merging, out, digest, position + start * itemsize, written
+                )
+                users += [merging, writing]
+                self._pending.append(writing)
 
-    def _surveyed(self, number: int, task: Task, strips: Strips, setting: Setting, facts: Facts) -> Facts:
-        """Return facts after one pass over a tensor."""
+    def _survey_tensor(
+        self, number: int, task: TensorTask, readers: TensorReaders, setting: TensorSetting, facts: Facts
+    ) -> Facts:
+        """Return the facts after one more pass over a tensor."""
         method = task.treatment.method
         assert method is not None  # noqa: S101
         total: Any = None
-        waiting: deque[Future[list[Any]]] = deque()
+        surveys: deque[Future[list[Any]]] = deque()
 
-        def add(found: list[Any]) -> None:
+        def add(statistics: list[Any]) -> None:
+            """Add the statistics of a piece's blocks: one by one, in the order of blocks, whatever the pieces are."""
             nonlocal total
-            for one in found:
-                total = one if total is None else total + one
+            for statistic in statistics:
+                total = statistic if total is None else total + statistic
 
-        for start, count in self._pieces(strips, task.size):
-            with self._slot() as (slot, users):
-                read = self._filled(strips, slot, start, count, users)
-                seen = self._computing.submit(self._survey, number, task, strips, setting, facts, read, start)
-                users.append(seen)
-                waiting.append(seen)
-            while len(waiting) > SLOTS:
-                add(waiting.popleft().result())
-        for seen in waiting:
-            add(seen.result())
+        for start, count in self._pieces(readers, task.size):
+            with self._piece_buffers() as (buffers, users):
+                stored = self._read_piece(readers, buffers, start, count, users)
+                survey = self._computing.submit(
+                    self._survey_piece, number, task, readers, setting, facts, stored, start
+                )
+                users.append(survey)
+                surveys.append(survey)
+            while len(surveys) > N_PIECE_BUFFERS:  # results wait in memory, histograms of 512 kB among them
+                add(surveys.popleft().result())
+        for survey in surveys:
+            add(survey.result())
         return facts if total is None else method.conclude(number, total, setting, facts)
 
-    def _blocks(self, task: Task, strips: Strips, read: Sequence[Bytes], start: int) -> Iterator[tuple[int, Block]]:
-        """Yield the blocks of a piece, decoded, each with where it starts in the piece."""
-        wide = np.dtype(np.float64 if double(task, strips) else np.float32)
-        kinds = [FLOATS[strip.dtype] for strip in strips.all]
-        count = len(read[0]) // kinds[0].itemsize
-        scratch = self._room(len(kinds), wide)
+    def _blocks(
+        self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray], start: int
+    ) -> Iterator[tuple[int, TensorBlock]]:
+        """Yield the blocks of a piece, decoded, each with its first entry in the piece.
+
+        Raises
+        ------
+        InputError
+            For values that are not finite, where the method's result would not show them.
+        """
+        dtype = np.dtype(np.float64 if needs_float64(task, readers) else np.float32)
+        float_types = [FLOAT_TYPES[reader.dtype] for reader in readers.all]
+        count = len(stored[0]) // float_types[0].itemsize
+        scratch = self._scratch_blocks(len(float_types), dtype)
         method = task.treatment.method
-        models = len(strips.models)
-        for first in range(0, count, BLOCK):
-            length = min(BLOCK, count - first)
+        n_models = len(readers.models)
+        for first in range(0, count, BLOCK_ENTRIES):
+            length = min(BLOCK_ENTRIES, count - first)
             decoded = []
-            for room, kind, data in zip(scratch, kinds, read, strict=True):
-                values = room[:length]
-                kind.decode(data[first * kind.itemsize : (first + length) * kind.itemsize], values)
+            for array, float_type, data in zip(scratch, float_types, stored, strict=True):
+                values = array[:length]
+                float_type.decode(data[first * float_type.itemsize : (first + length) * float_type.itemsize], values)
                 decoded.append(values)
             if method is not None and not method.shows:
-                for values, strip in zip(decoded, strips.all, strict=True):
-                    if not finite(values):
-                        raise InputError(not_finite(task.name, strip.name))
-            based = strips.base is not None
+                for values, reader in zip(decoded, readers.all, strict=True):
+                    if not all_finite(values):
+                        raise InputError(non_finite_message(task.name, reader.name))
+            has_base = readers.base is not None
             yield (
                 first,
-                Block(
-                    (start + first) // BLOCK,
-                    decoded[:models],
-                    decoded[models] if based else None,
-                    decoded[models + based :],
+                TensorBlock(
+                    (start + first) // BLOCK_ENTRIES,
+                    decoded[:n_models],
+                    decoded[n_models] if has_base else None,
+                    decoded[n_models + has_base :],
                 ),
             )
 
-    def _room(self, count: int, wide: np.dtype[Any]) -> list[Floats]:
-        """Return this thread's own arrays of a block each."""
-        rooms: dict[str, list[Floats]] = self._scratch.__dict__.setdefault("rooms", {})
-        found = rooms.setdefault(wide.str, [])
-        while len(found) < count:
-            found.append(np.empty(BLOCK, dtype=wide))
-        return found[:count]
+    def _scratch_blocks(self, count: int, dtype: np.dtype[Any]) -> list[Floats]:
+        """Return this thread's own arrays, of a block each."""
+        by_dtype: dict[str, list[Floats]] = self._thread_local.__dict__.setdefault("scratch", {})
+        scratch = by_dtype.setdefault(dtype.str, [])
+        while len(scratch) < count:
+            scratch.append(np.empty(BLOCK_ENTRIES, dtype=dtype))
+        return scratch[:count]
 
-    def _survey(
-        self, number: int, task: Task, strips: Strips, setting: Setting, facts: Facts, read: list[Bytes], start: int
+    def _survey_piece(
+        self,
+        number: int,
+        task: TensorTask,
+        readers: TensorReaders,
+        setting: TensorSetting,
+        facts: Facts,
+        stored: list[ByteArray],
+        start: int,
     ) -> list[Any]:
+        """Return the statistics of a piece's blocks."""
         method = task.treatment.method
         assert method is not None  # noqa: S101
         with np.errstate(all="ignore"):
             return [
-                method.survey(number, block, setting, facts) for _, block in self._blocks(task, strips, read, start)
+                method.survey(number, block, setting, facts) for _, block in self._blocks(task, readers, stored, start)
             ]
 
-    def _merge(
-        self, task: Task, strips: Strips, setting: Setting, facts: Facts, read: list[Bytes], start: int, written: Bytes
+    def _merge_piece(
+        self,
+        task: TensorTask,
+        readers: TensorReaders,
+        setting: TensorSetting,
+        facts: Facts,
+        stored: list[ByteArray],
+        start: int,
+        written: ByteArray,
     ) -> None:
-        method, kind = task.treatment.method, FLOATS[task.dtype]
+        """Merge a piece and encode it into `written`.
+
+        Raises
+        ------
+        InputError
+            For values that are not finite, or that the type of the output cannot hold.
+        """
+        method, float_type = task.treatment.method, FLOAT_TYPES[task.dtype]
         assert method is not None  # noqa: S101
         with np.errstate(all="ignore"):
-            for first, block in self._blocks(task, strips, read, start):
+            for first, block in self._blocks(task, readers, stored, start):
                 values = method.merge(block, setting, facts)
                 largest = max(float(values.max()), -float(values.min()))
                 if not isfinite(largest):
-                    raise InputError(self._blame(task, strips, read))
-                out = written[first * kind.itemsize : (first + len(values)) * kind.itemsize]
-                kind.encode(values, out)
-                if not kind.saturates and largest > 2.0**15 and not finite_patterns(kind, out):
+                    raise InputError(self._non_finite_problems(task, readers, stored))
+                out = written[first * float_type.itemsize : (first + len(values)) * float_type.itemsize]
+                float_type.encode(values, out)
+                may_overflow = not float_type.saturates and largest > _OVERFLOW_CHECK_FROM
+                if may_overflow and not all_patterns_finite(float_type, out):
                     raise InputError(
-                        f"{task.name}: merged values reach {largest:.3g}, beyond {kind.name}; choose another dtype"
+                        f"{task.name}: merged values reach {largest:.3g}, beyond {float_type.name}; "
+                        "choose another dtype"
                     )
 
-    def _blame(self, task: Task, strips: Strips, read: Sequence[Bytes]) -> list[str]:
-        """Return which models have values that are not finite."""
-        found = []
-        for strip, data in zip(strips.all, read, strict=True):
-            kind = FLOATS[strip.dtype]
-            values = np.empty(len(data) // kind.itemsize, dtype=np.float64)
-            kind.decode(data, values)
-            if not finite(values):
-                found.append(not_finite(task.name, strip.name))
-        return found or [f"{task.name}: the merge is beyond all numbers; look at the method's options and weights"]
+    def _non_finite_problems(self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray]) -> list[str]:
+        """Return which models have values that are not finite; where none has, that the merge itself overflowed."""
+        problems = []
+        for reader, data in zip(readers.all, stored, strict=True):
+            float_type = FLOAT_TYPES[reader.dtype]
+            values = np.empty(len(data) // float_type.itemsize, dtype=np.float64)
+            float_type.decode(data, values)
+            if not all_finite(values):
+                problems.append(non_finite_message(task.name, reader.name))
+        return problems or [f"{task.name}: the merge is beyond all numbers; look at the method's options and weights"]
 
-    def _copied(self, task: Task, strips: Strips, out: BinaryIO, tail: Tail, at: int, differing: list[str]) -> None:
-        """Copy one tensor as it is stored, and see whether the other models have the same."""
+    def _copy_tensor(
+        self,
+        task: TensorTask,
+        readers: TensorReaders,
+        out: BinaryIO,
+        digest: RunningDigest,
+        position: int,
+        differing: list[str],
+    ) -> None:
+        """Copy one tensor as it is stored; where it is compared, note its name in `differing` if models differ."""
         source = task.treatment.source
-        chosen = strips.models if task.compared else (strips.models[source],)
-        own = chosen.index(strips.models[source])
-        alike = True
-        step = max(2**16, min(2**22, BUFFERS // (SLOTS * max(1, len(chosen)))))
-        for start in range(0, task.nbytes, step):
-            count = min(step, task.nbytes - start)
-            with self._slot() as (slot, users):
-                while len(slot.read) < len(chosen):
-                    slot.read.append(np.empty(0, dtype=np.uint8))
-                for number, strip in enumerate(chosen):
-                    slot.read[number] = of_length(slot.read[number], count)
-                    if (hashed := strip.fill(slot.read[number][:count], start)) is not None:
-                        users.append(hashed)
-                data = slot.read[own][:count]
-                alike = alike and all(np.array_equal(data, one[:count]) for one in slot.read[: len(chosen)])
-                put = self._writing.submit(self._put, out, tail, at + start, data)
-                users.append(put)
-                self._pending.append(put)
-        if not alike:
+        chosen = readers.models if task.compared else (readers.models[source],)
+        source_number = chosen.index(readers.models[source])
+        is_equal = True
+        chunk_bytes = max(
+            _MIN_COPY_BYTES, min(_MAX_COPY_BYTES, MAX_BUFFER_BYTES // (N_PIECE_BUFFERS * max(1, len(chosen))))
+        )
+        for start in range(0, task.nbytes, chunk_bytes):
+            count = min(chunk_bytes, task.nbytes - start)
+            with self._piece_buffers() as (buffers, users):
+                while len(buffers.read) < len(chosen):
+                    buffers.read.append(np.empty(0, dtype=np.uint8))
+                for number, reader in enumerate(chosen):
+                    buffers.read[number] = grown(buffers.read[number], count)
+                    if (hashing := reader.fill(buffers.read[number][:count], start)) is not None:
+                        users.append(hashing)
+                data = buffers.read[source_number][:count]
+                is_equal = is_equal and all(
+                    np.array_equal(data, other[:count]) for other in buffers.read[: len(chosen)]
+                )
+                writing = self._writing.submit(self._put, out, digest, position + start, data)
+                users.append(writing)
+                self._pending.append(writing)
+        if not is_equal:
             differing.append(task.name)
 
-    def _put_after(self, merged: Future[None], out: BinaryIO, tail: Tail, at: int, data: Bytes) -> None:
-        merged.result()
-        self._put(out, tail, at, data)
+    def _put_after(
+        self, merging: Future[None], out: BinaryIO, digest: RunningDigest, position: int, data: ByteArray
+    ) -> None:
+        merging.result()
+        self._put(out, digest, position, data)
 
-    def _put(self, out: BinaryIO, tail: Tail, at: int, data: Bytes | bytes) -> None:
-        """Write bytes where they belong, and take them into the digest."""
-        out.seek(at)
+    def _put(self, out: BinaryIO, digest: RunningDigest, position: int, data: ByteArray | bytes) -> None:
+        """Write bytes from a position of the file on, and take them into its digest."""
+        out.seek(position)
         view = data.data if isinstance(data, np.ndarray) else memoryview(data)
         while len(view):
             view = view[out.write(view) :]
-        if (hashed := tail.feed(at, data)) is not None:
-            hashed.result()
+        if (hashing := digest.feed(position, data)) is not None:
+            hashing.result()

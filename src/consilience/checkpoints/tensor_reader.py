@@ -1,4 +1,8 @@
-"""Pieces of tensors from files, and the digests of these files from the same reads."""
+"""Readers of stored tensors, with SHA-256 digests of their files from the same reads.
+
+A merge reads its inputs once and needs their digests for the provenance. Bytes that are read in the order of the file
+go into its digest as they come by; those out of order are skipped, and read again at the end.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +15,47 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checkpoints.folder import Part
+from consilience.checkpoints.folder import WeightFile
 from consilience.errors import FileFormatError, InputError
 
-Bytes = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 
-_OPEN = 32
-"""Files that are held open."""
+_MAX_OPEN_FILES = 32
+"""Files that are open at once: some systems allow a process 256. Chosen by hand."""
 
-_BLOCK = 2**22
+_CHUNK_BYTES = 2**22
+"""Bytes that are read at once for a digest alone. Chosen by hand."""
 
 
-class Tail:
-    """The digest of a file of which most bytes come by in order: what does not is read again at the end.
+class RunningDigest:
+    """The SHA-256 of a file whose bytes come by mostly in order; what does not is read again at the end.
 
     Parameters
     ----------
-    hashing
-        One thread: updates are made in the order in which they are asked for.
+    hashing : Executor
+        One thread, so that updates are made in the order in which they are submitted.
     """
 
     def __init__(self, hashing: Executor) -> None:
         self._digest = hashlib.sha256()
         self._hashing = hashing
-        self.position = 0
+        self.position = 0  # bytes of the file that are in the digest
 
-    def feed(self, start: int, data: Bytes | memoryview | bytes) -> Future[None] | None:
-        """Take note of bytes of the file; until the future is done they must stay as they are."""
+    def feed(self, start: int, data: ByteArray | memoryview | bytes) -> Future[None] | None:
+        """Take bytes of the file into the digest, where they continue it.
+
+        Parameters
+        ----------
+        start : int
+            Position of the first byte in the file.
+        data : bytes, or array of bytes
+            The bytes. They must not change until the future is done.
+
+        Returns
+        -------
+        future : Future or None
+            None for bytes that do not continue the digest.
+        """
         view = data.data if isinstance(data, np.ndarray) else memoryview(data)
         stop = start + len(view)
         if not start <= self.position < stop:
@@ -47,66 +65,76 @@ class Tail:
         return future
 
     def finish(self, path: Path) -> str:
-        """Return the digest, after what has not come by has been read."""
+        """Return the digest, after the rest of the file has been read."""
         with path.open("rb", buffering=0) as stream:
             stream.seek(self.position)
-            while block := stream.read(_BLOCK):
-                self._hashing.submit(self._digest.update, block).result()
-                self.position += len(block)
+            while chunk := stream.read(_CHUNK_BYTES):
+                self._hashing.submit(self._digest.update, chunk).result()
+                self.position += len(chunk)
         return self._hashing.submit(self._digest.hexdigest).result()
 
 
-class Library:
-    """All files of a merge, read from one thread, no more than some of them open.
+class InputFiles:
+    """All files of weights that a merge reads: read by one thread, a few of them open at a time.
 
     Parameters
     ----------
-    parts
+    files : sequence of WeightFile
         The files.
-    hashing
+    hashing : Executor
         One thread for their digests.
     """
 
-    def __init__(self, parts: Sequence[Part], hashing: Executor) -> None:
-        self._open: dict[Path, BinaryIO] = {}
-        self._tails = {part.path.resolve(): Tail(hashing) for part in parts}
-        self._parts = {part.path.resolve(): part for part in parts}
+    def __init__(self, files: Sequence[WeightFile], hashing: Executor) -> None:
+        self._open: dict[Path, BinaryIO] = {}  # least recently used first
+        self._digests = {file.path.resolve(): RunningDigest(hashing) for file in files}
+        self._files = {file.path.resolve(): file for file in files}
 
-    def read(self, part: Part, start: int, into: Bytes) -> Future[None] | None:
-        """Read bytes of a file; the future is done when they have gone into its digest.
+    def read(self, file: WeightFile, start: int, into: ByteArray) -> Future[None] | None:
+        """Read bytes of a file into an array; the future is done when they have gone into its digest.
+
+        Parameters
+        ----------
+        file : WeightFile
+            The file.
+        start : int
+            Position of the first byte.
+        into : array of shape (n,)
+            Where the n bytes go.
 
         Raises
         ------
         FileFormatError
-            When the file ends before, which it did not when its header was read.
+            When the file is shorter than when its header was read.
         """
-        path = part.path.resolve()
+        path = file.path.resolve()
         stream = self._stream(path)
         stream.seek(start)
         view = into.data
-        done = 0
-        while done < len(view):
-            count = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        n_read = 0
+        while n_read < len(view):
+            count = stream.readinto(view[n_read:])  # type: ignore[attr-defined]
             if not count:
-                raise FileFormatError(f"{part.path}: is shorter than it was; it changed while it was read")
-            done += count
-        return self._tails[path].feed(start, into)
+                raise FileFormatError(f"{file.path}: is shorter than it was; it changed while it was read")
+            n_read += count
+        return self._digests[path].feed(start, into)
 
     def _stream(self, path: Path) -> BinaryIO:
-        found = self._open.pop(path, None)
-        if found is None:
-            if len(self._open) >= _OPEN:
+        """Return an open file; the least recently used one is closed where there are too many."""
+        stream = self._open.pop(path, None)
+        if stream is None:
+            if len(self._open) >= _MAX_OPEN_FILES:
                 self._open.pop(next(iter(self._open))).close()
-            found = path.open("rb", buffering=0)
-            tail = self._tails[path]
-            if not tail.position:  # what is before the first tensor goes into the digest too
-                length = 8 + int.from_bytes(found.read(8), "little")
-                found.seek(0)
-                future = tail.feed(0, found.read(length))
+            stream = path.open("rb", buffering=0)
+            digest = self._digests[path]
+            if not digest.position:  # the header is no tensor, and goes into the digest too
+                length = 8 + int.from_bytes(stream.read(8), "little")
+                stream.seek(0)
+                future = digest.feed(0, stream.read(length))
                 if future is not None:
                     future.result()
-        self._open[path] = found
-        return found
+        self._open[path] = stream
+        return stream
 
     def refuse_changed(self) -> None:
         """Raise when a file is not the one whose header was read.
@@ -116,17 +144,17 @@ class Library:
         InputError
             Naming the files.
         """
-        changed = []
-        for path, part in self._parts.items():
-            now = path.stat()
-            if (now.st_size, now.st_mtime_ns) != (part.nbytes, part.modified):
-                changed.append(f"{part.path}: changed while it was read; merge again when it is complete")
-        if changed:
-            raise InputError(changed)
+        problems = []
+        for path, file in self._files.items():
+            status = path.stat()
+            if (status.st_size, status.st_mtime_ns) != (file.nbytes, file.modified):
+                problems.append(f"{file.path}: changed while it was read; merge again when it is complete")
+        if problems:
+            raise InputError(problems)
 
     def digests(self) -> dict[Path, str]:
         """Return the SHA-256 of every file, by its resolved path."""
-        return {path: tail.finish(path) for path, tail in self._tails.items()}
+        return {path: digest.finish(path) for path, digest in self._digests.items()}
 
     def close(self) -> None:
         """Close all files."""
@@ -134,35 +162,43 @@ class Library:
             self._open.popitem()[1].close()
 
 
-class Strip(Protocol):
-    """The bytes of one tensor of one model, wherever they are."""
+class TensorReader(Protocol):
+    """Reads the bytes of one tensor of one model.
+
+    Attributes
+    ----------
+    dtype : str
+        Type of the entries, in the words of safetensors.
+    name : str
+        Name of the model in messages.
+    """
 
     dtype: str
     name: str
 
-    def fill(self, into: Bytes, start: int) -> Future[None] | None:
-        """Write the bytes from `start` on into an array; until the future is done it must stay as it is."""
+    def fill(self, into: ByteArray, start: int) -> Future[None] | None:
+        """Write the tensor's bytes from `start` on into an array, which must not change until the future is done."""
 
 
-class FileStrip:
-    """A tensor in a file."""
+class FileTensorReader:
+    """Reads a tensor from a file."""
 
-    def __init__(self, library: Library, part: Part, start: int, dtype: str, name: str) -> None:
-        self._library, self._part, self._start = library, part, start
+    def __init__(self, input_files: InputFiles, file: WeightFile, start: int, dtype: str, name: str) -> None:
+        self._input_files, self._file, self._start = input_files, file, start
         self.dtype, self.name = dtype, name
 
-    def fill(self, into: Bytes, start: int) -> Future[None] | None:
+    def fill(self, into: ByteArray, start: int) -> Future[None] | None:
         """Read bytes of the tensor."""
-        return self._library.read(self._part, self._start + start, into)
+        return self._input_files.read(self._file, self._start + start, into)
 
 
-class ArrayStrip:
-    """A tensor in memory."""
+class ArrayTensorReader:
+    """Reads a tensor from memory: one whose units were moved."""
 
-    def __init__(self, data: Bytes, dtype: str, name: str) -> None:
+    def __init__(self, data: ByteArray, dtype: str, name: str) -> None:
         self._data = data
         self.dtype, self.name = dtype, name
 
-    def fill(self, into: Bytes, start: int) -> None:
+    def fill(self, into: ByteArray, start: int) -> None:
         """Copy bytes of the tensor."""
         into[:] = self._data[start : start + len(into)]

@@ -1,4 +1,4 @@
-"""Which method and weights hold for which tensor: the recipe's patterns against the tensors' names."""
+"""Choice of method and weights for every tensor: the recipe's rules matched against the tensors' names."""
 
 from __future__ import annotations
 
@@ -10,62 +10,65 @@ from consilience.checkpoints.methods.base import TensorMethod, make_tensor_metho
 from consilience.checkpoints.methods.slerp import SLERP
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checkpoints.plan import Treatment
-from consilience.checkpoints.recipe import Rule
+from consilience.checkpoints.recipe import TensorRule
 from consilience.checks import as_weights
 from consilience.errors import OptionError
 
 
-def treatments(
+def treatments_by_tensor(
     names: Sequence[str],
     count: int,
     method: TensorMethod,
     options: Mapping[str, Any],
     weights: Any,
-    rules: Sequence[Rule],
+    rules: Sequence[TensorRule],
 ) -> tuple[dict[str, Treatment], list[str]]:
-    """Return how every tensor is treated, and which patterns are at fault.
+    """Return how every tensor is merged, and a line for each rule that applies to no tensor.
 
     Parameters
     ----------
-    names
-        Of the tensors.
-    count
-        Number of models.
-    method
-        For tensors that no pattern matches.
-    options
-        What was said of that method, which patterns may add to.
-    weights
-        For patterns that give none; None for the same everywhere.
-    rules
-        The patterns.
+    names : sequence of str
+        Names of the tensors.
+    count : int
+        Number of models, J.
+    method : TensorMethod
+        Method of the tensors that no rule matches.
+    options : mapping
+        Options that the user gave for that method; rules may add to them.
+    weights : array_like of shape (J,), optional
+        Weights where a rule gives none. None for equal weights.
+    rules : sequence of TensorRule
+        The rules, in order of precedence.
 
     Raises
     ------
     OptionError
         For weights, methods and options that do not exist or do not fit.
     """
-    usual = _treatment(method, weights, count, "weights")
-    special = [_of_rule(rule, method, options, weights, count) for rule in rules]
-    found = {}
-    taken, matched = [0] * len(rules), [0] * len(rules)
+    default = _treatment(method, weights, count, "weights")
+    by_rule = [_rule_treatment(rule, method, options, weights, count) for rule in rules]
+    treatments = {}
+    n_matched = [0] * len(rules)  # tensors whose names match
+    n_applied = [0] * len(rules)  # of these, the ones that no earlier rule matches
     for name in names:
-        hits = [number for number, rule in enumerate(rules) if fnmatchcase(name, rule.pattern)]
-        for number in hits:
-            matched[number] += 1
-        if hits:
-            taken[hits[0]] += 1
-        found[name] = special[hits[0]] if hits else usual
+        matches = [number for number, rule in enumerate(rules) if fnmatchcase(name, rule.pattern)]
+        for number in matches:
+            n_matched[number] += 1
+        if matches:
+            n_applied[matches[0]] += 1
+        treatments[name] = by_rule[matches[0]] if matches else default
     problems = [
         f"patterns: {rule.pattern!r} matches no tensor"
-        + (f" that an earlier pattern left ({all_} taken)" if all_ else "")
-        for rule, own, all_ in zip(rules, taken, matched, strict=True)
-        if not own
+        + (f" that an earlier pattern left ({matched} taken)" if matched else "")
+        for rule, applied, matched in zip(rules, n_applied, n_matched, strict=True)
+        if not applied
     ]
-    return found, problems
+    return treatments, problems
 
 
-def _of_rule(rule: Rule, method: TensorMethod, options: Mapping[str, Any], weights: Any, count: int) -> Treatment:
+def _rule_treatment(
+    rule: TensorRule, method: TensorMethod, options: Mapping[str, Any], weights: Any, count: int
+) -> Treatment:
     where = f"pattern {rule.pattern!r}"
     if rule.method == "copy":
         source = rule.source or 0
@@ -76,13 +79,14 @@ def _of_rule(rule: Rule, method: TensorMethod, options: Mapping[str, Any], weigh
         return Treatment(None, (1.0,) * count, source)
     if rule.source is not None:
         raise OptionError(f"{where}: from: is for method copy")
-    own = method
+    rule_method = method
     if rule.method is not None and rule.method != method.name:
-        own = make_tensor_method(TENSOR_METHODS, rule.method, rule.options)
+        rule_method = make_tensor_method(TENSOR_METHODS, rule.method, rule.options)
     elif rule.options:
-        own = make_tensor_method(TENSOR_METHODS, method.name, {**options, **rule.options})
-    inherited = None if rule.weights is None and isinstance(own, SLERP) else weights
-    return _treatment(own, inherited if rule.weights is None else rule.weights, count, f"{where}: weights")
+        rule_method = make_tensor_method(TENSOR_METHODS, method.name, {**options, **rule.options})
+    # SLERP takes no weights; those of the other tensors are not meant for it.
+    inherited = None if rule.weights is None and isinstance(rule_method, SLERP) else weights
+    return _treatment(rule_method, inherited if rule.weights is None else rule.weights, count, f"{where}: weights")
 
 
 def _treatment(method: TensorMethod, weights: Any, count: int, where: str) -> Treatment:

@@ -1,4 +1,4 @@
-"""Rounds in which sites send what they learned and a server fuses it."""
+"""Federated rounds: sites send their models, a server fuses them, over a folder, a bucket or Flower."""
 
 from consilience.federated.contribution import Announcement, Contribution
 from consilience.federated.flower.server import serve_flower

@@ -1,7 +1,8 @@
-"""Contributions, each checked alone, and then held against each other: nothing of one site's can stop the others.
+"""Admission of contributions to a round: each is validated alone, then compared with the others.
 
-Alone: the size from the header before anything is read, the digest, then all that the readers check (schema, values).
-Together: by what an expected file has, or by what more than half of the contributions have.
+Alone: its size from the header before anything else is read, its digest, then all that the readers check (schema,
+values). Together: the facets (kind, family, shapes, ...) of an expected file, or those that more than half of the
+contributions have; and sizes against the median one. What fails is left out with its reason and stops no other site.
 """
 
 from __future__ import annotations
@@ -17,129 +18,154 @@ from consilience.federated.contribution import Contribution
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
 
-_TIMES, _FEW_COMPONENTS, _FEW_BYTES = 10, 50, 2**20
-"""A contribution may have so many times the components and bytes of the median one, and these anyway."""
+MAX_SIZE_RATIO = 10
+"""A contribution may have so many times the components, and the bytes, of the median one: matching a larger one would
+take far longer than the others. Chosen by hand; nobody has measured other values."""
+
+MIN_COMPONENT_LIMIT, MIN_BYTE_LIMIT = 50, 2**20
+"""Components and bytes that are always admitted, so that small models may differ in size. Chosen by hand."""
+
+_MAX_SHOWN = 120
+"""Characters of a facet that a message shows. Chosen by hand."""
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a contribution is, or why it cannot be taken.
+class CheckedContribution:
+    """The facts about a contribution, or the problems for which it is rejected.
 
     Parameters
     ----------
-    problems
-        Everything wrong with it, a line each.
-    facets
-        What must agree with the others.
-    smallest
-        Fewest observations behind a component, where the file says.
-    components
+    problems : tuple of str
+        Everything that is wrong with it, a line each. Default: nothing.
+    facets : mapping of str to str or None, optional
+        What must agree with the other contributions. Default: None, where there are problems.
+    smallest_count : float, optional
+        Fewest observations behind a component. Default: None, where the file does not state them.
+    components : int
         Components of a posterior, or units of a network.
-    bytes
-        Of its files.
-    file, fisher
-        The files themselves, whose headers and digests are known; None for what cannot be taken.
+    bytes : int
+        Length of its files.
+    file, fisher : SafetensorsFile, optional
+        The files, headers and digests read. Default: None, where there are problems or no Fisher information.
     """
 
     problems: tuple[str, ...] = ()
     facets: Facets | None = None
-    smallest: float | None = None
+    smallest_count: float | None = None
     components: int = 0
     bytes: int = 0
     file: SafetensorsFile | None = None
     fisher: SafetensorsFile | None = None
 
 
-def check_alone(contribution: Contribution, limits: Limits) -> Checked:
-    """Return what a contribution is, or everything that is wrong with it, whatever it may hold."""
+def check_alone(contribution: Contribution, limits: Limits) -> CheckedContribution:
+    """Return the facts about a contribution, or its problems; nothing that it may hold raises.
+
+    Parameters
+    ----------
+    contribution : Contribution
+        The server's copies of its files.
+    limits : Limits
+        Largest sizes of a file.
+    """
     if contribution.problem is not None or contribution.path is None:
-        return Checked((contribution.problem or "its file never came",))
+        return CheckedContribution((contribution.problem or "its file never came",))
     if contribution.announcement.fisher and contribution.fisher is None:
-        return Checked(("the file of its Fisher information never came",))
+        return CheckedContribution(("the file of its Fisher information never came",))
     paths = [path for path in (contribution.path, contribution.fisher) if path is not None]
     files = [SafetensorsFile(path) for path in paths]
     for file, digest in zip(files, contribution.announcement.digests, strict=True):
         if problems := [_without_paths(problem, [file]) for problem in exceeded_limits(file, limits)]:
-            return Checked(tuple(problems))
+            return CheckedContribution(tuple(problems))
+        # The digest after the size: a file that is too long is not read.
         if file.digest != digest:
-            return Checked(("its content is not what was announced; send it again",))
+            return CheckedContribution(("its content is not what was announced; send it again",))
     return check_files(*files)
 
 
-def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) -> Checked:
-    """Return what a model's file (with that of its Fisher information) is, or everything that is wrong with it."""
+def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) -> CheckedContribution:
+    """Return the facts about a model's file, with that of its Fisher information, or their problems."""
     files = [file] if fisher is None else [file, fisher]
     try:
         format_of(file)
         facts = kind_of_file(file).site_facts(file, fisher)
-        size = sum(one.path.stat().st_size for one in files)
+        size = sum(part.path.stat().st_size for part in files)
     except ConsilienceError as error:
         problems = error.problems if isinstance(error, InputError) else (str(error),)
-        return Checked(tuple(_without_paths(problem, files) for problem in problems))
-    except MemoryError:
-        return Checked(("takes more memory than there is",))
-    return Checked((), facts.facets, facts.smallest, facts.components, size, file, fisher)
+        return CheckedContribution(tuple(_without_paths(problem, files) for problem in problems))
+    except MemoryError:  # of a file within the limits, but not within this machine
+        return CheckedContribution(("takes more memory than there is",))
+    return CheckedContribution((), facts.facets, facts.smallest, facts.components, size, file, fisher)
 
 
-def oversized(found: Mapping[str, Checked]) -> dict[str, str]:
-    """Return which contributions are far larger than most, and by what: fusing them would take far longer.
+def oversized(contributions: Mapping[str, CheckedContribution]) -> dict[str, str]:
+    """Return the sites whose contributions are far larger than the median one, with the reason.
 
     Parameters
     ----------
-    found
-        Good contributions by site.
+    contributions : mapping of str to CheckedContribution
+        Contributions without problems, by site.
     """
-    out: dict[str, str] = {}
-    for name, floor in (("components", _FEW_COMPONENTS), ("bytes", _FEW_BYTES)):
-        sizes = {site: getattr(one, name) for site, one in found.items()}
+    reasons: dict[str, str] = {}
+    for quantity, always_admitted in (("components", MIN_COMPONENT_LIMIT), ("bytes", MIN_BYTE_LIMIT)):
+        sizes = {site: getattr(contribution, quantity) for site, contribution in contributions.items()}
         if not sizes:
             continue
-        most = max(floor, _TIMES * sorted(sizes.values())[(len(sizes) - 1) // 2])
+        median = sorted(sizes.values())[(len(sizes) - 1) // 2]  # the lower of two: half of the sites cannot raise it
+        limit = max(always_admitted, MAX_SIZE_RATIO * median)
         for site, size in sizes.items():
-            if size > most:
-                out.setdefault(site, f"has {size} {name}, and {most} are the most beside those of the others")
-    return out
+            if size > limit:
+                reasons.setdefault(site, f"has {size} {quantity}, and {limit} are the most beside those of the others")
+    return reasons
 
 
 def _without_paths(text: str, files: Sequence[SafetensorsFile]) -> str:
-    """Return a message without the server's own paths, of which the site is already named."""
+    """Return a message without the server's own paths; the site is named before it."""
     for file in files:
         text = text.removeprefix(f"{file}: ").replace(str(file.path), file.path.name)
     return text
 
 
-def misfits(found: Mapping[str, Facets], expected: Facets | None, equal_widths: bool = False) -> dict[str, str]:
-    """Return which contributions do not fit, and why: by an expected file, or by the majority of them.
+def mismatches(
+    facets_by_site: Mapping[str, Facets], expected: Facets | None, equal_widths: bool = False
+) -> dict[str, str]:
+    """Return the sites whose contributions do not fit an expected file, or the majority of them, with the reason.
 
     Parameters
     ----------
-    found
-        By site.
-    expected
-        Of the file that all should be like; None to go by what more than half of those that say it have.
-    equal_widths
-        Whether networks must have equal widths.
+    facets_by_site : mapping of str to mapping
+        The facets of every contribution.
+    expected : mapping or None
+        The facets that all should have; None to take, facet by facet, the value of more than half of the sites that
+        state one. Without a majority nobody is left out.
+    equal_widths : bool
+        Whether networks must have equal widths. Default: False.
     """
-    out: dict[str, str] = {}
-    for facet in dict.fromkeys(name for facets in found.values() for name in facets):
+    reasons: dict[str, str] = {}
+    for facet in dict.fromkeys(name for facets in facets_by_site.values() for name in facets):
         if facet == WIDTHS and not equal_widths:
             continue
-        stated = {s: facets[facet] for s, facets in found.items() if s not in out and facets.get(facet) is not None}
+        stated = {  # by the sites that still fit
+            site: facets[facet]
+            for site, facets in facets_by_site.items()
+            if site not in reasons and facets.get(facet) is not None
+        }
         if expected is not None:
-            wanted = expected.get(facet)
-            where = "the expected file"
+            required = expected.get(facet)
+            standard = "the expected file"
         else:
-            top = Counter(stated.values()).most_common(1)
-            wanted = top[0][0] if top and 2 * top[0][1] > len(stated) else None
-            where = f"{top[0][1] if top else 0} of {len(stated)} contributions"
-        if wanted is None:
+            most_common = Counter(stated.values()).most_common(1)
+            value, count = most_common[0] if most_common else (None, 0)
+            required = value if 2 * count > len(stated) else None
+            standard = f"{count} of {len(stated)} contributions"
+        if required is None:
             continue
         for site in sorted(stated):
-            if stated[site] != wanted:
-                out[site] = f"its {facet} is not that of {where}{_short(stated[site], wanted)}"
-    return out
+            if stated[site] != required:
+                reasons[site] = f"its {facet} is not that of {standard}{_both_values(stated[site], required)}"
+    return reasons
 
 
-def _short(found: str | None, wanted: str) -> str:
+def _both_values(stated: str | None, required: str) -> str:
     """Return both values where they are short enough to read."""
-    return f": {found}, expected {wanted}" if max(len(found or ""), len(wanted)) <= 120 else ""
+    return f": {stated}, expected {required}" if max(len(stated or ""), len(required)) <= _MAX_SHOWN else ""

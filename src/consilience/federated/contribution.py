@@ -1,12 +1,12 @@
-"""What a site sends, and which of all that it sent stands, whatever arrived first.
+"""Contributions of sites, and the selection of one per site, independent of the order of arrival.
 
 An announcement is a name, ``ROUND-ATTEMPT-SHA256`` or ``ROUND-ATTEMPT-SHA256-SHA256`` (of the model's file and of the
-file of its Fisher information), so there is nothing in it to parse but numbers and digests. The rule of which one
-stands depends on the set of announcements alone:
+file of its Fisher information), so there is nothing in it to parse but numbers and digests. The selection is a function
+of the set of announcements alone:
 
-- the highest attempt stands, lower ones are ignored;
+- the highest attempt of a site is selected, lower ones are ignored;
 - the same contents announced again are the same announcement;
-- two different contents under one attempt: none stands, since whichever was chosen would depend on who came first.
+- of two different contents under one attempt none is selected, since any choice would depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_ATTEMPTS = 16
-"""Announcements that are taken of one site in one round: each may cost the server a copy of a file."""
+"""Announcements of one site in one round, at most: each may cost the server a copy of a file. Chosen by hand."""
 
 _ANNOUNCEMENT = re.compile(r"([1-9][0-9]{0,5})-([1-9][0-9]{0,5})-([0-9a-f]{64})(?:-([0-9a-f]{64}))?")
 
 
 @dataclass(frozen=True, order=True)
 class Announcement:
-    """That a site has sent something.
+    """The statement that a site has sent certain files.
 
     Parameters
     ----------
-    site
-        Who.
-    number
-        Of the round, from 1.
-    attempt
-        Which of the site's attempts in this round, from 1.
-    digest
+    site : str
+        Name of the site.
+    number : int
+        Number of the round, from 1.
+    attempt : int
+        Number of the site's attempt in this round, from 1.
+    digest : str
         SHA-256 of the model's file.
-    fisher
-        SHA-256 of the file of its Fisher information; empty where there is none.
+    fisher : str
+        SHA-256 of the file of its Fisher information. Default: empty, where there is none.
     """
 
     site: str
@@ -48,7 +48,7 @@ class Announcement:
 
     @property
     def name(self) -> str:
-        """Name of the empty file that says it."""
+        """Name of the empty file that is the announcement."""
         return "-".join([str(self.number), str(self.attempt), self.digest, *([self.fisher] if self.fisher else [])])
 
     @property
@@ -57,34 +57,41 @@ class Announcement:
         return (self.digest, self.fisher) if self.fisher else (self.digest,)
 
 
-def announced(site: str, name: str) -> Announcement | None:
-    """Return what a file's name announces; None for any other name.
+def parse_announcement(site: str, name: str) -> Announcement | None:
+    """Return the announcement that is a file's name; None for any other name.
+
+    Parameters
+    ----------
+    site : str
+        The site in whose folder the file is.
+    name : str
+        Name of the file.
 
     Examples
     --------
-    >>> announced("a", f"1-2-{'0' * 64}").attempt
+    >>> parse_announcement("a", f"1-2-{'0' * 64}").attempt
     2
-    >>> announced("a", "../1-1") is None
+    >>> parse_announcement("a", "../1-1") is None
     True
     """
-    found = _ANNOUNCEMENT.fullmatch(name)
-    if found is None:
+    match = _ANNOUNCEMENT.fullmatch(name)
+    if match is None:
         return None
-    return Announcement(site, int(found[1]), int(found[2]), found[3], found[4] or "")
+    return Announcement(site, int(match[1]), int(match[2]), match[3], match[4] or "")
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a site sent, as the server has it.
+    """The files that a site sent, as the server has them.
 
     Parameters
     ----------
-    announcement
-        Who sent it, which attempt it is, and the digests that its files must have.
-    path, fisher
-        The server's own copies; None where it has none.
-    problem
-        Why the server has no copy, if so.
+    announcement : Announcement
+        The site, the attempt, and the digests that the files must have.
+    path, fisher : Path, optional
+        The server's own copies of the model's file and of its Fisher information. Default: None, where it has none.
+    problem : str, optional
+        Why the server has no copy. Default: None.
     """
 
     announcement: Announcement
@@ -94,17 +101,17 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Which announcement of every site stands.
+class AnnouncementSelection:
+    """The announcement that counts of every site.
 
     Parameters
     ----------
-    chosen
-        The one of each site that has one.
-    ignored
-        Lower attempts, in order.
-    conflicts
-        Sites of which none stands, with the reason.
+    chosen : mapping of str to Announcement
+        The selected announcement, by site.
+    ignored : tuple of Announcement
+        Lower attempts, sorted.
+    conflicts : mapping of str to str
+        Sites of which none is selected, with the reason.
     """
 
     chosen: Mapping[str, Announcement]
@@ -112,22 +119,28 @@ class Standing:
     conflicts: Mapping[str, str]
 
 
-def standing(announcements: Iterable[Announcement]) -> Standing:
-    """Return which announcements of one round stand; their order and repetition change nothing.
+def select_announcements(announcements: Iterable[Announcement]) -> AnnouncementSelection:
+    """Return the selection from the announcements of one round; their order and repetition change nothing.
+
+    Parameters
+    ----------
+    announcements : iterable of Announcement
+        Announcements of any sites, of one round.
 
     Examples
     --------
-    >>> one, two = (Announcement("a", 1, attempt, "0" * 64) for attempt in (1, 2))
-    >>> standing([two, one, two]).chosen["a"].attempt
+    >>> first, second = (Announcement("a", 1, attempt, "0" * 64) for attempt in (1, 2))
+    >>> select_announcements([second, first, second]).chosen["a"].attempt
     2
     """
-    own: dict[str, list[Announcement]] = {}
-    for one in sorted(set(announcements)):
-        own.setdefault(one.site, []).append(one)
+    by_site: dict[str, list[Announcement]] = {}
+    for announcement in sorted(set(announcements)):  # of a site, by attempt
+        by_site.setdefault(announcement.site, []).append(announcement)
     chosen, ignored, conflicts = {}, [], {}
-    for site, found in own.items():
-        last = [one for one in found if one.attempt == found[-1].attempt]
-        if len(found) > MAX_ATTEMPTS:
+    for site, attempts in by_site.items():
+        # More than one at the highest attempt: different contents, since equal ones are one announcement.
+        last = [announcement for announcement in attempts if announcement.attempt == attempts[-1].attempt]
+        if len(attempts) > MAX_ATTEMPTS:
             conflicts[site] = f"sent more than {MAX_ATTEMPTS} contributions in one round"
         elif len(last) > 1:
             conflicts[site] = (
@@ -136,5 +149,5 @@ def standing(announcements: Iterable[Announcement]) -> Standing:
             )
         else:
             chosen[site] = last[0]
-            ignored += found[:-1]
-    return Standing(chosen, tuple(ignored), conflicts)
+            ignored += attempts[:-1]
+    return AnnouncementSelection(chosen, tuple(ignored), conflicts)

@@ -1,7 +1,10 @@
-"""How much a round changed the fused model, from the files of two rounds.
+"""Convergence of rounds: the change of the fused model from one round to the next.
 
-Parameters are compared component by component: those of a posterior after matching (fused components have no fixed
-order), by the Kullback-Leibler divergence; those of a network in place, since sites went on from one fused network.
+    change = |theta_new - theta_old| / |theta_old|,      divergence = mean over components of KL(new || matched old)
+
+with theta all parameters. Fused components of a posterior have no fixed order, so they are matched first: the
+assignment of least total divergence. Networks are compared in place, since sites went on from one fused network. Where
+shapes differ, or a family, there is no change to state (None).
 """
 
 from __future__ import annotations
@@ -26,58 +29,65 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
 
     Parameters
     ----------
-    before, after
-        Files of fused models; None before the first round.
-    objective
-        Of the method, where it has one.
+    before, after : Path
+        Files of the fused models of two rounds; `before` is None in the first round.
+    objective : float
+        Final objective of the method; NaN where it has none.
 
     Returns
     -------
-    convergence
+    convergence : dict
         ``objective``; ``change``, the Euclidean norm of the difference of all parameters relative to that of the
         parameters before, None where they are not of one shape; for posteriors ``divergence``, the mean over
         components of the divergence from the matched one before, in nats, and ``components``.
     """
-    found: dict[str, Any] = {"objective": objective if math.isfinite(objective) else None, "change": None}
+    convergence: dict[str, Any] = {"objective": objective if math.isfinite(objective) else None, "change": None}
     kind = kind_of_file(after)
     if kind is POSTERIORS:
         new = read_posterior(after)[0]
-        found["components"] = new.n_components
-        return found if before is None else {**found, **_between_posteriors(read_posterior(before)[0], new)}
+        convergence["components"] = new.n_components
+        if before is None:
+            return convergence
+        return {**convergence, **_compare_posteriors(read_posterior(before)[0], new)}
     if before is None:
-        return found
+        return convergence
     if kind is BAYESIAN:
-        old_b, new_b = read_bayesian(before), read_bayesian(after)
-        pairs = [(old_b.means, new_b.means), (old_b.variances, new_b.variances)]
+        old_bnn, new_bnn = read_bayesian(before), read_bayesian(after)
+        # Means and variances are as many numbers, compared as one vector.
+        pairs = [(old_bnn.means, new_bnn.means), (old_bnn.variances, new_bnn.variances)]
     else:
         pairs = [(read_network(before).arrays, read_network(after).arrays)]
+    # Only floating-point arrays: counters and buffers of integers are no parameters.
     values = [
         (_floats(old.get(name)), _floats(new[name])) for old, new in pairs for name in new if _floats(new[name]).size
     ]
     if any(old.shape != new.shape for old, new in values):
-        return found
-    return {**found, "change": _relative(values)}
+        return convergence
+    return {**convergence, "change": _relative_change(values)}
 
 
-def _between_posteriors(old: Posterior, new: Posterior) -> dict[str, Any]:
+def _compare_posteriors(old: Posterior, new: Posterior) -> dict[str, Any]:
+    """Return the mean divergence of matched components, and the relative change where their numbers agree."""
     if old.family != new.family:
         return {}
-    costs = new.family.kl(new.natural, old.natural)
-    rows, columns = linear_sum_assignment(costs)
-    found: dict[str, Any] = {"divergence": float(costs[rows, columns].mean())}
+    divergences = new.family.kl(new.natural, old.natural)  # (G_new, G_old)
+    rows, columns = linear_sum_assignment(divergences)
+    comparison: dict[str, Any] = {"divergence": float(divergences[rows, columns].mean())}
     if old.n_components == new.n_components:
-        found["change"] = _relative([(old.natural[columns], new.natural[rows])])
-    return found
+        # Rows of natural parameters (G, P), the old ones in the order of the new ones that they match.
+        comparison["change"] = _relative_change([(old.natural[columns], new.natural[rows])])
+    return comparison
 
 
-def _relative(pairs: list[tuple[Array, Array]]) -> float:
-    moved = math.sqrt(sum(float(np.sum((new - old) ** 2)) for old, new in pairs))
-    size = math.sqrt(sum(float(np.sum(old**2)) for old, _ in pairs))
-    return moved / size if size > 0.0 else moved
+def _relative_change(pairs: list[tuple[Array, Array]]) -> float:
+    """Return |new - old| / |old| over pairs (old, new) of arrays; |new - old| where old is zero."""
+    distance = math.sqrt(sum(float(np.sum((new - old) ** 2)) for old, new in pairs))
+    length = math.sqrt(sum(float(np.sum(old**2)) for old, _ in pairs))
+    return distance / length if length > 0.0 else distance
 
 
 def _floats(values: Any) -> Array:
-    """Return an array's numbers in float64; none of one that is no array of such numbers."""
+    """Return floating-point values in float64; an empty array for None and for values of other types."""
     if values is None:
         return np.zeros(0)
     if not isinstance(values, np.ndarray):
@@ -86,7 +96,12 @@ def _floats(values: Any) -> Array:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return rounds as lines for people.
+    """Return a table of rounds, a line each.
+
+    Parameters
+    ----------
+    rows : list of dict
+        What `change_between` gave for every round.
 
     Examples
     --------
@@ -98,6 +113,6 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [f"{'round':>5}  {'objective':>12}  {'change':>9}  {'divergence':>10}"]
     for number, row in enumerate(rows, 1):
         cells = [row.get("objective"), row.get("change"), row.get("divergence")]
-        shown = ["–" if one is None else f"{one:.4g}" for one in cells]
-        lines.append(f"{number:>5}  {shown[0]:>12}  {shown[1]:>9}  {shown[2]:>10}")
+        texts = ["–" if cell is None else f"{cell:.4g}" for cell in cells]
+        lines.append(f"{number:>5}  {texts[0]:>12}  {texts[1]:>9}  {texts[2]:>10}")
     return "\n".join(lines)

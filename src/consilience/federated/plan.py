@@ -1,4 +1,4 @@
-"""What a round is told before it begins: who is expected, how their files are fused, and what ends it."""
+"""Round plans: the expected sites, the method, the quorum, the deadline and the limits of a round."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from consilience.files.limits import Limits
 from consilience.networks.method import NetworkMethod
 from consilience.posteriors.method import Method
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}[A-Za-z0-9]|[A-Za-z0-9]")
+_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}[A-Za-z0-9]|[A-Za-z0-9]")
 NAME_RULE = "letters, digits, and '.', '_', '-' between them, at most 64 in all"
 DEADLINE = 600.0
-"""Seconds that a round waits if nobody says how long."""
+"""Seconds that a round waits by default. Chosen by hand, for trials; the examples of docs/federated.md wait a day."""
 
 
 def is_positive(value: Any) -> bool:
@@ -34,31 +34,32 @@ def is_name(text: Any) -> bool:
     >>> is_name("st-mary_2"), is_name("../a"), is_name(".hidden")
     (True, False, False)
     """
-    return isinstance(text, str) and _NAME.fullmatch(text) is not None and ".." not in text
+    return isinstance(text, str) and _SITE_NAME.fullmatch(text) is not None and ".." not in text
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What a round is told before it begins.
+    """Everything that is fixed before a round begins.
 
     Parameters
     ----------
-    sites
-        Names of the sites that may take part; kept sorted, so their order changes nothing.
+    sites : tuple of str
+        Names of the sites that may take part; sorted on the way in, so their order changes nothing.
     method, options, seed
         As for ``consilience.fuse``.
-    weights
-        How much each site counts, by name; None counts all the same.
-    quorum
-        So many contributions must be good; None asks for more than half of the sites.
-    deadline
+    weights : mapping of str to float, optional
+        Weight of each site, by name. Default: equal weights.
+    quorum : int, optional
+        Least number of good contributions. Default: more than half of the sites, at least two.
+    deadline : float
         Seconds after which the round ends with what it has. It ends before when every site's contribution is in.
-    limits
-        What a file may have at most.
-    expect
-        A file whose kind, family and shapes every contribution must have; without it the majority decides.
-    name
-        Of the round, for people.
+        Default: 600.
+    limits : Limits
+        Largest sizes of a file. Default: those of `Limits`.
+    expect : Path, optional
+        A file whose kind, family and shapes every contribution must have. Default: None, the majority decides.
+    name : str
+        Name of the round, for people. Default: "round".
 
     Examples
     --------
@@ -78,15 +79,15 @@ class RoundPlan:
     name: str = "round"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sites", _sites(self.sites))
+        object.__setattr__(self, "sites", _check_sites(self.sites))
         count = len(self.sites)
         if self.quorum is not None and not (is_count(self.quorum) and 2 <= self.quorum <= count):
             raise OptionError(f"quorum: expected 2 to {count}, the number of sites; found {self.quorum!r}")
         if not is_positive(self.deadline):
             raise OptionError(f"deadline: expected a positive number of seconds, found {self.deadline!r}")
         if self.weights is not None and set(self.weights) != set(self.sites):
-            odd = ", ".join(sorted(set(self.weights) ^ set(self.sites)))
-            raise OptionError(f"weights: expected one for each site and no other; see {odd}")
+            unmatched = ", ".join(sorted(set(self.weights) ^ set(self.sites)))
+            raise OptionError(f"weights: expected one for each site and no other; see {unmatched}")
         if not is_name(self.name):
             raise OptionError(f"name of the round: expected {NAME_RULE}; found {self.name!r}")
 
@@ -96,7 +97,7 @@ class RoundPlan:
         return self.quorum if self.quorum is not None else max(2, len(self.sites) // 2 + 1)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the plan as JSON values: a server that goes on with a round must have been told the same."""
+        """Return the plan as JSON values: a server resumes a round only with the same plan."""
         method = self.method if self.method is None or isinstance(self.method, str) else repr(self.method)
         return {
             "name": self.name,
@@ -112,13 +113,14 @@ class RoundPlan:
         }
 
 
-def _sites(given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise OptionError(f"sites: expected names, found the text {given!r}")
-    sites = tuple(sorted(given))
-    if bad := [one for one in sites if not is_name(one)]:
-        raise OptionError(f"sites: expected names of {NAME_RULE}; found {', '.join(map(repr, bad))}")
-    if len({one.casefold() for one in sites}) < len(sites):
+def _check_sites(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names sorted, or raise for names that cannot be folders, are equal, or are fewer than two."""
+    if isinstance(names, str):
+        raise OptionError(f"sites: expected names, found the text {names!r}")
+    sites = tuple(sorted(names))
+    if invalid := [site for site in sites if not is_name(site)]:
+        raise OptionError(f"sites: expected names of {NAME_RULE}; found {', '.join(map(repr, invalid))}")
+    if len({site.casefold() for site in sites}) < len(sites):
         raise OptionError("sites: names must differ by more than capital letters, which some file systems ignore")
     if len(sites) < 2:
         raise OptionError(f"sites: a round takes at least two, found {len(sites)}")

@@ -1,4 +1,4 @@
-"""What a round says of itself: who was expected, who took part, who was left out and why."""
+"""Reports of rounds, ``round.json``: who was expected, who took part, who was left out and why."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from consilience.federated.contribution import Announcement
 from consilience.files.atomic import write_bytes
 from consilience.files.document import check_version, parse_document
 
-_BESIDE = {"format", "format_version", "library_version", "status"}
+_FILE_KEYS = {"format", "format_version", "library_version", "status"}
+"""Keys of the document that are no fields of the report."""
 _REMEDY = "`consilience serve` writes it"
 FORMAT, VERSION = "consilience-round", 1
 
 
 @dataclass(frozen=True)
 class Record:
-    """What became of one contribution.
+    """The outcome of one contribution.
 
     Parameters
     ----------
     site, attempt, sha256, fisher_sha256
-        As announced.
-    bytes
-        Length of its files.
-    weight
-        How much it counted, where it did.
-    reasons
-        Why it did not, where it did not.
+        As announced; None where nothing was.
+    bytes : int, optional
+        Length of its files, where it took part.
+    weight : float, optional
+        Its weight in the fusion, where it took part.
+    reasons : tuple of str
+        Why it did not take part, where it did not.
     """
 
     site: str
@@ -48,46 +49,46 @@ class Record:
 
     @classmethod
     def of(cls, one: Announcement, *reasons: str, **more: Any) -> Record:
-        """Return the record of an announced contribution."""
+        """Return the record of an announced contribution, with reasons why it did not take part and other fields."""
         return cls(one.site, one.attempt, one.digest, one.fisher or None, reasons=reasons, **more)
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a round says of itself; ``round.json``.
+    """The report of a round; the content of ``round.json``.
 
     Parameters
     ----------
-    name, number
-        Of the round; from 1 where there are several.
-    expected
+    name, number : str, int
+        Name and number of the round, from 1.
+    expected : tuple of str
         Names of the sites that may take part.
-    took_part
-        Contributions that the fused model was made of.
-    left_out
-        Those that it was not, with the reasons.
-    missing
+    took_part : tuple of Record
+        Contributions that were fused.
+    left_out : tuple of Record
+        Contributions that were not, with the reasons.
+    missing : tuple of str
         Expected sites that sent nothing.
-    late
+    late : tuple of Record
         Contributions that came after the round was closed.
-    ignored
-        Earlier attempts of a site that sent another.
-    unknown
-        Who else sent something: names as found, which were not looked at further.
-    closed
+    ignored : tuple of Record
+        Earlier attempts of sites that sent another.
+    unknown : tuple of str
+        Names of others that sent something, which was not read.
+    closed : str
         What ended the round: "all sites in", "deadline", or "given" where there was nothing to wait for.
-    quorum, deadline
-        Good contributions that it took, seconds that it would wait.
-    method, seed
-        How they were fused.
-    problems
+    quorum, deadline : int, float
+        Least number of good contributions, and seconds after which the round ends.
+    method, seed : str or None, int
+        Name of the method, None where nothing was fused, and the seed.
+    problems : tuple of str
         Why nothing was fused; empty where something was.
-    fused
+    fused : mapping, optional
         Digest and length of the fused file.
-    convergence
-        How much this round changed, where there are several; see `consilience.federated.convergence`.
-    continues
-        Whether another round follows, which sites take part in.
+    convergence : mapping, optional
+        Change of the fused model, where there are several rounds; see `consilience.federated.convergence`.
+    continues : bool
+        Whether another round follows.
     """
 
     name: str
@@ -112,20 +113,20 @@ class RoundReport:
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of the sites that the fused model was made of."""
-        return tuple(one.site for one in self.took_part)
+        return tuple(record.site for record in self.took_part)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "format": FORMAT,
             "format_version": VERSION,
             "library_version": library_versions()["consilience"],
             "status": "failed" if self.problems else "fused",
         }
         for key, value in asdict(self).items():
-            records = isinstance(value, tuple) and value and isinstance(value[0], dict)
-            found[key] = [_brief(one) for one in value] if records else value
-        return found
+            has_records = isinstance(value, tuple) and value and isinstance(value[0], dict)
+            document[key] = [_without_empty(record) for record in value] if has_records else value
+        return document
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON, whole or not at all.
@@ -154,27 +155,29 @@ class RoundReport:
         check_version(Path("round.json"), document, VERSION)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise FileFormatError(f"round.json: is no report of a round; {_REMEDY}")
-        fields = {key: value for key, value in document.items() if key not in _BESIDE}
+        fields = {key: value for key, value in document.items() if key not in _FILE_KEYS}
         try:
             return TypeAdapter(RoundReport).validate_python(fields)
         except ValidationError as error:
             raise FileFormatError(f"round.json: is not a valid report; {_REMEDY}") from error
 
     def lines(self) -> list[str]:
-        """Return the report in lines for people."""
-        weighed = len({one.weight for one in self.took_part}) > 1
-        names = [one.site + (f" (weight {one.weight:g})" if weighed else "") for one in self.took_part]
-        found = [f"round {self.number} closed ({self.closed}): {len(names)} of {len(self.expected)} sites took part"]
-        found += [f"took part: {', '.join(names)}"] if names else []
-        found += [f"left out: {one.site}: {printable(reason)}" for one in self.left_out for reason in one.reasons]
-        found += [f"sent nothing: {', '.join(self.missing)}"] if self.missing else []
-        found += [f"late: {one.site}, attempt {one.attempt}" for one in self.late]
-        found += [f"ignored: {one.site}: {'; '.join(one.reasons)}" for one in self.ignored]
-        found += [f"not expected: {', '.join(map(printable, self.unknown))}"] if self.unknown else []
-        return found + [printable(problem) for problem in self.problems]
+        """Return the report as lines of text."""
+        has_weights = len({record.weight for record in self.took_part}) > 1
+        names = [record.site + (f" (weight {record.weight:g})" if has_weights else "") for record in self.took_part]
+        lines = [f"round {self.number} closed ({self.closed}): {len(names)} of {len(self.expected)} sites took part"]
+        lines += [f"took part: {', '.join(names)}"] if names else []
+        lines += [
+            f"left out: {record.site}: {printable(reason)}" for record in self.left_out for reason in record.reasons
+        ]
+        lines += [f"sent nothing: {', '.join(self.missing)}"] if self.missing else []
+        lines += [f"late: {record.site}, attempt {record.attempt}" for record in self.late]
+        lines += [f"ignored: {record.site}: {'; '.join(record.reasons)}" for record in self.ignored]
+        lines += [f"not expected: {', '.join(map(printable, self.unknown))}"] if self.unknown else []
+        return lines + [printable(problem) for problem in self.problems]
 
     def with_late(self, late: tuple[Record, ...]) -> RoundReport:
-        """Return the report with what came after the round was closed."""
+        """Return the report with the contributions that came after the round was closed."""
         return replace(self, late=late)
 
 
@@ -186,6 +189,6 @@ class RoundError(InputError):
         super().__init__(report.lines())
 
 
-def _brief(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record without what it does not say."""
+def _without_empty(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record without its empty fields."""
     return {key: value for key, value in record.items() if value is not None and value != ()}

@@ -1,8 +1,10 @@
-"""A round without any transport: contributions in, one model and a truthful report out.
+"""Rounds without a transport: select, check and fuse contributions, and report on each.
 
-What comes out depends on the set of contributions, not on when or how often they came: the fused file of the same
-contributions has the same bytes. It is the file that ``consilience fuse`` would write of the good sites' files, each
-called as its site.
+The result is a function of the set of contributions, not of when or how often they came: the fused file of the same
+contributions has the same bytes. It is the file that ``consilience fuse`` would write of the admitted sites' files,
+each called as its site. Every contribution passes, in this order: selection of one per site, its own validation,
+removal of copies, comparison with the others, size, and ``consilience.check`` of all that are left; what fails is left
+out with its reason. With fewer than the quorum nothing is fused.
 """
 
 from __future__ import annotations
@@ -16,26 +18,27 @@ from consilience.api.kinds import BAYESIAN, NETWORKS, POSTERIORS
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Facets
 from consilience.errors import InputError, OptionError
-from consilience.federated.check import Checked, check_alone, check_files, misfits, oversized
-from consilience.federated.contribution import Announcement, Contribution, standing
+from consilience.federated.check import CheckedContribution, check_alone, check_files, mismatches, oversized
+from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.fuse_aligned import ARGUMENTS
 
-Checker = Callable[[Contribution], Checked]
+Checker = Callable[[Contribution], CheckedContribution]
+"""Validates a contribution alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class RoundResult:
-    """What a round gives.
+    """The fused model of a round, and the reports.
 
     Parameters
     ----------
-    fusion
+    fusion : Fusion
         As from ``consilience.fuse``, with the names of sites for those of files.
-    reports
-        What each round says of itself, in order.
+    reports : tuple of RoundReport
+        A report for each round, in order.
     """
 
     fusion: Fusion
@@ -43,7 +46,7 @@ class RoundResult:
 
     @property
     def report(self) -> RoundReport:
-        """What the last round says of itself."""
+        """The report of the last round."""
         return self.reports[-1]
 
 
@@ -57,20 +60,20 @@ def run_round(
     blocked: Mapping[str, str] | None = None,
     check: Checker | None = None,
 ) -> RoundResult:
-    """Check, choose and fuse contributions.
+    """Select, check and fuse the contributions of a round.
 
     Parameters
     ----------
-    plan
-        What the round was told.
-    contributions
-        In any order, any number of times; of this round.
+    plan : RoundPlan
+        What was fixed before the round.
+    contributions : iterable of Contribution
+        Contributions of this round, in any order, any number of times.
     number, closed, unknown
-        What the report is to say; see `RoundReport`.
-    blocked
-        Sites of which nothing is taken, with the reason.
-    check
-        How a contribution is checked alone; a server remembers what it found before.
+        For the report; see `RoundReport`.
+    blocked : mapping of str to str, optional
+        Sites from which nothing is accepted, with the reason. Default: none.
+    check : callable, optional
+        Validates a contribution alone; a server passes one that remembers results. Default: `check_alone`.
 
     Raises
     ------
@@ -79,44 +82,56 @@ def run_round(
     OptionError
         For a method or options that do not exist.
     """
-    check = check or (lambda one: check_alone(one, plan.limits))
-    every = {one.announcement: one for one in contributions}
+    check = check or (lambda contribution: check_alone(contribution, plan.limits))
+    by_announcement = {contribution.announcement: contribution for contribution in contributions}
     expected = set(plan.sites)
-    chosen = standing(one for one in every if one.site in expected)
-    strangers = {one.site for one in every} - expected
-    found: dict[str, Checked] = {site: check(every[one]) for site, one in sorted(chosen.chosen.items())}
-    reasons = {site: list(one.problems) for site, one in found.items() if one.problems}
-    reasons |= {site: [why] for site, why in {**chosen.conflicts, **(blocked or {})}.items()}
-    facets = {site: one.facets for site, one in found.items() if one.facets is not None and site not in reasons}
-    reasons |= {site: [why] for site, why in _alike(facets, chosen.chosen).items()}
-    facets = {site: one for site, one in facets.items() if site not in reasons}
-    reasons |= {site: [why] for site, why in misfits(facets, _expected(plan), _equal_widths(plan, facets)).items()}
-    reasons |= {s: [why] for s, why in oversized({s: found[s] for s in facets if s not in reasons}).items()}
+    selection = select_announcements(announcement for announcement in by_announcement if announcement.site in expected)
+    strangers = {announcement.site for announcement in by_announcement} - expected
+    checked: dict[str, CheckedContribution] = {
+        site: check(by_announcement[announcement]) for site, announcement in sorted(selection.chosen.items())
+    }
+    # A site is left out at the first test that it fails; each test sees only the sites that passed those before.
+    reasons = {site: list(contribution.problems) for site, contribution in checked.items() if contribution.problems}
+    reasons |= {site: [reason] for site, reason in {**selection.conflicts, **(blocked or {})}.items()}
+    facets = {
+        site: contribution.facets
+        for site, contribution in checked.items()
+        if contribution.facets is not None and site not in reasons
+    }
+    reasons |= {site: [reason] for site, reason in _copies(facets, selection.chosen).items()}
+    facets = {site: site_facets for site, site_facets in facets.items() if site not in reasons}
+    unfit = mismatches(facets, _expected_facets(plan), _needs_equal_widths(plan, facets))
+    reasons |= {site: [reason] for site, reason in unfit.items()}
+    too_large = oversized({site: checked[site] for site in facets if site not in reasons})
+    reasons |= {site: [reason] for site, reason in too_large.items()}
     good = [site for site in sorted(facets) if site not in reasons]
-    good, problems = _fitting(plan, found, good, reasons)
+    good, problems = _leave_out_unfusable(plan, checked, good, reasons)
     if len(good) < plan.needed:
-        few = f"{len(good)} good contributions, and the round needs {plan.needed}"
-        problems = [*problems, f"{few}; nothing was fused"]
+        shortage = f"{len(good)} good contributions, and the round needs {plan.needed}"
+        problems = [*problems, f"{shortage}; nothing was fused"]
     fusion = None
     if not problems:
         try:
-            fusion = _fuse(plan, found, good)
+            fusion = _fuse(plan, checked, good)
         except InputError as error:
             problems = list(error.problems)
-    took = _took_part(good, chosen.chosen, every, plan)
+    took_part = _took_part(good, selection.chosen, by_announcement, plan)
     if fusion is None:
         reasons |= {site: ["is good, but nothing was fused"] for site in good}
-        took = []
+        took_part = []
     report = RoundReport(
         plan.name,
         number,
         plan.sites,
-        took_part=tuple(took),
-        left_out=tuple(_left_out(reasons, chosen.chosen)),
-        missing=tuple(site for site in plan.sites if site not in chosen.chosen and site not in reasons),
+        took_part=tuple(took_part),
+        left_out=tuple(_rejected(reasons, selection.chosen)),
+        missing=tuple(site for site in plan.sites if site not in selection.chosen and site not in reasons),
         ignored=tuple(
-            Record.of(one, f"attempt {chosen.chosen[one.site].attempt} replaces attempt {one.attempt}")
-            for one in chosen.ignored
+            Record.of(
+                announcement,
+                f"attempt {selection.chosen[announcement.site].attempt} replaces attempt {announcement.attempt}",
+            )
+            for announcement in selection.ignored
         ),
         unknown=tuple(sorted(strangers | set(unknown))),
         closed=closed,
@@ -131,10 +146,10 @@ def run_round(
     return RoundResult(fusion, (report,))
 
 
-def _files(found: Mapping[str, Checked], sites: Sequence[str]) -> dict[str, SafetensorsFile]:
-    """Return the files of sites by what results and messages call them: models first, then Fisher information."""
-    models = {site: found[site].file for site in sites}
-    fishers = {f"Fisher information of {site}": found[site].fisher for site in sites}
+def _files(checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> dict[str, SafetensorsFile]:
+    """Return the files of sites by their names in results and messages: models first, then Fisher information."""
+    models = {site: checked[site].file for site in sites}
+    fishers = {f"Fisher information of {site}": checked[site].fisher for site in sites}
     return {name: file.called(name) for name, file in {**models, **fishers}.items() if file is not None}
 
 
@@ -142,106 +157,120 @@ def _weights(plan: RoundPlan, sites: Sequence[str]) -> list[float] | None:
     return None if plan.weights is None else [plan.weights[site] for site in sites]
 
 
-def _fuse(plan: RoundPlan, found: Mapping[str, Checked], sites: Sequence[str]) -> Fusion:
-    """Return the fusion of sites, which names them."""
+def _fuse(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> Fusion:
+    """Return the fusion of sites, with their names for those of the files."""
     options: Any = plan.options
-    return api.fuse(_files(found, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options)
+    return api.fuse(_files(checked, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options)
 
 
-def _refusals(plan: RoundPlan, found: Mapping[str, Checked], sites: Sequence[str]) -> list[str]:
-    """Return what there is against fusing sites, a line each that names them."""
+def _problems_of_fusing(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> list[str]:
+    """Return what ``consilience.check`` has against fusing some sites; lines that concern one begin with its name."""
     if len(sites) < 2:
         return []
     options: Any = plan.options
-    return api.check(_files(found, sites), plan.method, weights=_weights(plan, sites), **options)
+    return api.check(_files(checked, sites), plan.method, weights=_weights(plan, sites), **options)
 
 
-def _alike(facets: Mapping[str, Facets], chosen: Mapping[str, Announcement]) -> dict[str, str]:
-    """Return the sites that sent the very file that another one sent, which counts once."""
-    owner: dict[str, str] = {}
-    out: dict[str, str] = {}
+def _copies(facets: Mapping[str, Facets], chosen: Mapping[str, Announcement]) -> dict[str, str]:
+    """Return the sites that sent the same file as another one, which counts once: for the first site by name."""
+    first_sender: dict[str, str] = {}  # by digest
+    reasons: dict[str, str] = {}
     for site in sorted(facets):
-        first = owner.setdefault(chosen[site].digest, site)
+        first = first_sender.setdefault(chosen[site].digest, site)
         if first != site:
-            out[site] = f"sent the same file as {first}, which counts once"
-    return out
+            reasons[site] = f"sent the same file as {first}, which counts once"
+    return reasons
 
 
-def _expected(plan: RoundPlan) -> Facets | None:
+def _expected_facets(plan: RoundPlan) -> Facets | None:
+    """Return the facets of the plan's expected file, but for Fisher information, which a model's file has none of."""
     if plan.expect is None:
         return None
-    found = check_files(SafetensorsFile(plan.expect))
-    if found.facets is None:
-        raise InputError([f"{plan.expect}: {problem}" for problem in found.problems])
-    return {facet: value for facet, value in found.facets.items() if facet != "Fisher information"}
+    checked = check_files(SafetensorsFile(plan.expect))
+    if checked.facets is None:
+        raise InputError([f"{plan.expect}: {problem}" for problem in checked.problems])
+    return {facet: value for facet, value in checked.facets.items() if facet != "Fisher information"}
 
 
-def _fitting(
-    plan: RoundPlan, found: Mapping[str, Checked], good: list[str], reasons: dict[str, list[str]]
+def _leave_out_unfusable(
+    plan: RoundPlan,
+    checked: Mapping[str, CheckedContribution],
+    good: list[str],
+    reasons: dict[str, list[str]],
 ) -> tuple[list[str], list[str]]:
-    """Return the sites whose contributions can be fused, and why the rest cannot if that is not one site's matter.
+    """Return the sites whose contributions can be fused, and the problems that are no single site's fault.
 
-    Those that ``consilience.check`` names are left out, as long as they are the fewer.
+    Sites that ``consilience.check`` names are left out, with their problems added to `reasons`, as long as they are
+    fewer than half. Then the others are checked again, since a problem may hide another.
     """
-    while problems := _refusals(plan, found, good):
-        named = {site: [p.removeprefix(f"{site}: ") for p in problems if p.startswith(f"{site}: ")] for site in good}
-        fault = {site: own for site, own in named.items() if own}
-        if not fault or 2 * len(fault) >= len(good):
+    while problems := _problems_of_fusing(plan, checked, good):
+        by_site = {
+            site: [problem.removeprefix(f"{site}: ") for problem in problems if problem.startswith(f"{site}: ")]
+            for site in good
+        }
+        faults = {site: site_problems for site, site_problems in by_site.items() if site_problems}
+        if not faults or 2 * len(faults) >= len(good):
             return good, problems
-        reasons |= fault
-        good = [site for site in good if site not in fault]
+        reasons |= faults
+        good = [site for site in good if site not in faults]
     return good, []
 
 
 def _took_part(
     good: Sequence[str],
     chosen: Mapping[str, Announcement],
-    every: Mapping[Announcement, Contribution],
+    by_announcement: Mapping[Announcement, Contribution],
     plan: RoundPlan,
 ) -> list[Record]:
     return [
         Record.of(
             chosen[site],
-            bytes=_length(every[chosen[site]]),
+            bytes=_n_bytes(by_announcement[chosen[site]]),
             weight=1.0 if plan.weights is None else float(plan.weights[site]),
         )
         for site in good
     ]
 
 
-def _length(one: Contribution) -> int:
-    return sum(path.stat().st_size for path in (one.path, one.fisher) if path is not None)
+def _n_bytes(contribution: Contribution) -> int:
+    return sum(path.stat().st_size for path in (contribution.path, contribution.fisher) if path is not None)
 
 
-def _left_out(reasons: Mapping[str, Sequence[str]], chosen: Mapping[str, Announcement]) -> list[Record]:
+def _rejected(reasons: Mapping[str, Sequence[str]], chosen: Mapping[str, Announcement]) -> list[Record]:
     return [
         Record.of(chosen[site], *reasons[site]) if site in chosen else Record(site, reasons=tuple(reasons[site]))
         for site in sorted(reasons)
     ]
 
 
-def _equal_widths(plan: RoundPlan, facets: Mapping[str, Facets]) -> bool:
-    """Return whether networks must be as wide as one another to be fused as this round is told to."""
+def _needs_equal_widths(plan: RoundPlan, facets: Mapping[str, Facets]) -> bool:
+    """Return whether the method of the round fuses networks of equal widths only."""
     name: Any = plan.method
     if name is None:
-        return any(one.get("Fisher information") == "sent" for one in facets.values())
+        # The default method for networks with Fisher information needs equal widths.
+        return any(site_facets.get("Fisher information") == "sent" for site_facets in facets.values())
     name = name if isinstance(name, str) else name.name
     return any(method.name == name and not method.widths for method in NETWORKS.methods)
 
 
 def refuse_options(plan: RoundPlan) -> None:
-    """Raise for a method or options that no kind of model has, and for an expected file that is none, before waiting.
+    """Raise, before anyone waits, for a method or options that do not exist, and for an unreadable expected file.
+
+    Parameters
+    ----------
+    plan : RoundPlan
+        What was fixed before the round.
 
     Raises
     ------
     OptionError, InputError
-        Saying what is wrong.
+        With what is wrong.
     """
-    _expected(plan)
+    _expected_facets(plan)
     name: Any = plan.method
     options = {key: value for key, value in plan.options.items() if key not in ARGUMENTS}
-    called = name if name is None or isinstance(name, str) else name.name
-    candidates = [kind for kind in (POSTERIORS, NETWORKS, BAYESIAN) if name is None or kind.has_method(called)]
+    method_name = name if name is None or isinstance(name, str) else name.name
+    candidates = [kind for kind in (POSTERIORS, NETWORKS, BAYESIAN) if name is None or kind.has_method(method_name)]
     refusals = []
     for kind in candidates or [POSTERIORS]:
         try:

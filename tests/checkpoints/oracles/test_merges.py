@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import consilience as cs
-from consilience.checkpoints.numbers import FLOATS
+from consilience.checkpoints.numbers import FLOAT_TYPES
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 from tests.tolerances import ROUNDING
 
@@ -263,7 +263,7 @@ def test_alignment_comes_as_close_as_weight_matching_in_memory(tmp_path):
 
 @pytest.mark.parametrize("name", ["F16", "BF16", "F8_E4M3", "F8_E5M2"])
 def test_numbers_are_read_and_rounded_as_torch_does(name):
-    kind, dtype = FLOATS[name], TORCH[name]
+    kind, dtype = FLOAT_TYPES[name], TORCH[name]
     patterns = np.arange(2 ** (8 * kind.itemsize)).astype(kind.bits)
     values = torch.from_numpy(patterns.view(np.uint8).copy()).view(dtype).float().numpy()
     for wide in (np.float32, np.float64):
@@ -294,7 +294,7 @@ def test_numbers_are_read_and_rounded_as_torch_does(name):
 def test_numbers_of_64_bits_are_rounded_once_not_twice():
     exact = 1.0 + 2.0**-8 + 2.0**-30  # by way of 32 bits a tie, which would go to the even number below
     stored = np.empty(2, dtype=np.uint8)
-    FLOATS["BF16"].encode(np.array([exact]), stored)
+    FLOAT_TYPES["BF16"].encode(np.array([exact]), stored)
     decoded = np.empty(1)
-    FLOATS["BF16"].decode(stored, decoded)
+    FLOAT_TYPES["BF16"].decode(stored, decoded)
     assert decoded[0] == 1.0 + 2.0**-7

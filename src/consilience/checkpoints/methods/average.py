@@ -1,9 +1,11 @@
-"""Means of checkpoints entry by entry: weighted by one number a model, or by what each model's data say of an entry.
+"""Weighted averages of checkpoints: model soups, and the Fisher-weighted mean.
 
     average:  theta = sum_k w_k theta_k / sum_k w_k
-    fisher:   theta = sum_k w_k F_k theta_k / sum_k w_k F_k      (entry by entry; Matena and Raffel 2022)
+    fisher:   theta = sum_k w_k F_k theta_k / sum_k w_k F_k      (Matena and Raffel 2022)
 
-The second is `FisherMerging` with structure "diagonal", whose floors and scales it shares, on tensors that stream.
+with theta_k the entries of model k, w_k its weight, and F_k its Fisher diagonal, entry by entry. The second is
+`FisherMerging` of networks with structure "diagonal", floors and normalisation included, on tensors that stream.
+Tensors without a diagonal (buffers, frozen parameters), and entries where all diagonals vanish, take the mean.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checkpoints.methods.base import Block, Facts, Floats, Setting, TensorMethod, linear
+from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_count, is_number
 
-_TARGET_FLOOR = 1e-6
+MIN_TARGET_INFORMATION = 1e-6
+"""Least Fisher entry of the favoured model: the floor of Matena and Raffel's published code."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class TensorAverage(TensorMethod):
     double: ClassVar[bool] = False
     shows: ClassVar[bool] = True
 
-    def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
-        """Return the mean."""
+    def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
+        """Return the mean (n,)."""
         return _mean(block, setting)
 
 
@@ -47,13 +50,13 @@ class TensorFisher(TensorMethod):
 
     Parameters
     ----------
-    floor
-        Least value of a diagonal entry: where no model knows anything, the merge is the mean.
-    favor_target
-        Number of a model: the floor, then at least 1e-6, holds for that one only, so that where nobody knows anything
-        the merge is its value. None for none.
-    normalize
-        Whether each model counts less the larger its information is, divided by the norm of its diagonal.
+    floor : float
+        Least value of a diagonal entry: where no model has information, the merge is the mean. Default: 1e-20.
+    favor_target : int, optional
+        Number of a model to which alone the floor, then at least 1e-6, applies, so that where no model has information
+        the merge is its value. Default: none.
+    normalize : bool
+        Whether each diagonal is divided by its Euclidean norm over the whole model. Default: False.
 
     References
     ----------
@@ -67,6 +70,7 @@ class TensorFisher(TensorMethod):
     paper: ClassVar[str] = "matena2022"
     needs_information: ClassVar[bool] = True
 
+    # The same default as FisherMerging: as in the published code of Recasens et al. (2023).
     floor: float = 1e-20
     favor_target: int | None = None
     normalize: bool = False
@@ -85,49 +89,56 @@ class TensorFisher(TensorMethod):
             ("normalize", isinstance(self.normalize, bool), "true or false"),
         )
 
-    def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
-        """Return the mean weighted entry by entry.
+    def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
+        """Return the mean weighted entry by entry (n,).
 
-        Facts "norm 0", "norm 1", ... are what each model's information is divided by; 1 where there are none.
+        Facts "norm 0", "norm 1", ... are what the diagonal of each model is divided by; 1 where they are missing.
         """
         if not block.information:
             return _mean(block, setting)
-        favored = self.favor_target is not None
-        least = max(self.floor, _TARGET_FLOOR) if favored else self.floor
-        most = max(setting.weights)
-        counted = [number for number, weight in enumerate(setting.weights) if weight]
-        if len(counted) == 1:
-            return block.models[counted[0]]
-        above: Any = 0.0
-        below: Any = 0.0
-        for number in counted:
-            share = setting.weights[number] / most
-            weight = block.information[number] * (share / facts.get(f"norm {number}", 1.0))
-            if not favored or number == self.favor_target:
-                weight = np.maximum(weight, share * least)
-            above, below = above + weight * block.models[number], below + weight
-        known = below > 0
-        if known.all():
-            return above / below
-        return np.where(known, above / np.where(known, below, 1.0), _mean(block, setting))
+        has_target = self.favor_target is not None
+        least = max(self.floor, MIN_TARGET_INFORMATION) if has_target else self.floor
+        largest_weight = max(setting.weights)
+        weighted = [number for number, weight in enumerate(setting.weights) if weight]
+        if len(weighted) == 1:  # to the last bit, which quotients below would not give
+            return block.models[weighted[0]]
+        # sum_k w_k F_k theta_k and sum_k w_k F_k, both (n,)
+        numerator: Any = 0.0
+        denominator: Any = 0.0
+        for number in weighted:
+            # Weights relative to the largest, so that the floor means the same whatever unit the user's weights have.
+            weight = setting.weights[number] / largest_weight
+            precision = block.information[number] * (weight / facts.get(f"norm {number}", 1.0))  # (n,)
+            if not has_target or number == self.favor_target:
+                # The floor follows the weights alone, not the norms by which `normalize` divides.
+                precision = np.maximum(precision, weight * least)
+            numerator, denominator = numerator + precision * block.models[number], denominator + precision
+        is_informed = denominator > 0  # (n,); with a target of weight 0 and zero diagonals nobody is
+        if is_informed.all():
+            return numerator / denominator
+        return np.where(is_informed, numerator / np.where(is_informed, denominator, 1.0), _mean(block, setting))
 
 
-def _mean(block: Block, setting: Setting) -> Floats:
+def _mean(block: TensorBlock, setting: TensorSetting) -> Floats:
     """Return the weighted mean; of equal models it is the model, to the last bit once it is rounded to their type."""
     if block.models[0].dtype == np.float64 and sum(weight > 0 for weight in setting.weights) > 1:
         return _mean_of_differences(block, setting)
-    return linear(block.models, setting.shares)
+    return linear(block.models, setting.normalised_weights)
 
 
-def _mean_of_differences(block: Block, setting: Setting) -> Floats:
-    """Return the mean as the model of most weight and differences to it: exact for equal models without rounding."""
-    shares = setting.shares
-    most = max(range(len(shares)), key=shares.__getitem__)
-    first = block.models[most]
+def _mean_of_differences(block: TensorBlock, setting: TensorSetting) -> Floats:
+    """Return theta_r + sum_k w_k (theta_k - theta_r), r the model of most weight, weights summing to 1.
+
+    Models that are stored in 64 bits are not rounded to a narrower type after this, so sum_k w_k theta_k of equal
+    models would show its own rounding; their differences are exactly 0.
+    """
+    weights = setting.normalised_weights
+    heaviest = max(range(len(weights)), key=weights.__getitem__)
+    reference = block.models[heaviest]  # (n,)
     change: Any = 0.0
-    for share, model in zip(shares, block.models, strict=True):
-        if share and model is not first:
-            change = change + share * (model - first)
-    total: Floats = first + change
-    np.copyto(total, first, where=change == 0.0)  # negative zeros too
+    for weight, model in zip(weights, block.models, strict=True):
+        if weight and model is not reference:
+            change = change + weight * (model - reference)
+    total: Floats = reference + change
+    np.copyto(total, reference, where=change == 0.0)  # -0.0 + 0.0 would be 0.0
     return total

@@ -1,8 +1,14 @@
-"""A way to merge checkpoints tensor by tensor, and each tensor piece by piece: for models that no memory holds.
+"""The interface of streaming merge methods: merged entries from facts about a tensor, computed block by block.
 
-A merged entry depends on the same entry of every model and on a few numbers about the whole tensor (a threshold, an
-angle), its *facts*. These are gathered first, in as many passes as the method has surveys. All passes see a tensor in
-blocks of the same `BLOCK` entries, so that neither the size of pieces nor the number of threads changes a bit.
+A merged entry is a function of the same entry of every model (and of the base, and of Fisher diagonals) and of a few
+numbers about the whole tensor, its *facts*: a threshold, an angle. A method is therefore map, reduce, map:
+
+    survey(number, block)    a statistic of every block; the statistics of all blocks are added up in their order
+    conclude(number, total)  facts, from that sum
+    merge(block)             the merged entries of a block, from the facts
+
+The first two run once for each of ``surveys`` passes over the tensor. All passes see a tensor in blocks of the same
+`BLOCK_ENTRIES` entries, so that neither the size of what is read at once nor the number of threads changes a bit.
 """
 
 from __future__ import annotations
@@ -17,27 +23,29 @@ from numpy.typing import NDArray
 
 from consilience.core.options import Options, find_method, refuse_options
 
-BLOCK = 2**17
-"""Entries of a block: what a core's cache holds of a few models."""
+BLOCK_ENTRIES = 2**17
+"""Entries of a block: 512 kB in 32 bits, so that a core's second-level cache holds the block of a few models
+(docs/adr/0015). Another value would draw other random numbers in DARE and add up in another order."""
 
 Floats = NDArray[np.floating[Any]]
 Facts = Mapping[str, float]
+"""What is known of a whole tensor, by name."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class TensorSetting:
     """What is the same for all blocks of a tensor.
 
     Parameters
     ----------
-    tensor
-        Its name.
-    size
-        How many entries it has.
-    weights
-        How much each model counts (J,), as the user said; not all zero.
-    seed
-        Of random choices.
+    tensor : str
+        Name of the tensor.
+    size : int
+        Number of its entries.
+    weights : tuple of float, of length J
+        Weight of each of the J models as the user gave it; not all zero.
+    seed : int, optional
+        Seed of random choices. Default: 0.
     """
 
     tensor: str
@@ -46,26 +54,26 @@ class Setting:
     seed: int = 0
 
     @property
-    def shares(self) -> tuple[float, ...]:
-        """The weights, summing to 1."""
+    def normalised_weights(self) -> tuple[float, ...]:
+        """The weights (J,), summing to 1."""
         total = sum(self.weights)
         return tuple(weight / total for weight in self.weights)
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class TensorBlock:
     """The same entries of one tensor in all models.
 
     Parameters
     ----------
-    number
-        Which block of the tensor, from 0.
-    models
-        Their values, (n,) each, of one precision; methods may overwrite them.
-    base
-        The common start's values (n,); None for methods without one.
-    information
-        Fisher diagonals (n,) by model; empty for methods without.
+    number : int
+        Number of the block in the tensor, from 0.
+    models : sequence of J arrays of shape (n,)
+        Values of the models, all in float32 or all in float64. Methods may overwrite them.
+    base : array of shape (n,), optional
+        Values of the common start. Default: None, for methods without one.
+    information : sequence of J arrays of shape (n,), optional
+        Fisher diagonals of the models. Default: empty, for methods and tensors without.
     """
 
     number: int
@@ -78,10 +86,20 @@ class Block:
 class TensorMethod(Options, ABC):
     """A way to merge tensors of one shape; its fields are its options.
 
-    Class attributes describe it for users as those of `NetworkMethod` do. Besides: ``needs_base`` (whether models are
-    seen as changes of a common start), ``needs_information`` (Fisher diagonals), ``count`` (of models, where it takes
-    so many only), ``double`` (whether 32 bits are too few to work in, even for tensors of 16 bits), and ``shows``
-    (whether a NaN or an infinity of a model that counts is always one of the result, so that only that is looked at).
+    The class attributes ``summary``, ``needs``, ``gives`` and ``paper`` describe it for users as those of
+    `NetworkMethod` do. Further class attributes:
+
+    needs_base : bool
+        Whether models are seen as changes of a common start.
+    needs_information : bool
+        Whether the method needs Fisher diagonals.
+    count : int, optional
+        The only number of models that the method takes. None for any.
+    double : bool
+        Whether 32 bits are too few to compute in, even for tensors of 16 bits.
+    shows : bool
+        Whether a NaN or an infinity in any model of positive weight is always one in the result, so that checking the
+        result is enough.
     """
 
     summary: ClassVar[str]
@@ -96,19 +114,31 @@ class TensorMethod(Options, ABC):
 
     @property
     def surveys(self) -> int:
-        """How many passes over a tensor gather its facts."""
+        """Number of passes over a tensor that gather its facts."""
         return 0
 
-    def survey(self, number: int, block: Block, setting: Setting, facts: Facts) -> NDArray[Any]:
-        """Return what a pass sees in a block; what it saw in all blocks is added up, in their order."""
+    def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
+        """Return the statistic of a block in a pass; the statistics of all blocks are added up in their order.
+
+        Parameters
+        ----------
+        number : int
+            Number of the pass, from 0.
+        block : TensorBlock
+            The entries.
+        setting : TensorSetting
+            What is the same for all blocks.
+        facts : mapping of str to float
+            What earlier passes have found out.
+        """
         raise AssertionError(f"{self.name} has no survey {number}")
 
-    def conclude(self, number: int, total: NDArray[Any], setting: Setting, facts: Facts) -> Facts:
-        """Return the facts, from what a pass saw in all blocks and from the facts before."""
+    def conclude(self, number: int, total: NDArray[Any], setting: TensorSetting, facts: Facts) -> Facts:
+        """Return the facts, from the sum of a pass's statistics and from the facts before."""
         raise AssertionError(f"{self.name} has no survey {number}")
 
     @abstractmethod
-    def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
+    def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the merged entries (n,)."""
 
 
@@ -117,10 +147,19 @@ def make_tensor_method(
 ) -> TensorMethod:
     """Return the method of a name with these options, or the method itself when no option is given.
 
+    Parameters
+    ----------
+    kinds : sequence of classes
+        The methods that exist.
+    method : str or TensorMethod
+        A name, or a method with its options.
+    options : mapping
+        Options for the method of that name.
+
     Raises
     ------
     OptionError
-        For a name, an option or a value that does not exist, saying which do.
+        For a name, an option or a value that does not exist, with those that do.
     """
     if isinstance(method, TensorMethod):
         refuse_options(method, options)
@@ -129,21 +168,29 @@ def make_tensor_method(
 
 
 def linear(models: Sequence[Floats], coefficients: Sequence[float]) -> Floats:
-    """Return sum_i c_i x_i, in place of one of the models; those whose coefficient is 0 are not looked at.
+    """Return sum_k c_k theta_k, computed in place of one of the models.
 
-    A coefficient of 1 alone gives its model to the last bit, negative zeros included.
+    Models whose coefficient is 0 are not looked at, so a NaN in them does not spread. A coefficient of 1 alone gives
+    its model to the last bit, negative zeros included.
+
+    Parameters
+    ----------
+    models : sequence of J arrays of shape (n,)
+        The values; overwritten.
+    coefficients : sequence of J floats
+        The coefficients c_k.
 
     Examples
     --------
     >>> linear([np.array([1.0, 2.0]), np.array([3.0, np.nan])], [1.0, 0.0])
     array([1., 2.])
     """
-    counted = [(model, factor) for model, factor in zip(models, coefficients, strict=True) if factor != 0.0]
-    if not counted:
+    terms = [(model, factor) for model, factor in zip(models, coefficients, strict=True) if factor != 0.0]
+    if not terms:
         return np.zeros_like(models[0])
-    total = counted[0][0]
-    for number, (model, factor) in enumerate(counted):
-        if factor != 1.0:
+    total = terms[0][0]  # (n,), the first model's own memory
+    for number, (model, factor) in enumerate(terms):
+        if factor != 1.0:  # in the precision of the block
             np.multiply(model, model.dtype.type(factor), out=model)
         if number:
             np.add(total, model, out=total)

@@ -1,9 +1,10 @@
-"""Spherical interpolation: between two tensors along the great circle of their directions.
+"""Spherical linear interpolation (SLERP) of two checkpoints, each tensor as one vector.
 
-    theta = sin((1 - t) omega) / sin(omega) a + sin(t omega) / sin(omega) b,      cos(omega) = a b / (|a| |b|),
+    theta = sin((1 - t) omega) / sin(omega) a + sin(t omega) / sin(omega) b,      cos(omega) = <a, b> / (|a| |b|),
 
-with each tensor as one vector. Where a and b are nearly parallel or opposite, sin(omega) vanishes and the straight line
-is taken instead.
+with a and b the tensors of the first and the second model, omega the angle between them and t from 0 (a) to 1 (b).
+One pass over both gives the inner products. Where a and b are nearly parallel or opposite, sin(omega) vanishes and
+the straight line (1 - t) a + t b is taken instead; so it is where a tensor is zero.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checkpoints.methods.base import Block, Facts, Floats, Setting, TensorMethod, linear
+from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_number
 
-_PARALLEL = 0.9995
-"""Cosines from which on the straight line differs from the arc by less than a part in ten thousand."""
+MAX_ARC_COSINE = 0.9995
+"""Absolute cosine beyond which the straight line is taken, as in mergekit. For parallel tensors the coefficients of arc
+and line differ there by less than omega^2 / 6 = 1.7e-4 of themselves."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class SLERP(TensorMethod):
 
     Parameters
     ----------
-    t
-        Where between the first (0) and the second (1).
+    t : float
+        Position between the first model (0) and the second (1). Default: 0.5.
 
     References
     ----------
@@ -54,26 +56,31 @@ class SLERP(TensorMethod):
 
     @property
     def surveys(self) -> int:
-        """One for the angle, but at the ends."""
+        """One pass for the angle; none at the ends, where the result is one of the models."""
         return 0 if self.t in (0.0, 1.0) else 1
 
-    def survey(self, number: int, block: Block, setting: Setting, facts: Facts) -> NDArray[Any]:
-        """Return the inner products a b, a a, b b (3,) of a block."""
-        one, two = (np.asarray(model, dtype=np.float64) for model in block.models)
-        return np.array([np.sum(one * two), np.sum(one * one), np.sum(two * two)])
+    def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
+        """Return the inner products <a, b>, <a, a>, <b, b> (3,) of a block, in 64 bits."""
+        a, b = (np.asarray(model, dtype=np.float64) for model in block.models)
+        return np.array([np.sum(a * b), np.sum(a * a), np.sum(b * b)])
 
-    def conclude(self, number: int, total: NDArray[Any], setting: Setting, facts: Facts) -> Facts:
-        """Return the cosine; 1, for the straight line, where a tensor is zero."""
-        product, one, two = (float(value) for value in total)
-        lengths = sqrt(one) * sqrt(two)
+    def conclude(self, number: int, total: NDArray[Any], setting: TensorSetting, facts: Facts) -> Facts:
+        """Return the cosine of the angle; 1, for the straight line, where a tensor is zero."""
+        product, squared_a, squared_b = (float(value) for value in total)
+        lengths = sqrt(squared_a) * sqrt(squared_b)
         return {"cosine": product / lengths if lengths > 0 else 1.0}
 
-    def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
-        """Return the point on the arc."""
+    def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
+        """Return the point on the arc (n,)."""
         return linear(block.models, self.coefficients(facts.get("cosine", 1.0)))
 
     def coefficients(self, cosine: float) -> tuple[float, float]:
-        """Return what both tensors are multiplied by.
+        """Return the coefficients of both tensors.
+
+        Parameters
+        ----------
+        cosine : float
+            Cosine of the angle between them.
 
         Examples
         --------
@@ -82,7 +89,7 @@ class SLERP(TensorMethod):
         >>> [round(value, 6) for value in SLERP(t=0.5).coefficients(0.0)]
         [0.707107, 0.707107]
         """
-        if abs(cosine) > _PARALLEL or self.t in (0.0, 1.0):
+        if abs(cosine) > MAX_ARC_COSINE or self.t in (0.0, 1.0):
             return 1.0 - self.t, self.t
         angle = acos(cosine)
         return sin((1.0 - self.t) * angle) / sin(angle), sin(self.t * angle) / sin(angle)

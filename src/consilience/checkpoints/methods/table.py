@@ -1,4 +1,4 @@
-"""The methods that merge checkpoints tensor by tensor, by name."""
+"""The table of streaming merge methods, by name."""
 
 from __future__ import annotations
 

@@ -1,10 +1,17 @@
-"""Task vectors: what training changed in a common start, pruned, reconciled, added up and put back on the start.
+"""Task arithmetic, TIES and DARE: merging fine-tuned checkpoints by their task vectors.
 
     delta_k = theta_k - base,        theta = base + scaling * combined(delta_1, ..., delta_J)
 
-Task arithmetic adds them up (Ilharco et al. 2023). TIES (Yadav et al. 2023) keeps the largest entries of each, elects
-for every entry the sign that has more mass, and takes the mean of those that agree with it. DARE (Yu et al. 2024) drops
-entries at random and scales up the rest, so that the expected change stays the same. Pruning is tensor by tensor.
+with theta_k the entries of model k, base those of the common start, and delta_k the task vector of model k.
+
+- Task arithmetic (Ilharco et al. 2023) adds up: combined = sum_k w_k delta_k.
+- TIES (Yadav et al. 2023) *trims* each delta_k to its largest entries, *elects* the sign s = sign(sum_k w_k delta_k) of
+  every entry, and takes the mean of the *disjoint* set of models whose entry has that sign.
+- DARE (Yu et al. 2024) drops entries at random and divides the others by the probability p of being kept, which leaves
+  the expectation of delta_k unchanged; then the weighted mean, or election and mean as in TIES.
+
+Thresholds are exact and are taken tensor by tensor: two histograms of the magnitudes' bit patterns find the k-th
+largest entry of a tensor that no memory holds.
 """
 
 from __future__ import annotations
@@ -17,21 +24,24 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checkpoints.methods.base import Block, Facts, Floats, Setting, TensorMethod
+from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting
 from consilience.checks import is_number
 
-_HALF = 2**15
-"""Magnitudes are floats of 31 bits, found by a histogram over the upper 16 of them and one over the others."""
+LOWER_BITS = 15
+"""A magnitude in float32 has 31 bits (the sign is 0): a histogram over the upper 16 of them finds the bin of the
+threshold, and one over the lower 15 inside that bin the threshold itself. 512 kB of counts a model."""
+N_LOWER = 2**LOWER_BITS
+N_UPPER = 2 ** (31 - LOWER_BITS)
 
 
 @dataclass(frozen=True)
 class TaskVectorMethod(TensorMethod):
-    """A method that combines changes of a common start.
+    """A method that combines task vectors, the changes of a common start.
 
     Parameters
     ----------
-    scaling
-        lambda: how much of the combined change is put back on the start.
+    scaling : float
+        lambda: the factor of the combined change. Default: 1.
     """
 
     needs_base: ClassVar[bool] = True
@@ -45,8 +55,8 @@ class TaskVectorMethod(TensorMethod):
             ("scaling", is_number(self.scaling), "a number, not negative"),
         )
 
-    def put_back(self, block: Block, combined: Floats) -> Floats:
-        """Return base + scaling * combined."""
+    def put_back(self, block: TensorBlock, combined: Floats) -> Floats:
+        """Return base + scaling * combined (n,)."""
         assert block.base is not None  # noqa: S101
         if self.scaling != 1.0:
             combined = combined * self.scaling
@@ -56,7 +66,7 @@ class TaskVectorMethod(TensorMethod):
 
 @dataclass(frozen=True)
 class TaskArithmetic(TaskVectorMethod):
-    """The sum of changes, each times its weight as given (1 where nobody says): skills add up.
+    """The sum of task vectors, each times its weight as given (1 by default): skills add up.
 
     References
     ----------
@@ -67,12 +77,13 @@ class TaskArithmetic(TaskVectorMethod):
     summary: ClassVar[str] = "add up what training changed in a common start, times weights"
     paper: ClassVar[str] = "ilharco2023"
 
-    def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
-        """Return the base and the sum of changes."""
+    def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
+        """Return base + scaling * sum_k w_k delta_k (n,)."""
         total: Any = 0.0
-        for weight, change in zip(setting.weights, _changes(block), strict=True):
+        # The weights as given: normalised ones would make a mean of the sum.
+        for weight, delta in zip(setting.weights, _task_vectors(block), strict=True):
             if weight:
-                total = total + weight * change
+                total = total + weight * delta
         return self.put_back(block, total)
 
 
@@ -82,11 +93,11 @@ class TIES(TaskVectorMethod):
 
     Parameters
     ----------
-    scaling
-        lambda: how much of the combined change is put back on the start.
-    density
-        Share of the entries of each change that is kept in each tensor, the largest ones; equals at the threshold are
-        all kept.
+    scaling : float
+        lambda: the factor of the combined change. Default: 1.
+    density : float
+        Fraction of the entries of each change that is kept in each tensor, the largest ones; entries equal to the
+        threshold are all kept. Default: 0.2.
 
     References
     ----------
@@ -108,46 +119,59 @@ class TIES(TaskVectorMethod):
 
     @property
     def surveys(self) -> int:
-        """Two histograms of magnitudes find the thresholds, unless all is kept."""
+        """Two passes, a histogram of magnitudes each, find the thresholds; none where all entries are kept."""
         return 0 if self.density == 1.0 else 2
 
-    def survey(self, number: int, block: Block, setting: Setting, facts: Facts) -> NDArray[Any]:
-        """Return for every model how many changes have which upper bits (J, 65536); or lower ones, at the threshold."""
-        found = []
-        for model, change in enumerate(_changes(block)):
-            bits = _magnitude(change).view(np.uint32)
-            upper = (bits >> 15).astype(np.intp)
-            if number:
-                lower = bits[upper == int(facts[f"upper {model}"])].astype(np.intp) % _HALF
-                found.append(np.bincount(lower, minlength=_HALF))
-            else:
-                found.append(np.bincount(upper, minlength=2 * _HALF))
-        return np.stack(found)
+    def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
+        """Return a histogram of the magnitudes of each task vector.
 
-    def conclude(self, number: int, total: NDArray[Any], setting: Setting, facts: Facts) -> Facts:
-        """Return thresholds: the magnitude of the last entry that is kept."""
-        known = dict(facts)
-        kept = max(1, round(self.density * setting.size))
+        Returns
+        -------
+        counts : array of shape (J, 2**16) in pass 0, (J, 2**15) in pass 1
+            Pass 0: entries by the upper bits of their magnitude. Pass 1: by the lower bits, of those entries whose
+            upper bits are those of the threshold.
+        """
+        histograms = []
+        for model, delta in enumerate(_task_vectors(block)):
+            bits = _magnitudes(delta).view(np.uint32)  # (n,); order of patterns = order of magnitudes
+            upper = (bits >> LOWER_BITS).astype(np.intp)
+            if number:
+                lower = bits[upper == int(facts[f"upper bits {model}"])].astype(np.intp) % N_LOWER
+                histograms.append(np.bincount(lower, minlength=N_LOWER))
+            else:
+                histograms.append(np.bincount(upper, minlength=N_UPPER))
+        return np.stack(histograms)
+
+    def conclude(self, number: int, total: NDArray[Any], setting: TensorSetting, facts: Facts) -> Facts:
+        """Return the threshold of each model: the magnitude of its k-th largest entry, k = round(density * size).
+
+        After pass 0 the facts are its upper bits, and how many of the k entries have just these; after pass 1 the
+        threshold. At least one entry is kept; other implementations truncate density * size instead of rounding it.
+        """
+        concluded = dict(facts)
+        n_kept = max(1, round(self.density * setting.size))
         for model, counts in enumerate(total):
-            wanted = int(known[f"rest {model}"]) if number else kept
-            above = counts[::-1].cumsum()  # how many are at least so large
-            place = int(np.searchsorted(above, wanted))
-            found = len(counts) - 1 - place
+            rank = int(concluded[f"rank in bin {model}"]) if number else n_kept
+            # The threshold lies in the highest bin at which the count from above reaches its rank.
+            n_at_least = counts[::-1].cumsum()  # entries in the bins from the last one down
+            n_bins_above = int(np.searchsorted(n_at_least, rank))
+            threshold_bin = len(counts) - 1 - n_bins_above
             if number:
-                bits = int(known[f"upper {model}"]) * _HALF + found
-                known[f"least {model}"] = float(np.array(bits, dtype=np.uint32).view(np.float32))
+                bits = int(concluded[f"upper bits {model}"]) * N_LOWER + threshold_bin
+                concluded[f"threshold {model}"] = float(np.array(bits, dtype=np.uint32).view(np.float32))
             else:
-                known[f"upper {model}"] = found
-                known[f"rest {model}"] = wanted - (int(above[place - 1]) if place else 0)
-        return known
+                concluded[f"upper bits {model}"] = threshold_bin
+                concluded[f"rank in bin {model}"] = rank - (int(n_at_least[n_bins_above - 1]) if n_bins_above else 0)
+        return concluded
 
-    def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
-        """Return the base and the mean of agreeing changes."""
-        changes = _changes(block)
+    def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
+        """Return base + scaling * mean of the agreeing entries of the trimmed task vectors (n,)."""
+        deltas = _task_vectors(block)
         if self.surveys:
-            for model, change in enumerate(changes):
-                change[_magnitude(change) < np.float32(facts[f"least {model}"])] = 0.0
-        return self.put_back(block, _elected(changes, setting.weights))
+            for model, delta in enumerate(deltas):
+                # In 32 bits, as the threshold was found: rounding is monotone, so no order changes.
+                delta[_magnitudes(delta) < np.float32(facts[f"threshold {model}"])] = 0.0
+        return self.put_back(block, _disjoint_mean(deltas, setting.weights))
 
 
 @dataclass(frozen=True)
@@ -156,12 +180,12 @@ class DARE(TaskVectorMethod):
 
     Parameters
     ----------
-    scaling
-        lambda: how much of the combined change is put back on the start.
-    density
-        Chance of each entry to be kept; what is kept is divided by it.
-    combine
-        "linear": the weighted mean. "ties": signs are elected, as in TIES.
+    scaling : float
+        lambda: the factor of the combined change. Default: 1.
+    density : float
+        Probability p of each entry to be kept; kept entries are divided by it. Default: 0.5.
+    combine : {"linear", "ties"}
+        "linear": the weighted mean. "ties": signs are elected, as in TIES. Default: "linear".
 
     References
     ----------
@@ -183,55 +207,60 @@ class DARE(TaskVectorMethod):
             ("combine", self.combine in ("linear", "ties"), "'linear' or 'ties'"),
         )
 
-    def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
-        """Return the base and the mean of what was not dropped."""
-        changes = _changes(block)
+    def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
+        """Return base + scaling * mean of the sparsified task vectors (n,)."""
+        deltas = _task_vectors(block)
         if self.density < 1.0:
-            for model, change in enumerate(changes):
-                change *= _kept(setting, model, block.number, len(change), self.density)
-                change /= self.density
+            for model, delta in enumerate(deltas):
+                delta *= _dropout_mask(setting, model, block.number, len(delta), self.density)
+                # By p, as in the paper; mergekit rescales the whole tensor to its L1 norm before the drop instead.
+                delta /= self.density
         if self.combine == "ties":
-            return self.put_back(block, _elected(changes, setting.weights))
+            return self.put_back(block, _disjoint_mean(deltas, setting.weights))
         total: Any = 0.0
-        for share, change in zip(setting.shares, changes, strict=True):
-            if share:
-                total = total + share * change
+        for weight, delta in zip(setting.normalised_weights, deltas, strict=True):
+            if weight:
+                total = total + weight * delta
         return self.put_back(block, total)
 
 
-def _changes(block: Block) -> list[Floats]:
-    """Return what training changed, in place of the models."""
+def _task_vectors(block: TensorBlock) -> list[Floats]:
+    """Return delta_k = theta_k - base (n,) of every model, in place of the models."""
     base = block.base
     assert base is not None  # noqa: S101  (plans give one to every method that needs it)
     return [np.subtract(model, base, out=model) for model in block.models]
 
 
-def _magnitude(change: Floats) -> NDArray[np.float32]:
-    """Return magnitudes in 32 bits, whose patterns as integers have the order of the numbers."""
-    return np.abs(change).astype(np.float32)
+def _magnitudes(delta: Floats) -> NDArray[np.float32]:
+    """Return magnitudes in 32 bits (n,): patterns of positive floats, as integers, have the order of the numbers."""
+    return np.abs(delta).astype(np.float32)
 
 
-def _elected(changes: Sequence[Floats], weights: Sequence[float]) -> Floats:
-    """Return the weighted mean of the changes whose sign has the greater mass; 0 where both have the same.
+def _disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    """Return the weighted mean of the task vectors whose sign has the greater mass (n,); 0 where masses are equal.
 
-    A change of 0 has no sign, and counts nowhere.
+    A change of 0 has no sign and counts nowhere. Other implementations take equal masses as positive.
     """
-    counted = [(change, weight) for change, weight in zip(changes, weights, strict=True) if weight]
+    terms = [(delta, weight) for delta, weight in zip(deltas, weights, strict=True) if weight]
     mass: Any = 0.0
-    for change, weight in counted:
-        mass = mass + weight * change
-    sign = np.sign(mass)
-    above, below = np.zeros_like(mass), np.zeros_like(mass)
-    for change, weight in counted:
-        agrees = change * sign > 0
-        above += np.where(agrees, weight * change, 0.0)
-        below += weight * agrees
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    for delta, weight in terms:
+        mass = mass + weight * delta
+    sign = np.sign(mass)  # (n,); 0 where masses are equal, and then no change agrees
+    numerator, denominator = np.zeros_like(mass), np.zeros_like(mass)
+    for delta, weight in terms:
+        agrees = delta * sign > 0
+        numerator += np.where(agrees, weight * delta, 0.0)
+        denominator += weight * agrees
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-def _kept(setting: Setting, model: int, block: int, count: int, density: float) -> NDArray[np.bool_]:
-    """Return which entries of a block are kept: the same for the same seed, tensor, model and block, whoever asks."""
-    words = hashlib.sha256(setting.tensor.encode()).digest()
-    entropy = [setting.seed, int.from_bytes(words[:16], "little"), model, block]
-    draws = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy))).random(count, dtype=np.float32)
+def _dropout_mask(setting: TensorSetting, model: int, block: int, n_entries: int, density: float) -> NDArray[np.bool_]:
+    """Return which entries of a block are kept (n_entries,).
+
+    The generator is seeded by seed, tensor name, model and block alone, so that neither shards nor threads nor the
+    order of blocks change a draw.
+    """
+    name_digest = hashlib.sha256(setting.tensor.encode()).digest()
+    entropy = [setting.seed, int.from_bytes(name_digest[:16], "little"), model, block]
+    draws = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy))).random(n_entries, dtype=np.float32)
     return draws < np.float32(density)

@@ -1,8 +1,8 @@
-"""What can be reached of Flower's SuperLink from outside: what a site needs, and so much of it.
+"""Request filter before Flower's SuperLink: only the requests of sites pass, bounded in size and total.
 
-Flower 1.41 serves three interfaces on one port: Fleet for sites, Control for whoever starts apps and registers keys,
-and Runtime for apps. Control asks nobody who they are unless a login service is set up, so whoever reaches the port
-could register a key, or start an app on the server. Here only the requests of Fleet that a site makes are answered.
+Flower 1.41 serves three interfaces on one port: Fleet for sites, Control for starting apps and registering keys, and
+Runtime for apps. Control authenticates nobody unless a login service is set up, so whoever reaches the port could
+register a key, or start an app on the server. The gate answers only the requests of Fleet that a site makes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from consilience.federated.flower.messages import MOST_BODY
+from consilience.federated.flower.messages import MAX_BODY_BYTES
 
 FLEET = "/v1/fleet/"
 OPEN = frozenset(
@@ -28,22 +28,23 @@ OPEN = frozenset(
         "confirm-message-received",
     )
 )
-"""Paths that answer; of these each asks for the signature of a key."""
+"""Paths that pass; Flower asks for the signature of a key on each of them."""
 
-_MOST_STRANGERS = 20
+_MAX_UNKNOWN_KEYS = 20
+"""Unregistered keys that are noted for the report, as many as it names of unexpected folders. Chosen by hand."""
 
 
-class Gate:
-    """Lets through what sites need, so much of it, and notes keys that are not registered.
+class FleetGate:
+    """Passes on the requests of sites, up to a quota for each key, and notes keys that are not registered.
 
     Parameters
     ----------
-    app
-        Flower's SuperLink as an ASGI application.
-    quota
+    app : ASGI application
+        Flower's SuperLink.
+    quota : int
         Bytes that one key may send in all.
-    spool
-        Where unknown keys are noted, as folders beside those of sites.
+    spool : Path
+        The folder of the round: unknown keys are noted in it, as folders beside those of sites.
     """
 
     def __init__(self, app: Any, quota: int, spool: Path) -> None:
@@ -60,33 +61,35 @@ class Gate:
         length = headers.get(b"content-length", b"0")
         if scope["path"] not in OPEN or scope["method"] != "POST":
             await _refuse(send, 404)
-        elif not length.isdigit() or int(length) > MOST_BODY or self.sent[key] > self.quota:
+        elif not length.isdigit() or int(length) > MAX_BODY_BYTES or self.sent[key] > self.quota:
             await _refuse(send, 413)
         else:
             await self._pass_on(scope, receive, send, key)
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any, key: bytes) -> None:
-        read = 0
+        n_read = 0
 
-        async def counted() -> Any:
-            nonlocal read
+        async def receive_and_count() -> Any:
+            nonlocal n_read
             message = await receive()
-            read += len(message.get("body", b""))
-            return message if read <= MOST_BODY else {"type": "http.disconnect"}
+            n_read += len(message.get("body", b""))
+            # The stated length was checked; a body without one, or longer than stated, ends here.
+            return message if n_read <= MAX_BODY_BYTES else {"type": "http.disconnect"}
 
-        async def noted(message: Any) -> None:
+        async def send_and_note(message: Any) -> None:
             if message["type"] == "http.response.start":
                 if message["status"] < 300:
-                    self.sent[key] += read
+                    self.sent[key] += n_read
                 elif message["status"] != 401 and scope["path"].endswith("/activate-node"):
-                    self._note(key)
+                    self._note_key(key)
             await send(message)
 
-        await self.app(scope, counted, noted)
+        await self.app(scope, receive_and_count, send_and_note)
 
-    def _note(self, key: bytes) -> None:
+    def _note_key(self, key: bytes) -> None:
+        """Make a folder called by the digest of an unregistered key, which the report names as unexpected."""
         folder = self.spool / "sites"
-        if sum(one.name.startswith("key-") for one in folder.iterdir()) < _MOST_STRANGERS:
+        if sum(path.name.startswith("key-") for path in folder.iterdir()) < _MAX_UNKNOWN_KEYS:
             (folder / f"key-{hashlib.sha256(key).hexdigest()[:16]}").mkdir(exist_ok=True)
 
 

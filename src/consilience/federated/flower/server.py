@@ -1,4 +1,8 @@
-"""The server's side of a round over Flower: the round of a folder, with a process beside it that sites reach."""
+"""Server of a round over Flower: the round of a folder, and a child process that sites reach.
+
+The child (`flower.link`) writes what sites send into a folder of the server's own; `serve_folder` runs the round there.
+Deadlines, restarts, quotas and reports therefore exist once. The child ends with this process, however that ends.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,17 @@ from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
 
 CERTIFICATE, KEY = "server.crt", "server.key"
-_START = 60.0
-_FINISH = 30.0
-_ATTEMPTS = 2
-"""Contributions of the largest size that a site may send: what it sends may stay in memory until the round is over."""
+_START_SECONDS = 60.0
+"""Time for the child to open its port; imports of Flower take some seconds. Chosen by hand."""
+
+_FINISH_SECONDS = 30.0
+"""Time for waiting sites to get the fused model at the end, a little more than the child gives them. Chosen by hand."""
+
+_MAX_CONTRIBUTIONS = 2
+"""Contributions of the largest size that a site may send: Flower may keep them in memory until the round is over."""
+
+_QUOTA_SLACK = 2**26
+"""Bytes beyond these for questions, answers and heartbeats. Chosen by hand."""
 
 
 def serve_flower(
@@ -39,75 +50,76 @@ def serve_flower(
     sites: list[str] | None = None,
     work: str | Path | None = None,
     limits: Limits | None = None,
-    **told: Any,
+    **options: Any,
 ) -> RoundResult:
     """Run a round that sites reach over Flower, each known by its key.
 
     Parameters
     ----------
-    address
+    address : str
         Host and port to listen on, such as ``0.0.0.0:8000``.
-    output
+    output : path
         File for the fused model; the report goes beside it.
-    site_keys
+    site_keys : path
         A folder of public keys, ``NAME.pub``, of the sites that may take part: OpenSSH lines of keys on a NIST curve. A
-        site's name is that of its key's file, never what it says.
-    certificates
-        A folder with ``server.crt`` and ``server.key``, PEM.
-    insecure
-        Go without TLS: whoever is between sees everything and can send in a site's place.
-    sites
-        Names of those that are waited for; None for all whose keys are there.
-    work, limits, **told
+        site's name is that of its key's file, whatever the site says.
+    certificates : path, optional
+        A folder with ``server.crt`` and ``server.key``, PEM. Required unless `insecure`.
+    insecure : bool
+        Go without TLS: everyone on the way sees everything and can send in a site's place. Default: False.
+    sites : list of str, optional
+        Names of the expected sites. Default: all whose keys are in the folder.
+    work, limits, **options
         As for `serve_folder`, except for ``rounds``, of which there is one.
 
     Raises
     ------
     RoundError, InputError, OptionError
-        As `serve_folder`, and for keys and certificates that are not there.
+        As `serve_folder`, and for missing keys and certificates.
     UnsupportedError
         When Flower is not installed.
     """
-    if told.get("rounds", 1) != 1:
+    if options.get("rounds", 1) != 1:
         raise OptionError("rounds: over Flower there is one; for more use a folder or a bucket")
     if insecure == (certificates is not None):
         raise OptionError("certificates: give the folder of server.crt and server.key, or insecure, not both")
     quiet_flower()
-    keys = _keys(Path(site_keys))
+    keys = _read_keys(Path(site_keys))
     if missing := sorted(set(sites or ()) - set(keys)):
         raise InputError(f"{site_keys}: has no key of {', '.join(missing)}; put NAME.pub there")
-    pair = None if certificates is None else _certificates(Path(certificates))
-    host, port = _split(address)
+    pair = None if certificates is None else _certificate_and_key(Path(certificates))
+    host, port = _split_address(address)
     target = Path(output)
-    own = Path(work) if work is not None else target.with_name(f"{target.name}.work")
-    spool = own / "flower"
+    work_folder = Path(work) if work is not None else target.with_name(f"{target.name}.work")
+    spool = work_folder / "flower"
     (spool / "sites").mkdir(parents=True, exist_ok=True)
-    most = (limits or Limits()).file_bytes
-    setting = {
+    max_file_bytes = (limits or Limits()).file_bytes
+    settings = {
         "host": host,
         "port": port,
         "spool": str(spool.absolute()),
-        "most": most,
-        "quota": _ATTEMPTS * 2 * most + 2**26,
+        "max_file_bytes": max_file_bytes,
+        # Two files for each contribution: the model and its Fisher information.
+        "quota": _MAX_CONTRIBUTIONS * 2 * max_file_bytes + _QUOTA_SLACK,
         "keys": {name: str(path.absolute()) for name, path in keys.items() if sites is None or name in sites},
         "certificate": None if pair is None else str(pair[0].absolute()),
         "key": None if pair is None else str(pair[1].absolute()),
     }
-    with _link(setting, own):
-        told = {"poll": 0.5, **told}
-        result = serve_folder(spool, target, sites=sites or sorted(keys), work=own, limits=limits, **told)
+    with _run_link(settings, work_folder):
+        options = {"poll": 0.5, **options}
+        result = serve_folder(spool, target, sites=sites or sorted(keys), work=work_folder, limits=limits, **options)
     if work is None:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(work_folder, ignore_errors=True)
     return result
 
 
 @contextmanager
-def _link(setting: dict[str, Any], own: Path) -> Iterator[None]:
-    """Run the process that sites reach; it ends with this one, however that ends."""
-    log = own / "flower.log"
-    (Path(setting["spool"]) / "ready").unlink(missing_ok=True)
+def _run_link(settings: dict[str, Any], work_folder: Path) -> Iterator[None]:
+    """Run the child process; it ends with this one, however that ends."""
+    log = work_folder / "flower.log"
+    (Path(settings["spool"]) / "ready").unlink(missing_ok=True)
     environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    home = own / "flower-home"
+    home = work_folder / "flower-home"
     home.mkdir(exist_ok=True)
     environment["FLWR_HOME"] = str(home.absolute())
     with log.open("wb") as stream:
@@ -120,11 +132,11 @@ def _link(setting: dict[str, Any], own: Path) -> Iterator[None]:
             start_new_session=True,
         )
     try:
-        _tell(child, json.dumps(setting))
-        _wait_for(child, setting, log)
+        _send_line(child, json.dumps(settings))
+        _wait_until_ready(child, settings, log)
         try:
             yield
-        except InputError:  # of a round that failed, sites that wait are told
+        except InputError:  # the round failed: sites that wait get its report
             _finish(child)
             raise
         _finish(child)
@@ -138,36 +150,37 @@ def _link(setting: dict[str, Any], own: Path) -> Iterator[None]:
 
 
 def _finish(child: subprocess.Popen[bytes]) -> None:
-    """Let sites that wait for the fused model have it."""
-    _tell(child, "finish")
+    """Let the child serve the sites that wait for the fused model, and end."""
+    _send_line(child, "finish")
     with suppress(subprocess.TimeoutExpired):
-        child.wait(_FINISH)
+        child.wait(_FINISH_SECONDS)
 
 
-def _tell(child: subprocess.Popen[bytes], line: str) -> None:
+def _send_line(child: subprocess.Popen[bytes], line: str) -> None:
     if child.stdin is not None:
         with suppress(OSError):
             child.stdin.write(f"{line}\n".encode())
             child.stdin.flush()
 
 
-def _wait_for(child: subprocess.Popen[bytes], setting: dict[str, Any], log: Path) -> None:
+def _wait_until_ready(child: subprocess.Popen[bytes], settings: dict[str, Any], log: Path) -> None:
     """Wait until the port answers."""
-    ready, ends = Path(setting["spool"]) / "ready", time.monotonic() + _START
-    while time.monotonic() < ends and child.poll() is None:
+    ready, deadline = Path(settings["spool"]) / "ready", time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and child.poll() is None:
         if ready.exists():
             return
         time.sleep(0.1)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")).splitlines()
-    why = next((line for line in reversed(lines) if "error" in line.lower()), "no word from it")
-    raise InputError(f"{setting['host']}:{setting['port']}: Flower did not start: {why}")
+    cause = next((line for line in reversed(lines) if "error" in line.lower()), "no word from it")
+    raise InputError(f"{settings['host']}:{settings['port']}: Flower did not start: {cause}")
 
 
-def _keys(folder: Path) -> dict[str, Path]:
+def _read_keys(folder: Path) -> dict[str, Path]:
+    """Return the files of the sites' public keys, by site; raise for all that are no such keys."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    problems, found, owners = [], {}, dict[bytes, str]()
+    problems, paths, owners = [], {}, dict[bytes, str]()
     for path in sorted(folder.glob("*.pub")):
         if not is_name(path.stem):
             problems.append(f"{path}: its name is to be a site's: {NAME_RULE}")
@@ -180,26 +193,26 @@ def _keys(folder: Path) -> dict[str, Path]:
         if not isinstance(key, EllipticCurvePublicKey):
             problems.append(f"{path}: is not on a NIST curve; make one with ssh-keygen -t ecdsa -b 384")
             continue
-        line = path.read_bytes().split()[1]
-        if line in owners:
-            problems.append(f"{path}: is the key of {owners[line]}; every site needs its own")
-        owners[line] = path.stem
-        found[path.stem] = path
+        encoded_key = path.read_bytes().split()[1]  # between the type and a comment
+        if encoded_key in owners:
+            problems.append(f"{path}: is the key of {owners[encoded_key]}; every site needs its own")
+        owners[encoded_key] = path.stem
+        paths[path.stem] = path
     if problems:
         raise InputError(problems)
-    if len(found) < 2:
-        raise InputError(f"{folder}: holds {len(found)} public keys NAME.pub; a round takes at least two sites")
-    return found
+    if len(paths) < 2:
+        raise InputError(f"{folder}: holds {len(paths)} public keys NAME.pub; a round takes at least two sites")
+    return paths
 
 
-def _certificates(folder: Path) -> tuple[Path, Path]:
+def _certificate_and_key(folder: Path) -> tuple[Path, Path]:
     pair = folder / CERTIFICATE, folder / KEY
     if missing := [path for path in pair if not path.is_file()]:
         raise InputError([f"{path}: there is no such file; the server's certificate and its key" for path in missing])
     return pair
 
 
-def _split(address: str) -> tuple[str, int]:
+def _split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise OptionError(f"address: expected HOST:PORT, such as 0.0.0.0:8000; found {address!r}")

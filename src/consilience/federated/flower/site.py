@@ -1,8 +1,8 @@
-"""A site's side of a round over Flower: one SuperNode that answers questions about its own files, and runs nothing.
+"""Site of a round over Flower: a SuperNode that answers questions about its own files, and runs no code of others.
 
 Flower's own SuperNode installs and runs the app that the server sends. This one speaks the same Fleet interface, with
-the same key and the same TLS, but knows three answers: what it offers, a piece of it, and that it has received a piece
-of the fused model.
+the same key and the same TLS, but has three answers: what it offers, a piece of it, and a receipt for a piece of the
+fused model.
 """
 
 from __future__ import annotations
@@ -19,17 +19,42 @@ from consilience.checks import is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError
 from consilience.federated.contribution import Announcement
-from consilience.federated.flower.messages import PIECE, deflate, inflate, object_names, quiet_flower, records
-from consilience.federated.folder.site import MIN_COUNT, Sent, checked_to_send
-from consilience.federated.folder.storage import MOST_REPORT
+from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
+from consilience.federated.folder.site import MIN_COUNT, Sent, check_before_sending
+from consilience.federated.folder.storage import MAX_REPORT_BYTES
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable, write_atomically
 from consilience.files.limits import Limits
 
 _TIMEOUT = 3600.0
-_BEAT = 10.0
-_QUICK, _SLOW = 0.1, 1.0
-_FINAL = (412, 413)  # how a server answers to a key that it does not know, and to too much; the rest may pass
+"""Seconds in which all must be done, by default. Chosen by hand."""
+
+_BEAT_SECONDS = 10.0
+"""Time between heartbeats, a third of the interval that Flower is told to expect. Chosen by hand."""
+
+_MIN_PAUSE, _MAX_PAUSE = 0.1, 1.0
+"""Seconds between looks for a question: the longer, the longer none came. Chosen by hand."""
+
+_PAUSE_GROWTH = 1.5
+"""Chosen by hand."""
+
+_MAX_RETRY_PAUSE = 2.0
+"""Seconds between attempts at most while the server cannot be reached. Chosen by hand."""
+
+_MAX_PULLS = 50
+"""Looks for an object of a message that the server still gets. Chosen by hand: five seconds."""
+
+_MAX_REASON = 200
+"""Characters of a server's refusal that are shown. Chosen by hand."""
+
+_MAX_ATTEMPT = 999_999
+"""Names of announcements have six digits for the attempt."""
+
+_FINAL_STATUSES = (412, 413)
+"""The server's answers to an unknown key, and to too many bytes; other failures may pass."""
+
+_PASSING_STATUSES = (429, 502, 503, 504)
+"""Statuses of a server that is busy or restarting."""
 
 
 def send_flower(
@@ -51,16 +76,16 @@ def send_flower(
     ----------
     file, fisher, attempt, min_count, receive
         As for `send_folder`.
-    address
+    address : str
         Host and port of the server.
-    key
-        Private key of this site, whose public one the server has under its name (``ssh-keygen -t ecdsa -b 384``).
-    root_certificates
-        The certificate, PEM, by which the server is known.
-    timeout
-        Seconds in which all must be done: the server be there, the file be taken, the fused model come back.
-    insecure
-        Neither encrypt nor know the server; for trying out on one machine.
+    key : path
+        Private key of this site, whose public key the server has under its name (``ssh-keygen -t ecdsa -b 384``).
+    root_certificates : path, optional
+        The certificate, PEM, that authenticates the server. Required unless `insecure`.
+    timeout : float
+        Seconds in which the server must be reached, the file be taken, and the fused model come back. Default: 3600.
+    insecure : bool
+        Neither encrypt nor authenticate the server; for trials on one machine. Default: False.
 
     Raises
     ------
@@ -69,25 +94,28 @@ def send_flower(
     UnsupportedError
         When Flower is not installed.
     """
-    if attempt is not None and not (is_count(attempt) and attempt <= 999_999):
+    if attempt is not None and not (is_count(attempt) and attempt <= _MAX_ATTEMPT):
         raise OptionError(f"attempt: expected a whole number from 1 to 999999, found {attempt!r}")
     if insecure == (root_certificates is not None):
         raise OptionError("root_certificates: give the certificate by which the server is known, or insecure, not both")
     if receive is not None:
         refuse_unwritable(Path(receive))
-    files = [Path(one) for one in (file, fisher) if one is not None]
-    warnings = checked_to_send(files, Limits(), min_count)
+    files = [Path(part) for part in (file, fisher) if part is not None]
+    warnings = check_before_sending(files, Limits(), min_count)
     quiet_flower()
     offer = {"digest": file_digest(files[0]), "size": files[0].stat().st_size, "receive": receive is not None}
     offer["attempt"] = attempt or 0
     if len(files) > 1:
         offer |= {"fisher": file_digest(files[1]), "fisher_size": files[1].stat().st_size}
-    own = dict(zip((str(offer["digest"]), str(offer.get("fisher", ""))), files, strict=False))
-    ends = time.monotonic() + timeout
-    with tempfile.TemporaryFile() as back, _node(address, Path(key), root_certificates, insecure, ends) as node:
-        site = _Site(offer, own, back)
-        while not site.done:
-            if time.monotonic() > ends:
+    files_by_digest = dict(zip((str(offer["digest"]), str(offer.get("fisher", ""))), files, strict=False))
+    deadline = time.monotonic() + timeout
+    with (
+        tempfile.TemporaryFile() as fused,
+        _connect(address, Path(key), root_certificates, insecure, deadline) as node,
+    ):
+        site = _SiteAnswers(offer, files_by_digest, fused)
+        while not site.is_done:
+            if time.monotonic() > deadline:
                 raise InputError(
                     f"{address}: {'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s"
                 )
@@ -97,17 +125,17 @@ def send_flower(
         announcement = Announcement("", 1, site.attempt, str(offer["digest"]), str(offer.get("fisher", "")))
         if receive is None:
             return Sent(announcement, warnings=warnings)
-        return Sent(announcement, warnings=warnings, report=_received(address, site, Path(receive)))
+        return Sent(announcement, warnings=warnings, report=_write_fused(address, site, Path(receive)))
 
 
-def _received(address: str, site: _Site, target: Path) -> RoundReport:
-    """Write the fused model that came, checked against the digest in the report that came with it."""
+def _write_fused(address: str, site: _SiteAnswers, target: Path) -> RoundReport:
+    """Write the received fused model, checked against the digest in the report; return the report."""
     report = RoundReport.from_bytes(bytes(site.report))
     if report.problems or report.fused is None:
         raise InputError([f"{address}: the round failed", *report.lines()])
     with write_atomically(target) as partial, partial.open("wb") as stream:
-        site.back.seek(0)
-        while data := site.back.read(PIECE):
+        site.fused.seek(0)
+        while data := site.fused.read(PIECE_BYTES):
             stream.write(data)
         stream.flush()
         if file_digest(partial) != report.fused.get("sha256"):
@@ -116,120 +144,141 @@ def _received(address: str, site: _Site, target: Path) -> RoundReport:
 
 
 @dataclass
-class _Site:
-    """What a site answers; it keeps what came back."""
+class _SiteAnswers:
+    """A site's answers to the server's questions, and what the server has sent.
+
+    Parameters
+    ----------
+    offer : dict
+        Digests and lengths of the site's files, the attempt, and whether it waits for the fused model.
+    files_by_digest : dict of str to Path
+        Its files.
+    fused : file
+        Where the fused model goes.
+    attempt : int
+        The attempt that the server has taken; 0 before.
+    report : bytearray
+        The report of the round.
+    fused_bytes : int
+        Length of the fused model, as the server states it.
+    is_done : bool
+        Whether the site has what it came for, or was refused.
+    refusal : str, optional
+        Why it was refused.
+    """
 
     offer: dict[str, Any]
-    own: dict[str, Path]
-    back: BinaryIO | Any
+    files_by_digest: dict[str, Path]
+    fused: BinaryIO | Any
     attempt: int = 0
     report: bytearray = field(default_factory=bytearray)
-    expected: int = 0
-    done: bool = False
+    fused_bytes: int = 0
+    is_done: bool = False
     refusal: str | None = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a question of the server; to one that is none, nothing."""
-        asked = question.get("ask")
-        if asked == "offer":
+        """Return the answer to a question of the server; an empty receipt for one that is not known."""
+        kind = question.get("ask")
+        if kind == "offer":
             limit = question.get("limit")
             size = max(self.offer["size"], self.offer.get("fisher_size", 0))
             if isinstance(limit, int) and size > limit:
                 self.refusal = f"takes files of at most {limit} bytes, and this one has {size}"
-                self.done = True
+                self.is_done = True
             return self.offer
-        if asked == "piece" and question.get("digest") in self.own:
-            with self.own[question["digest"]].open("rb") as stream:
+        if kind == "piece" and question.get("digest") in self.files_by_digest:
+            with self.files_by_digest[question["digest"]].open("rb") as stream:
                 stream.seek(max(0, int(question.get("offset", 0))))
-                return {"data": stream.read(min(PIECE, max(0, int(question.get("length", 0)))))}
-        if asked == "refused":
-            self.refusal, self.done = str(question.get("why"))[:200], True
+                return {"data": stream.read(min(PIECE_BYTES, max(0, int(question.get("length", 0)))))}
+        if kind == "refused":
+            self.refusal, self.is_done = str(question.get("why"))[:_MAX_REASON], True
             return {"ok": True}
-        if asked == "taken":
-            self.report.clear()  # of a server that was killed while it gave the fused model
-            self.back.seek(0)
-            self.back.truncate()
+        if kind == "taken":
+            # A server that was killed while it sent the fused model begins anew.
+            self.report.clear()
+            self.fused.seek(0)
+            self.fused.truncate()
             self.attempt = int(question.get("attempt", 0))
-            self.done = not self.offer["receive"]
+            self.is_done = not self.offer["receive"]
             return {"ok": True}
-        return self._receive(asked, question)
+        return self._receive(kind, question)
 
-    def _receive(self, asked: Any, question: dict[str, Any]) -> dict[str, Any]:
+    def _receive(self, kind: Any, question: dict[str, Any]) -> dict[str, Any]:
         data = question.get("data", b"")
-        if asked == "report":
+        if kind == "report":
             self.report += data
-            self.expected = int(question.get("size", 0))
-            if len(self.report) > MOST_REPORT:
-                self.refusal, self.done = "sent a report that is too long", True
-            elif question.get("last") and not self.expected:
-                self.done = True
-        elif asked == "fused":
-            self.back.write(data)
-            self.done = self.back.tell() >= self.expected
+            self.fused_bytes = int(question.get("size", 0))
+            if len(self.report) > MAX_REPORT_BYTES:
+                self.refusal, self.is_done = "sent a report that is too long", True
+            elif question.get("last") and not self.fused_bytes:  # of a round that failed there is no model
+                self.is_done = True
+        elif kind == "fused":
+            self.fused.write(data)
+            self.is_done = self.fused.tell() >= self.fused_bytes
         return {"ok": True}
 
 
-class _Node:
-    """One SuperNode: pulls a message, and pushes an answer."""
+class _SuperNode:
+    """A SuperNode of Flower without apps: pulls a message, and pushes an answer."""
 
-    def __init__(self, client: Any, key: bytes, ends: float) -> None:
-        self.client, self.key, self.ends = client, key, ends
-        self.pause, self.beaten = _QUICK, time.monotonic()
+    def __init__(self, client: Any, key: bytes, deadline: float) -> None:
+        self.client, self.key, self.deadline = client, key, deadline
+        self.pause, self.last_beat = _MIN_PAUSE, time.monotonic()
         self.activate()
 
     def activate(self) -> None:
-        """Say that this site is there, and learn which node it is."""
+        """Register as online, and get this site's node number."""
         from flwr.proto.node_pb2 import Node
 
-        found = self.call("ActivateNode", public_key=self.key, heartbeat_interval=3 * _BEAT)
-        self.node = Node(node_id=found.node_id)
+        response = self.call("ActivateNode", public_key=self.key, heartbeat_interval=3 * _BEAT_SECONDS)
+        self.node = Node(node_id=response.node_id)
 
     def call(self, method: str, **fields: Any) -> Any:
         """Call a method of the Fleet interface, tried again while the network fails."""
-        return _patiently(lambda: getattr(self.client, method)(_request(method, **fields)), self.ends)
+        return _retry(lambda: getattr(self.client, method)(_request(method, **fields)), self.deadline)
 
     def answer_one(self, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Answer a question if there is one, or wait a little.
 
-        A server that was killed and goes on knows this site under another number.
+        A server that was killed and resumed has another node number for this site, so the site activates anew.
         """
         import httpx
 
         try:
             self._answer_one(answer)
         except httpx.HTTPStatusError as error:
-            if error.response.status_code in _FINAL:
+            if error.response.status_code in _FINAL_STATUSES:
                 raise
-            time.sleep(_SLOW)
+            time.sleep(_MAX_PAUSE)
             self.activate()
 
     def _answer_one(self, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         from flwr.app import Message
         from flwr.common.serde import message_from_proto, message_to_proto
 
-        if time.monotonic() - self.beaten > _BEAT:
-            self.call("SendNodeHeartbeat", node=self.node, heartbeat_interval=3 * _BEAT)
-            self.beaten = time.monotonic()
+        if time.monotonic() - self.last_beat > _BEAT_SECONDS:
+            self.call("SendNodeHeartbeat", node=self.node, heartbeat_interval=3 * _BEAT_SECONDS)
+            self.last_beat = time.monotonic()
         pulled = self.call("PullMessages", node=self.node)
         if not pulled.messages_list:
             time.sleep(self.pause)
-            self.pause = min(1.5 * self.pause, _SLOW)
+            self.pause = min(_PAUSE_GROWTH * self.pause, _MAX_PAUSE)
             return
-        self.pause = _QUICK
+        self.pause = _MIN_PAUSE
         message, tree = message_from_proto(pulled.messages_list[0]), pulled.message_object_trees[0]
         run, identifier = message.metadata.run_id, message.metadata.message_id
         try:
             question = inflate(identifier, object_names(tree), lambda name: self._pull(run, name))
-        except ValueError:  # it will be asked again
+        except ValueError:  # the server will ask again
             return
         self.call("ConfirmMessageReceived", node=self.node, run_id=run, message_object_id=identifier)
-        answered = {**answer(question), "secret": str(question.get("secret", ""))}
-        made = deflate(Message(records(answered), reply_to=message))
+        reply = {**answer(question), "secret": str(question.get("secret", ""))}
+        deflated = deflate(Message(records(reply), reply_to=message))
         pushed = self.call(
             "PushMessages",
             node=self.node,
-            messages_list=[message_to_proto(made.message)],
-            message_object_trees=[made.tree],
+            messages_list=[message_to_proto(deflated.message)],
+            message_object_trees=[deflated.tree],
             clientapp_runtime_list=[0.0],
         )
         for name in pushed.objects_to_push:
@@ -238,22 +287,24 @@ class _Node:
                 node=self.node,
                 run_id=run,
                 object_id=name,
-                object_content=made.objects[name],
+                object_content=deflated.objects[name],
                 session_id=pushed.session_id,
             )
 
     def _pull(self, run: int, name: str) -> bytes | None:
-        for _ in range(50):
-            found = self.call("PullObject", node=self.node, run_id=run, object_id=name)
-            if not found.object_found:
+        """Return an object of a message; None if there is none, or it does not come in time."""
+        for _ in range(_MAX_PULLS):
+            response = self.call("PullObject", node=self.node, run_id=run, object_id=name)
+            if not response.object_found:
                 return None
-            if found.object_available:
-                return bytes(found.object_content)
-            time.sleep(_QUICK)
+            if response.object_available:
+                return bytes(response.object_content)
+            time.sleep(_MIN_PAUSE)
         return None
 
 
 def _request(method: str, **fields: Any) -> Any:
+    """Return the request message of a method of the Fleet interface."""
     from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
 
     for module in (fleet_pb2, heartbeat_pb2, message_pb2):
@@ -262,26 +313,26 @@ def _request(method: str, **fields: Any) -> Any:
     raise AttributeError(method)
 
 
-def _patiently(act: Callable[[], Any], ends: float) -> Any:
-    """Return what a call gives, tried again with growing pauses until `ends` while the server cannot be reached."""
+def _retry(action: Callable[[], Any], deadline: float) -> Any:
+    """Return what a call gives, tried again with growing pauses until a time while the server cannot be reached."""
     import httpx
 
-    pause = _QUICK
+    pause = _MIN_PAUSE
     while True:
         try:
-            return act()
+            return action()
         except (httpx.TransportError, httpx.HTTPStatusError) as error:
             status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 503
-            certificate = "CERTIFICATE_VERIFY_FAILED" in str(error)
-            if certificate or status not in (429, 502, 503, 504) or time.monotonic() + pause > ends:
+            is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)  # no later attempt would be trusted
+            if is_untrusted or status not in _PASSING_STATUSES or time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
-        pause = min(2.0 * pause, 2.0)
+        pause = min(2.0 * pause, _MAX_RETRY_PAUSE)
 
 
 @contextmanager
-def _node(address: str, key: Path, root: str | Path | None, insecure: bool, ends: float) -> Iterator[_Node]:
-    """Yield this site's node, known by its key; it leaves at the end."""
+def _connect(address: str, key: Path, root: str | Path | None, insecure: bool, deadline: float) -> Iterator[_SuperNode]:
+    """Yield this site's node, authenticated by its key; it goes offline at the end."""
     import httpx
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -294,7 +345,7 @@ def _node(address: str, key: Path, root: str | Path | None, insecure: bool, ends
     interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), signing]
     try:
         with FleetHttpClient.from_server_address(address, insecure, certificates, interceptors) as client:
-            node = _Node(client, public_key_to_bytes(private.public_key()), ends)
+            node = _SuperNode(client, public_key_to_bytes(private.public_key()), deadline)
             try:
                 yield node
             finally:
@@ -323,9 +374,9 @@ def _private_key(path: Path) -> Any:
     text = _read(path)
     for load in (load_ssh_private_key, load_pem_private_key):
         with suppress(ValueError, TypeError):
-            found = load(text, None)
-            if isinstance(found, EllipticCurvePrivateKey):
-                return found
+            key = load(text, None)
+            if isinstance(key, EllipticCurvePrivateKey):
+                return key
     raise InputError(
         f"{path}: is no private key without password on a NIST curve; make one with ssh-keygen -t ecdsa -b 384"
     )

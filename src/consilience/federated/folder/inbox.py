@@ -1,15 +1,15 @@
-"""What has arrived: the server's own copies of what sites put in a folder or bucket.
+"""Inbox of a round: the server's own copies of what sites put into a folder or bucket.
 
 Layout of a round's place, so that one prefix has one writer and permissions can say so:
 
-    server/plan.json                 what sites are told
+    server/plan.json                 names and limits, for the sites
     server/N/fused.safetensors       the fused model of round N, and round.json, its report, written last
     sites/NAME/SHA256                files of a site, called by their digest
     sites/NAME/N-ATTEMPT-SHA256      an empty file, written last: an announcement
 
 The server looks into the folders of the sites that it expects and asks for files by the digests that their
-announcements name. It copies them into its work folder and verifies digest and length there; what is changed in the
-shared place afterwards changes nothing, and a server that was killed finds its copies again.
+announcements name. It copies them into its work folder and verifies digest and length there: later changes in the
+shared place have no effect, and a server that was killed finds its copies again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from consilience.federated.contribution import Announcement, Contribution, announced, standing
+from consilience.federated.contribution import Announcement, Contribution, parse_announcement, select_announcements
 from consilience.federated.folder.storage import RefusedError, Storage
 from consilience.federated.plan import RoundPlan
 
 MAX_FILES = 4096
-"""Names that are read of a site's folder; a site with more is left out."""
+"""Names that are read of a site's folder; a site with more is left out. Chosen by hand, far above three files for each
+of `MAX_ATTEMPTS`."""
 
-MAX_STRANGERS = 20
-"""Folders of others than the expected sites that a report names."""
+MAX_UNEXPECTED_FOLDERS = 20
+"""Unexpected folders that a report names. Chosen by hand."""
 
-_TOGETHER = 8
+_N_POLLING_THREADS = 8
+"""Sites that are looked at in parallel, since a slow bucket answers in seconds. Chosen by hand."""
 
 
 def site_folder(site: str) -> str:
@@ -40,14 +42,23 @@ class Inbox:
 
     Parameters
     ----------
-    storage
-        Where sites put them.
-    plan
-        Of whom, and how large.
-    number
-        Of the round.
-    work
-        The server's own folder; what an earlier server put there counts.
+    storage : Storage
+        The folder or bucket into which sites put them.
+    plan : RoundPlan
+        The expected sites, and the largest sizes.
+    number : int
+        Number of the round.
+    work : Path
+        The server's own folder. Copies of a server that was killed count.
+
+    Attributes
+    ----------
+    blocked : dict of str to str
+        Sites that are left out, with the reason.
+    problems : dict of Announcement to str
+        Announcements whose files are refused, with the reason.
+    trouble : str or None
+        A failure of the last poll that may pass.
     """
 
     def __init__(self, storage: Storage, plan: RoundPlan, number: int, work: Path) -> None:
@@ -60,78 +71,100 @@ class Inbox:
         self.problems: dict[Announcement, str] = {}
         self.trouble: str | None = None
 
-    def seen(self) -> set[Announcement]:
-        """Return what has been announced so far."""
-        found = {announced(site, one.name) for site in self.plan.sites for one in (self.seen_folder / site).iterdir()}
-        return {one for one in found if one is not None}
+    def announcements(self) -> set[Announcement]:
+        """Return all announcements that were seen so far, also those that have vanished since."""
+        parsed = {
+            parse_announcement(site, path.name)
+            for site in self.plan.sites
+            for path in (self.seen_folder / site).iterdir()
+        }
+        return {announcement for announcement in parsed if announcement is not None}
 
-    def poll(self, until: float) -> None:
-        """Look for announcements and copy the files of those that stand, for so long (``time.monotonic()``)."""
+    def poll(self, deadline: float) -> None:
+        """Look for announcements and copy the files of the selected ones.
+
+        Parameters
+        ----------
+        deadline : float
+            Time (``time.monotonic()``) after which no copying goes on.
+        """
         self.trouble = None
-        with ThreadPoolExecutor(_TOGETHER) as pool:
-            for trouble in pool.map(lambda site: self._poll_site(site, until), self.plan.sites):
+        with ThreadPoolExecutor(_N_POLLING_THREADS) as pool:
+            for trouble in pool.map(lambda site: self._poll_site(site, deadline), self.plan.sites):
                 self.trouble = trouble or self.trouble
 
-    def _poll_site(self, site: str, until: float) -> str | None:
-        """Return what went wrong on the way, which may go right the next time."""
+    def _poll_site(self, site: str, deadline: float) -> str | None:
+        """Return the failure, if any, that may pass until the next poll."""
         try:
-            own, too_many = self._listed(site)
-            if too_many:
+            announcements, has_too_many = self._list(site)
+            if has_too_many:
                 self.blocked[site] = f"has more than {MAX_FILES} files in its folder"
                 return None
-            for one in own:
-                (self.seen_folder / site / one.name).touch()
-            known = (announced(site, one.name) for one in (self.seen_folder / site).iterdir())
-            stands = standing(one for one in known if one is not None).chosen.get(site)
-            for copy in (self.files / site).iterdir():  # one contribution of each site is kept
-                if stands is None or copy.name not in stands.digests:
+            # Remembered by touching empty files, so that an announcement that vanishes still counts after a restart.
+            for announcement in announcements:
+                (self.seen_folder / site / announcement.name).touch()
+            parsed = (parse_announcement(site, path.name) for path in (self.seen_folder / site).iterdir())
+            selected = select_announcements(announcement for announcement in parsed if announcement is not None).chosen
+            chosen = selected.get(site)
+            for copy in (self.files / site).iterdir():  # the disk holds one contribution of each site
+                if chosen is None or copy.name not in chosen.digests:
                     copy.unlink()
-            if stands is not None and self.problems.get(stands) is None:
-                self._fetch(stands, until)
+            if chosen is not None and self.problems.get(chosen) is None:
+                self._fetch(chosen, deadline)
         except OSError as error:
             return f"{site}: {error.strerror or error}"
         return None
 
-    def _listed(self, site: str) -> tuple[list[Announcement], bool]:
+    def _list(self, site: str) -> tuple[list[Announcement], bool]:
+        """Return a site's announcements for this round, and whether its folder has too many names."""
         names = self.storage.names(site_folder(site), MAX_FILES + 1)
-        found = (announced(site, name) for name in names)
-        return [one for one in found if one is not None and one.number == self.number], len(names) > MAX_FILES
+        parsed = (parse_announcement(site, name) for name in names)
+        announcements = [
+            announcement for announcement in parsed if announcement is not None and announcement.number == self.number
+        ]
+        return announcements, len(names) > MAX_FILES
 
-    def _fetch(self, one: Announcement, until: float) -> None:
-        for digest in one.digests:
-            copy = self.files / one.site / digest
+    def _fetch(self, announcement: Announcement, deadline: float) -> None:
+        """Copy the files of an announcement, or record why they are refused."""
+        for digest in announcement.digests:
+            copy = self.files / announcement.site / digest
             if copy.exists():
                 continue
             try:
-                name = f"{site_folder(one.site)}/{digest}"
-                self.storage.fetch(name, digest, copy, self.plan.limits.file_bytes, until)
+                name = f"{site_folder(announcement.site)}/{digest}"
+                self.storage.fetch(name, digest, copy, self.plan.limits.file_bytes, deadline)
             except RefusedError as error:
-                self.problems[one] = str(error)
+                self.problems[announcement] = str(error)
                 return
 
     def contributions(self) -> list[Contribution]:
-        """Return what has been announced, with the server's copies of those that stand."""
-        return [self._contribution(one) for one in sorted(self.seen()) if one.site not in self.blocked]
+        """Return all announced contributions, with the server's copies of the selected ones."""
+        return [
+            self._contribution(announcement)
+            for announcement in sorted(self.announcements())
+            if announcement.site not in self.blocked
+        ]
 
-    def _contribution(self, one: Announcement) -> Contribution:
-        places = [self.files / one.site / digest for digest in one.digests]
-        copies = [path if path.exists() else None for path in places]
-        return Contribution(one, copies[0], copies[1] if len(copies) > 1 else None, self.problems.get(one))
+    def _contribution(self, announcement: Announcement) -> Contribution:
+        paths = [self.files / announcement.site / digest for digest in announcement.digests]
+        copies = [path if path.exists() else None for path in paths]
+        problem = self.problems.get(announcement)
+        return Contribution(announcement, copies[0], copies[1] if len(copies) > 1 else None, problem)
 
-    def late(self) -> list[Announcement]:
-        """Return what is announced now and was not when the server last looked."""
-        known, found = self.seen(), []
+    def late_announcements(self) -> list[Announcement]:
+        """Return the announcements that came after the last poll."""
+        before, late = self.announcements(), []
         for site in self.plan.sites:
             try:
-                found += [one for one in self._listed(site)[0] if one not in known]
-            except OSError:  # nobody can tell
+                late += [announcement for announcement in self._list(site)[0] if announcement not in before]
+            except OSError:  # whether this site was late stays unknown
                 continue
-        return sorted(found)
+        return sorted(late)
 
-    def strangers(self) -> list[str]:
-        """Return names of folders beside those of the expected sites, as many as a report takes."""
+    def unexpected_folders(self) -> list[str]:
+        """Return names of folders beside those of the expected sites, as many as a report names."""
         try:
             names = self.storage.names("sites", MAX_FILES)
         except OSError:
             return []
-        return sorted(set(names) - set(self.plan.sites))[:MAX_STRANGERS]
+        return sorted(set(names) - set(self.plan.sites))[:MAX_UNEXPECTED_FOLDERS]

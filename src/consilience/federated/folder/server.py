@@ -1,4 +1,9 @@
-"""The server's side of a round in a shared folder or a bucket."""
+"""Server of rounds in a shared folder or a bucket: wait, fuse, publish, and resume after being killed.
+
+The state is in the server's work folder: the plan (state.json), and for each round its start time, the copies of
+contributions, the fused file and, written last, round.json. A server that starts with such a folder refuses another
+plan, publishes again what a killed one may not have published, and goes on with the round that has no report.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,11 @@ from typing import Any
 from consilience.checks import is_count
 from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import InputError, OptionError
-from consilience.federated.check import Checked, check_alone
-from consilience.federated.contribution import Announcement, Contribution, standing
+from consilience.federated.check import CheckedContribution, check_alone
+from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.folder.inbox import Inbox, site_folder
-from consilience.federated.folder.storage import MOST_REPORT, LocalStorage, Storage, patiently, storage_of
+from consilience.federated.folder.storage import MAX_REPORT_BYTES, LocalStorage, Storage, retry, storage_of
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.federated.round import RoundResult, refuse_options, run_round
@@ -28,12 +33,17 @@ from consilience.networks.method import NetworkMethod
 from consilience.posteriors.method import Method
 
 GRACE = 30.0
-"""Seconds after the deadline in which files that were announced before it may still be copied."""
+"""Seconds after the deadline in which files that were announced before it may still be copied. Chosen by hand."""
 
 TOLERANCE = 1e-3
-_SLOWEST = 5.0
+"""Relative change of the fused parameters below which rounds end. Chosen by hand: in docs/federated.md, changes of
+networks are 0.04 to 0.08 after five rounds, so no experiment there has ended by it."""
+
+_MAX_PAUSE = 5.0
+"""Longest pause in seconds between two looks while the storage fails, unless `poll` is longer. Chosen by hand."""
 
 Say = Callable[[str], None]
+"""Called with a line for people."""
 
 
 def serve_folder(
@@ -62,25 +72,26 @@ def serve_folder(
 
     Parameters
     ----------
-    place
+    place : path or URL
         A folder, or a URL that fsspec knows (``s3://...``; extra ``scale``). Only for this round.
-    output
+    output : path
         File for the fused model; the report goes beside it, as ``NAME.round.json``.
     sites, method, weights, quorum, deadline, limits, expect
         See `RoundPlan`.
-    rng
-        Seed, as for ``consilience.fuse``.
-    rounds
+    rng : int
+        Seed, as for ``consilience.fuse``. Default: 0.
+    rounds : int
         Rounds at most: after each but the last, sites go on from the fused model and send again (`take_part`).
-    tolerance
-        Rounds end before when the relative change of the fused parameters is below it.
-    work
-        The server's own folder, which no site can reach. A server that was killed goes on from there. By default a
-        folder beside `output`, removed when the round is over.
-    poll
-        Seconds between looks into the place.
-    say
-        Told what happens, a line at a time.
+        Default: 1.
+    tolerance : float
+        Rounds end early when the relative change of the fused parameters is below it. Default: 1e-3.
+    work : path, optional
+        The server's own folder, which no site can reach. A server that was killed resumes from there. Default: a folder
+        beside `output`, removed when the round is over.
+    poll : float
+        Seconds between looks into the place. Default: 1.
+    say : callable, optional
+        Called with each line of the log. Default: no log.
     **options
         As for ``consilience.fuse``.
 
@@ -113,34 +124,38 @@ def serve_folder(
         limits or Limits(),
         None if expect is None else Path(expect),
     )
-    for name, value, good in (
+    for name, value, is_valid in (
         ("rounds", rounds, is_count(rounds)),
         ("poll", poll, is_positive(poll)),
         ("tolerance", tolerance, tolerance == 0 or is_positive(tolerance)),
     ):
-        if not good:
+        if not is_valid:
             raise OptionError(f"{name}: expected a positive number, found {value!r}")
     refuse_options(plan)
     target = Path(output)
     refuse_unwritable(target)
-    own = Path(work) if work is not None else target.with_name(f"{target.name}.work")
+    work_folder = Path(work) if work is not None else target.with_name(f"{target.name}.work")
     storage = storage_of(place)
-    if isinstance(storage, LocalStorage) and own.resolve().is_relative_to(storage.root.resolve()):
-        raise InputError(f"{own}: lies in {place}, where sites may write; give a folder of the server's own as --work")
-    server = _Server(storage, plan, own, target, poll, say or (lambda _line: None))
+    if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
+        raise InputError(
+            f"{work_folder}: lies in {place}, where sites may write; give a folder of the server's own as --work"
+        )
+    server = _Server(storage, plan, work_folder, target, poll, say or (lambda _line: None))
     result = server.run(rounds, tolerance)
     if work is None:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(work_folder, ignore_errors=True)
     return result
 
 
 def report_path(output: Path) -> Path:
-    """Return where the report of a round goes whose fused model goes to `output`."""
+    """Return the file of a round's report, beside that of its fused model."""
     return output.with_name(f"{output.stem}.round.json")
 
 
 @dataclass(frozen=True, eq=False)
 class _Server:
+    """One call of `serve_folder`: where contributions come from, and where everything goes."""
+
     storage: Storage
     plan: RoundPlan
     work: Path
@@ -149,7 +164,7 @@ class _Server:
     say: Say
 
     def run(self, rounds: int, tolerance: float) -> RoundResult:
-        """Run the rounds that are left."""
+        """Run the rounds that have not ended."""
         self._refuse_ended()
         reports = self._begin(rounds)
         fusion = None
@@ -160,7 +175,7 @@ class _Server:
                 result = self._round(number)
             except RoundError as error:
                 self._end(error.report, None)
-                (self.work / "state.json").unlink()  # another try is another round, with the copies that are here
+                (self.work / "state.json").unlink()  # another try is another round, with the copies in the work folder
                 (self.work / str(number) / "started").unlink()
                 if fusion is None:
                     raise
@@ -168,55 +183,57 @@ class _Server:
                 return RoundResult(fusion, (*reports, error.report))
             fusion, report = result.fusion, result.report
             file = self.work / str(number) / "fused.safetensors"
+            # Into the work folder first: what is published is what a restarted server would publish again.
             fusion.save(file)
             change = change_between(previous, file, fusion.objective) if rounds > 1 else None
-            moved = None if change is None else change["change"]
-            done = number >= rounds or (moved is not None and moved < tolerance)
+            relative_change = None if change is None else change["change"]
+            is_last = number >= rounds or (relative_change is not None and relative_change < tolerance)
             report = replace(
                 report,
                 fused={"sha256": file_digest(file), "bytes": file.stat().st_size},
                 convergence=change,
-                continues=not done,
+                continues=not is_last,
             )
             reports.append(self._end(report, file))
-            if done:
+            if is_last:
                 return RoundResult(fusion, tuple(reports))
 
     def _refuse_ended(self) -> None:
+        """Raise when the place has a finished round that is not this server's own."""
         try:
-            text = patiently(lambda: self.storage.read("server/1/round.json", MOST_REPORT))
+            text = retry(lambda: self.storage.read("server/1/round.json", MAX_REPORT_BYTES))
         except FileNotFoundError:
             return
         if not RoundReport.from_bytes(text).problems and not (self.work / "state.json").exists():
             raise InputError(f"{self.storage.where}: the round in this place is over; use a new one for another round")
 
     def _begin(self, rounds: int) -> list[RoundReport]:
-        """Return the reports of rounds that a killed server had ended, and tell the sites what is asked for."""
+        """Return the reports of rounds that a killed server had ended, and publish the plan for the sites."""
         self.work.mkdir(parents=True, exist_ok=True)
         fingerprint = {**self.plan.fingerprint(), "rounds": rounds, "place": self.storage.where}
         state = self.work / "state.json"
         reports: list[RoundReport] = []
         if state.exists():
-            before = json.loads(state.read_text())
-            if changed := sorted(key for key in fingerprint if before.get(key) != fingerprint[key]):
+            stored_plan = json.loads(state.read_text())
+            if changed := sorted(key for key in fingerprint if stored_plan.get(key) != fingerprint[key]):
                 raise InputError(
                     f"{self.work}: is of a round with other {', '.join(changed)}; go on with the same, or give "
                     "another --work"
                 )
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))
-            if reports:  # it may have been killed before others could see it
+            if reports:  # the server may have been killed before it published the last one
                 self._publish(reports[-1], self.work / str(len(reports)) / "fused.safetensors")
                 if not reports[-1].continues:
                     raise InputError(
                         f"{self.work}: the round had ended, and {self.output} is its model; remove this folder"
                     )
             self.say(f"going on with round {len(reports) + 1} from {self.work}")
-        if not reports:  # what an earlier try of this round said, which failed
-            patiently(lambda: self.storage.remove("server/1/round.json"))
+        if not reports:  # an earlier try of this round, which failed, may have left its report
+            retry(lambda: self.storage.remove("server/1/round.json"))
         for site in self.plan.sites:
-            patiently(partial(self.storage.prepare, site_folder(site)))
-        told = {
+            retry(partial(self.storage.prepare, site_folder(site)))
+        public_plan = {
             "format": "consilience-round-plan",
             "format_version": 1,
             "library_version": library_versions()["consilience"],
@@ -225,21 +242,21 @@ class _Server:
             "rounds": rounds,
             "limits": fingerprint["limits"],
         }
-        patiently(lambda: self.storage.put("server/plan.json", (json.dumps(told, indent=1) + "\n").encode()))
+        retry(lambda: self.storage.put("server/plan.json", (json.dumps(public_plan, indent=1) + "\n").encode()))
         write_bytes(state, json.dumps(fingerprint).encode())
         return reports
 
     def _round(self, number: int) -> RoundResult:
         """Wait for the contributions of one round and fuse them."""
         inbox = Inbox(self.storage, self.plan, number, self.work)
-        remembered: dict[Announcement, Checked] = {}
+        cache: dict[Announcement, CheckedContribution] = {}
 
-        def check(one: Contribution) -> Checked:
-            if one.path is None and one.problem is None:  # it may still come
-                return check_alone(one, self.plan.limits)
-            if one.announcement not in remembered:
-                remembered[one.announcement] = check_alone(one, self.plan.limits)
-            return remembered[one.announcement]
+        def check(contribution: Contribution) -> CheckedContribution:
+            if contribution.path is None and contribution.problem is None:  # its file may still come
+                return check_alone(contribution, self.plan.limits)
+            if contribution.announcement not in cache:
+                cache[contribution.announcement] = check_alone(contribution, self.plan.limits)
+            return cache[contribution.announcement]
 
         self.say(f"round {number}: waiting for {', '.join(self.plan.sites)} in {self.storage.where}")
         closed = self._wait(inbox, check, number)
@@ -250,7 +267,7 @@ class _Server:
                 inbox.contributions(),
                 number=number,
                 closed=closed,
-                unknown=inbox.strangers(),
+                unknown=inbox.unexpected_folders(),
                 blocked=inbox.blocked,
                 check=check,
             )
@@ -258,36 +275,41 @@ class _Server:
             raise RoundError(_with_late(error.report, inbox)) from error
         return RoundResult(result.fusion, (_with_late(result.report, inbox),))
 
-    def _wait(self, inbox: Inbox, check: Callable[[Contribution], Checked], number: int) -> str:
-        """Wait until every site's contribution is in and good, or the deadline is past; return which."""
+    def _wait(self, inbox: Inbox, check: Callable[[Contribution], CheckedContribution], number: int) -> str:
+        """Wait until every site's contribution is in and good, or the deadline is past; return which.
+
+        Time runs from the first start of the round, also while no server does.
+        """
         started = self.work / str(number) / "started"
         if not started.exists():
             write_bytes(started, repr(time.time()).encode())
-        left = float(started.read_text()) + self.plan.deadline - time.time()
-        ends = time.monotonic() + min(left, self.plan.deadline)
-        pause, told = self.poll, set[str]()
+        remaining = float(started.read_text()) + self.plan.deadline - time.time()
+        # A wall clock that was set back must not lengthen the round.
+        deadline = time.monotonic() + min(remaining, self.plan.deadline)
+        pause, reported = self.poll, set[str]()
         while True:
-            last = time.monotonic() >= ends
-            if not (last and left <= 0):  # what came while no server ran past the deadline is late
-                inbox.poll(ends + min(GRACE, self.plan.deadline))
+            is_over = time.monotonic() >= deadline
+            if not (is_over and remaining <= 0):  # what came after the deadline, while no server ran, is late
+                inbox.poll(deadline + min(GRACE, self.plan.deadline))
             if inbox.trouble is not None:
                 self.say(f"trouble, trying again: {inbox.trouble}")
-            pause = self.poll if inbox.trouble is None else min(2.0 * pause, max(self.poll, _SLOWEST))
-            every = {one.announcement: one for one in inbox.contributions()}
-            stands = standing(every).chosen
-            found = {site: check(every[one]) for site, one in stands.items()}
-            for site in sorted(found):
-                if every[stands[site]].path is not None and site not in told:
-                    told.add(site)
-                    self.say(f"{site}: " + ("; ".join(found[site].problems) or "is in"))
-            if len(found) == len(self.plan.sites) and not any(one.problems for one in found.values()):
+            pause = self.poll if inbox.trouble is None else min(2.0 * pause, max(self.poll, _MAX_PAUSE))
+            by_announcement = {contribution.announcement: contribution for contribution in inbox.contributions()}
+            chosen = select_announcements(by_announcement).chosen
+            checked = {site: check(by_announcement[announcement]) for site, announcement in chosen.items()}
+            for site in sorted(checked):
+                if by_announcement[chosen[site]].path is not None and site not in reported:
+                    reported.add(site)
+                    self.say(f"{site}: " + ("; ".join(checked[site].problems) or "is in"))
+            has_problems = any(contribution.problems for contribution in checked.values())
+            if len(checked) == len(self.plan.sites) and not has_problems:
                 return "all sites in"
-            if last:
+            if is_over:
                 return "deadline"
-            time.sleep(max(0.0, min(pause, ends - time.monotonic())))
+            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
 
     def _end(self, report: RoundReport, fused: Path | None) -> RoundReport:
-        """Write what came out: for a server that is killed here and goes on, then for its owner and the sites."""
+        """Write the result: first for a server that is killed here and resumes, then for its owner and the sites."""
         if fused is not None:
             report.save(self.work / str(report.number) / "round.json")
         self._publish(report, fused)
@@ -296,12 +318,12 @@ class _Server:
     def _publish(self, report: RoundReport, fused: Path | None) -> None:
         """Write the fused model for the server's owner and for the sites, and the report last."""
         if fused is not None:
-            with write_atomically(self.output) as beside:
-                shutil.copyfile(fused, beside)
-            patiently(lambda: self.storage.put(f"server/{report.number}/fused.safetensors", fused))
+            with write_atomically(self.output) as partial_path:
+                shutil.copyfile(fused, partial_path)
+            retry(lambda: self.storage.put(f"server/{report.number}/fused.safetensors", fused))
         report.save(report_path(self.output))
-        patiently(lambda: self.storage.put(f"server/{report.number}/round.json", report.to_bytes()))
+        retry(lambda: self.storage.put(f"server/{report.number}/round.json", report.to_bytes()))
 
 
 def _with_late(report: RoundReport, inbox: Inbox) -> RoundReport:
-    return report.with_late(tuple(Record.of(one) for one in inbox.late()))
+    return report.with_late(tuple(Record.of(announcement) for announcement in inbox.late_announcements()))

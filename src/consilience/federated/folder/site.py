@@ -1,4 +1,4 @@
-"""A site's side of a round in a shared folder or a bucket: sending a file, and taking part in several rounds."""
+"""Site of rounds in a shared folder or a bucket: check and send files, receive fused models, take part in rounds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from consilience.checks import is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError
 from consilience.federated.check import check_files
-from consilience.federated.contribution import Announcement, announced
+from consilience.federated.contribution import Announcement, parse_announcement
 from consilience.federated.folder.inbox import MAX_FILES, site_folder
-from consilience.federated.folder.storage import MOST_REPORT, RefusedError, Storage, patiently, storage_of
+from consilience.federated.folder.storage import MAX_REPORT_BYTES, RefusedError, Storage, retry, storage_of
 from consilience.federated.plan import NAME_RULE, is_name
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable
@@ -27,26 +27,33 @@ from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
 
 MIN_COUNT = 5.0
-"""A component with fewer observations behind it is warned about: it may tell of single persons."""
+"""A component with fewer observations behind it is warned about: it may tell of single persons. A convention, as
+`min_count` everywhere in this library; nobody has measured other values."""
 
-_POLL = 0.5
+_FIRST_PAUSE, _MAX_PAUSE = 0.125, 4.0
+"""Seconds between looks for the report: doubled from the first to the longest. Chosen by hand."""
+
 _TIMEOUT = 3600.0
+"""Seconds that a site waits for the fused model by default. Chosen by hand."""
+
+_MAX_ATTEMPT = 999_999
+"""Names of announcements have six digits for the attempt."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a site sent.
+    """A site's contribution, sent.
 
     Parameters
     ----------
-    announcement
-        As the server sees it.
-    again
-        Whether the very same had been sent before, so that nothing was done.
-    warnings
-        What the site should know of its own file.
-    report
-        What the round says, where the site waited for it.
+    announcement : Announcement
+        The announcement, as the server sees it.
+    again : bool
+        Whether the same had been sent before, so that nothing was done. Default: False.
+    warnings : tuple of str
+        What the site should know of its own file. Default: nothing.
+    report : RoundReport, optional
+        The report of the round, where the site waited for it. Default: None.
     """
 
     announcement: Announcement
@@ -71,25 +78,25 @@ def send_folder(
 
     Parameters
     ----------
-    file
+    file : path
         What ``consilience.save`` wrote.
-    place
+    place : path or URL
         The folder or URL of the round.
-    site
+    site : str
         Name of this site, as the server expects it.
-    fisher
+    fisher : path, optional
         File of the network's Fisher information.
-    attempt
-        Which attempt of this site it is: a higher one replaces a lower one. None takes the next, or the last one where
-        the same files were sent before.
-    number
-        Of the round, from 1.
-    min_count
-        A component with fewer observations is warned about.
-    receive
-        Where the fused model is to go; None does not wait for it.
-    timeout
-        Seconds to wait for it.
+    attempt : int, optional
+        Number of this site's attempt: a higher one replaces a lower one. Default: the next, or the last one where the
+        same files were sent before.
+    number : int
+        Number of the round, from 1. Default: 1.
+    min_count : float
+        A component with fewer observations is warned about. Default: 5.
+    receive : path, optional
+        File for the fused model. Default: None, which does not wait for it.
+    timeout : float
+        Seconds to wait for it. Default: 3600.
 
     Raises
     ------
@@ -99,22 +106,23 @@ def send_folder(
     storage = storage_of(place)
     if not is_name(site):
         raise OptionError(f"site: expected a name of {NAME_RULE}; found {site!r}")
-    if attempt is not None and not (is_count(attempt) and attempt <= 999_999):
+    if attempt is not None and not (is_count(attempt) and attempt <= _MAX_ATTEMPT):
         raise OptionError(f"attempt: expected a whole number from 1 to 999999, found {attempt!r}")
     if receive is not None:
         refuse_unwritable(Path(receive))
     path, information = Path(file), None if fisher is None else Path(fisher)
-    files = [one for one in (path, information) if one is not None]
-    warnings = checked_to_send(files, _limits(storage, site), min_count)
-    ended = _report(storage, number)
-    if ended is not None and not ended.problems:  # one that failed may be tried again
+    files = [part for part in (path, information) if part is not None]
+    warnings = check_before_sending(files, _server_limits(storage, site), min_count)
+    earlier_report = _read_report(storage, number)
+    if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
         raise InputError(f"{storage.where}: round {number} in this place is over; nothing was sent")
-    digests = [file_digest(one) for one in files]
-    again, announcement = _numbered(storage, site, number, attempt, digests)
+    digests = [file_digest(part) for part in files]
+    again, announcement = _next_announcement(storage, site, number, attempt, digests)
     if not again:
-        for one, digest in zip(files, digests, strict=True):
-            patiently(partial(storage.put, f"{site_folder(site)}/{digest}", one))
-        patiently(lambda: storage.put(f"{site_folder(site)}/{announcement.name}", b""))
+        for part, digest in zip(files, digests, strict=True):
+            retry(partial(storage.put, f"{site_folder(site)}/{digest}", part))
+        # The announcement last: where it is, the files are whole.
+        retry(lambda: storage.put(f"{site_folder(site)}/{announcement.name}", b""))
     if receive is None:
         return Sent(announcement, again, warnings)
     report = receive_folder(place, receive, number=number, timeout=timeout)
@@ -124,29 +132,41 @@ def send_folder(
 def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, timeout: float = _TIMEOUT) -> RoundReport:
     """Wait for the fused model of a round and write it to a file, checked against the digest in the round's report.
 
+    Parameters
+    ----------
+    place : path or URL
+        The folder or URL of the round.
+    output : path
+        File for the fused model.
+    number : int
+        Number of the round, from 1. Default: 1.
+    timeout : float
+        Seconds to wait. Default: 3600.
+
     Raises
     ------
     InputError
-        When the round failed, saying why, or did not end in time.
+        When the round failed, with the reasons, or did not end in time.
     """
-    storage, target, ends = storage_of(place), Path(output), time.monotonic() + timeout
+    storage, target, deadline = storage_of(place), Path(output), time.monotonic() + timeout
     refuse_unwritable(target)
-    pause = _POLL / 4
-    while (report := _report(storage, number)) is None:
-        if time.monotonic() >= ends:
+    pause = _FIRST_PAUSE
+    while (report := _read_report(storage, number)) is None:
+        if time.monotonic() >= deadline:
             raise InputError(f"{storage.where}: round {number} did not end within {timeout:g} seconds")
-        time.sleep(min(pause, max(0.0, ends - time.monotonic())))
-        pause = min(2.0 * pause, 8 * _POLL)
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(2.0 * pause, _MAX_PAUSE)
     if report.problems or report.fused is None:
         raise InputError([f"{storage.where}: round {number} failed", *report.lines()])
     size, digest = report.fused.get("bytes"), report.fused.get("sha256")
     if not isinstance(size, int) or not isinstance(digest, str):
         raise InputError(f"{storage.where}: the report of round {number} does not say which file is the fused model")
     try:
-        patiently(lambda: storage.fetch(f"server/{number}/fused.safetensors", digest, target, size))
+        retry(lambda: storage.fetch(f"server/{number}/fused.safetensors", digest, target, size))
     except (RefusedError, FileNotFoundError) as error:
-        found = f"{storage.where}: the fused model of round {number} is not what its report says"
-        raise InputError(f"{found}: {error}") from error
+        raise InputError(
+            f"{storage.where}: the fused model of round {number} is not what its report says: {error}"
+        ) from error
     return report
 
 
@@ -159,26 +179,26 @@ def take_part(
     min_count: float = MIN_COUNT,
     say: Callable[[str], None] | None = None,
 ) -> tuple[Any, RoundReport]:
-    """Take part in all rounds: learn, send, receive the fused model, go on from it, until the server has enough.
+    """Take part in all rounds: train, send, receive the fused model, train on from it, until the rounds end.
 
     Parameters
     ----------
     place, site, min_count
         As for `send_folder`.
-    refine
+    refine : callable
         ``refine(fused, number)`` returns this site's model for a round, anything ``consilience.save`` takes, or a pair
         of a network and its Fisher information. `fused` is what ``consilience.load`` gives of the round before; None in
         the first. Where `fused` is a posterior, start the fit from it, but keep the site's own prior: as a prior it
         would count the data of all sites again in every round.
-    timeout
-        Seconds to wait for each fused model.
-    say
-        Told what the site should know of its own files, a line at a time.
+    timeout : float
+        Seconds to wait for each fused model. Default: 3600.
+    say : callable, optional
+        Called with each warning about the site's own files. Default: no warnings.
 
     Returns
     -------
-    fused, report
-        Of the last round.
+    fused, report : model, RoundReport
+        The fused model and the report of the last round.
 
     Raises
     ------
@@ -188,27 +208,32 @@ def take_part(
     fused: Any = None
     number = 1
     with tempfile.TemporaryDirectory(prefix="consilience-site-") as folder:
-        own, information, back = (Path(folder) / name for name in ("own", "fisher", "fused"))
+        model_file, fisher_file, fused_file = (Path(folder) / name for name in ("own", "fisher", "fused"))
         while True:
-            made = refine(fused, number)
-            model, extra = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-            api.save(model, own)
-            if extra is not None:
-                api.save(extra, information)
+            refined = refine(fused, number)
+            model, fisher = refined if isinstance(refined, tuple) and len(refined) == 2 else (refined, None)
+            api.save(model, model_file)
+            if fisher is not None:
+                api.save(fisher, fisher_file)
             sent = send_folder(
-                own, place, site, fisher=None if extra is None else information, number=number, min_count=min_count
+                model_file,
+                place,
+                site,
+                fisher=None if fisher is None else fisher_file,
+                number=number,
+                min_count=min_count,
             )
             for warning in sent.warnings:
                 (say or (lambda _line: None))(warning)
-            report = receive_folder(place, back, number=number, timeout=timeout)
-            fused = load_fused(back)
+            report = receive_folder(place, fused_file, number=number, timeout=timeout)
+            fused = load_fused(fused_file)
             if not report.continues:
                 return fused, report
             number += 1
 
 
 def load_fused(path: Path) -> Any:
-    """Return what a fused file holds: of a checkpoint that says nothing of its units, its arrays by name."""
+    """Return the model in a fused file; of a plain checkpoint, without the library's document, its arrays by name."""
     file = SafetensorsFile(path)
     if file.header().text is not None:
         return load_file(file)
@@ -217,62 +242,74 @@ def load_fused(path: Path) -> Any:
     return read_network(file).arrays
 
 
-def checked_to_send(files: list[Path], limits: Limits, min_count: float) -> tuple[str, ...]:
-    """Return what a site should know of its own file, which must be one that a server takes.
+def check_before_sending(files: list[Path], limits: Limits, min_count: float) -> tuple[str, ...]:
+    """Return warnings about a site's own files, which must be such that a server takes them.
+
+    Parameters
+    ----------
+    files : list of Path
+        The model's file, and that of its Fisher information where there is one.
+    limits : Limits
+        Largest sizes that the server takes.
+    min_count : float
+        A component with fewer observations is warned about.
 
     Raises
     ------
     InputError
-        With everything that is wrong with it.
+        With everything that is wrong with the files.
     """
     if problems := [problem for path in files for problem in exceeded_limits(path, limits)]:
         raise InputError(problems)
-    found = check_files(*map(SafetensorsFile, files))
-    if found.problems:
-        raise InputError([f"{files[0]}: {problem}" for problem in found.problems])
-    if found.smallest is None or found.smallest >= min_count:
+    checked = check_files(*map(SafetensorsFile, files))
+    if checked.problems:
+        raise InputError([f"{files[0]}: {problem}" for problem in checked.problems])
+    if checked.smallest_count is None or checked.smallest_count >= min_count:
         return ()
     return (
-        f"{files[0]}: a component has {found.smallest:.3g} observations behind it, fewer than {min_count:g}: it may "
-        "tell of single persons; fit fewer components, or leave it out",
+        f"{files[0]}: a component has {checked.smallest_count:.3g} observations behind it, fewer than {min_count:g}: "
+        "it may tell of single persons; fit fewer components, or leave it out",
     )
 
 
-def _limits(storage: Storage, site: str) -> Limits:
-    """Return what the server takes, where it has said so already."""
+def _server_limits(storage: Storage, site: str) -> Limits:
+    """Return the server's limits; the defaults where it has not been started yet."""
     try:
-        text = patiently(lambda: storage.read("server/plan.json", MOST_REPORT))
+        text = retry(lambda: storage.read("server/plan.json", MAX_REPORT_BYTES))
     except FileNotFoundError:
         return Limits()
-    told = parse_document(Path("plan.json"), text, "content", "`consilience serve` writes it")
+    plan = parse_document(Path("plan.json"), text, "content", "`consilience serve` writes it")
     try:
-        if site not in told["sites"]:
+        if site not in plan["sites"]:
             raise InputError(f"{site}: is not a site of the round in {storage.where}, which expects others")
-        known = {field.name for field in fields(Limits)}  # a later version may tell of more
-        return Limits(**{name: value for name, value in told["limits"].items() if name in known})
+        names = {field.name for field in fields(Limits)}  # a later version may have more
+        return Limits(**{name: value for name, value in plan["limits"].items() if name in names})
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{storage.where}: server/plan.json is no plan of a round") from error
 
 
-def _report(storage: Storage, number: int) -> RoundReport | None:
-    """Return what a round says of itself; None while it is open."""
+def _read_report(storage: Storage, number: int) -> RoundReport | None:
+    """Return the report of a round; None while the round is open."""
     try:
-        return RoundReport.from_bytes(storage.read(f"server/{number}/round.json", MOST_REPORT))
+        return RoundReport.from_bytes(storage.read(f"server/{number}/round.json", MAX_REPORT_BYTES))
     except FileNotFoundError:
         return None
-    except OSError:  # it will be asked again
+    except OSError:  # may pass; the caller looks again
         return None
 
 
-def _numbered(
+def _next_announcement(
     storage: Storage, site: str, number: int, attempt: int | None, digests: list[str]
 ) -> tuple[bool, Announcement]:
-    """Return whether the same was sent before, and what to announce."""
-    names = patiently(lambda: storage.names(site_folder(site), MAX_FILES))
-    own = sorted(one for name in names if (one := announced(site, name)) is not None and one.number == number)
+    """Return whether the same was announced before, and the announcement."""
+    names = retry(lambda: storage.names(site_folder(site), MAX_FILES))
+    parsed = (parse_announcement(site, name) for name in names)
+    earlier = sorted(
+        announcement for announcement in parsed if announcement is not None and announcement.number == number
+    )
     fisher = digests[1] if len(digests) > 1 else ""
     if attempt is None:
-        same = bool(own) and (own[-1].digest, own[-1].fisher) == (digests[0], fisher)
-        attempt = (own[-1].attempt if own else 0) + (0 if same else 1)
-    found = Announcement(site, number, attempt, digests[0], fisher)
-    return found in own, found
+        is_same = bool(earlier) and (earlier[-1].digest, earlier[-1].fisher) == (digests[0], fisher)
+        attempt = (earlier[-1].attempt if earlier else 0) + (0 if is_same else 1)
+    announcement = Announcement(site, number, attempt, digests[0], fisher)
+    return announcement in earlier, announcement

@@ -1,7 +1,7 @@
-"""Where a folder's round takes place: a folder that all reach, or a bucket, by a few operations that trust no name.
+"""Storage of a round: a shared folder or a bucket, by a few operations that trust neither names nor files.
 
-Names that come out of a listing are never used as paths; the server asks for names that it made itself. What a file is
-called, how long it says it is, and whether it is a link, a pipe or a device, is for the reader to find out.
+Names from a listing are never used as paths; the server asks for names that it made itself. A file is copied only if it
+is an ordinary one (no link, pipe or device), no longer than allowed, and of the announced digest.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from typing import Any, Protocol, TypeVar
 from consilience.files.atomic import write_bytes
 from consilience.files.remote import open_filesystem
 
-BLOCK = 2**20
+CHUNK_BYTES = 2**20
+"""Bytes that are copied at once. Chosen by hand."""
 
+MAX_REPORT_BYTES = 2**24
+"""Bytes of a plan or report that are read at most. Chosen by hand: a report has some hundred bytes for each site."""
 
-_TRIES = 6
-MOST_REPORT = 2**24
-"""Bytes of a plan or report that are read at most."""
+_MAX_RETRIES = 6
+"""With pauses that double from 0.1 s on, about six seconds in all. Chosen by hand."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class RefusedError(Exception):
-    """A file is there, and is not to be taken: too long, no ordinary file, or another than its name says."""
+    """A file exists and is rejected: too long, no ordinary file, or of another digest than announced."""
 
 
 class Storage(Protocol):
@@ -43,19 +45,30 @@ class Storage(Protocol):
     """
 
     where: str
-    """The place as people know it."""
+    """Its path or URL, for messages."""
 
-    def names(self, folder: str, most: int) -> list[str]:
-        """Return names of files and folders in a folder, at most so many; none where there is no such folder."""
+    def names(self, folder: str, max_names: int) -> list[str]:
+        """Return names of files and folders in a folder, at most `max_names`; none where there is no such folder."""
 
-    def fetch(self, name: str, digest: str, target: Path, most: int, until: float = math.inf) -> None:
-        """Copy a file of at most `most` bytes and of this SHA-256 to `target`, whole or not at all.
+    def fetch(self, name: str, digest: str, target: Path, max_bytes: int, deadline: float = math.inf) -> None:
+        """Copy a file to `target`, whole or not at all.
 
-        It stops with an OSError when ``time.monotonic()`` is past `until`.
+        Parameters
+        ----------
+        name : str
+            Name of the file.
+        digest : str
+            The SHA-256 that it must have.
+        target : Path
+            Where the copy goes.
+        max_bytes : int
+            Length that it may have.
+        deadline : float
+            Time (``time.monotonic()``) after which copying stops with an OSError. Default: none.
         """
 
-    def read(self, name: str, most: int) -> bytes:
-        """Return the bytes of a small file."""
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return the bytes of a small file, the first `max_bytes` of them."""
 
     def put(self, name: str, data: Path | bytes) -> None:
         """Write a file, whole or not at all, in the place of any other."""
@@ -74,33 +87,34 @@ class LocalStorage:
         self.root = root
         self.where = str(root)
 
-    def names(self, folder: str, most: int) -> list[str]:
+    def names(self, folder: str, max_names: int) -> list[str]:
         """See `Storage`."""
         try:
             with os.scandir(self.root / folder) as entries:
-                return [entry.name for entry in islice(entries, most)]
+                return [entry.name for entry in islice(entries, max_names)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def fetch(self, name: str, digest: str, target: Path, most: int, until: float = math.inf) -> None:
+    def fetch(self, name: str, digest: str, target: Path, max_bytes: int, deadline: float = math.inf) -> None:
         """See `Storage`."""
         with os.fdopen(self._open(name), "rb") as stream:
-            if os.fstat(stream.fileno()).st_size > most:
-                raise RefusedError(_too_long(os.fstat(stream.fileno()).st_size, most))
-            _copy(stream, digest, target, most, until)
+            size = os.fstat(stream.fileno()).st_size
+            if size > max_bytes:
+                raise RefusedError(_too_long(size, max_bytes))
+            _copy(stream, digest, target, max_bytes, deadline)
 
-    def read(self, name: str, most: int) -> bytes:
+    def read(self, name: str, max_bytes: int) -> bytes:
         """See `Storage`."""
         with os.fdopen(self._open(name), "rb") as stream:
-            return stream.read(most)
+            return stream.read(max_bytes)
 
     def _open(self, name: str) -> int:
         """Open an ordinary file, not what a link leads to, and never wait for a pipe."""
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        place = self.root / name
-        if place.is_symlink():
+        path = self.root / name
+        if path.is_symlink():  # for the message, and where the system has no O_NOFOLLOW
             raise RefusedError("is a link, which is not followed")
-        handle = os.open(place, flags)
+        handle = os.open(path, flags)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise RefusedError("is not an ordinary file")
@@ -108,19 +122,19 @@ class LocalStorage:
 
     def put(self, name: str, data: Path | bytes) -> None:
         """See `Storage`."""
-        place = self.root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(data, bytes):
-            write_bytes(place, data)
+            write_bytes(path, data)
             return
-        handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=place.parent)
+        handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as stream, data.open("rb") as source:
-                shutil.copyfileobj(source, stream, BLOCK)
+                shutil.copyfileobj(source, stream, CHUNK_BYTES)
                 stream.flush()
                 os.fsync(stream.fileno())
-            Path(partial).chmod(0o666 & ~_umask())
-            Path(partial).replace(place)
+            Path(partial).chmod(0o666 & ~_umask())  # mkstemp gives 0600, which the server could not read
+            Path(partial).replace(path)
         finally:
             Path(partial).unlink(missing_ok=True)
 
@@ -134,7 +148,7 @@ class LocalStorage:
 
 
 class RemoteStorage:
-    """A bucket, through fsspec: s3://, gs://, abfs://, and whatever else it knows.
+    """A bucket, through fsspec: s3://, gs://, abfs:// and all others that it knows.
 
     A bucket shows a file when it is whole, so nothing is renamed.
     """
@@ -143,52 +157,57 @@ class RemoteStorage:
         self.files, self.root = open_filesystem(url)
         self.where = url
 
-    def _place(self, name: str) -> str:
+    def _url(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
 
-    def names(self, folder: str, most: int) -> list[str]:
+    def names(self, folder: str, max_names: int) -> list[str]:
         """See `Storage`. The listing itself is as long as the service makes it: bound it there."""
         try:
-            with _passing():
+            with _failures_as_os_errors():
                 self.files.invalidate_cache()
-                found = self.files.ls(self._place(folder), detail=False)
+                entries = self.files.ls(self._url(folder), detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [str(one).rstrip("/").rsplit("/", 1)[-1] for one in found[:most]]
+        return [str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries[:max_names]]
 
-    def fetch(self, name: str, digest: str, target: Path, most: int, until: float = math.inf) -> None:
+    def fetch(self, name: str, digest: str, target: Path, max_bytes: int, deadline: float = math.inf) -> None:
         """See `Storage`."""
-        with _passing():
-            size = int(self.files.info(self._place(name)).get("size") or 0)
-            if size > most:
-                raise RefusedError(_too_long(size, most))
-            with self.files.open(self._place(name), "rb", block_size=4 * BLOCK) as stream:
-                _copy(stream, digest, target, most, until)
+        with _failures_as_os_errors():
+            size = int(self.files.info(self._url(name)).get("size") or 0)
+            if size > max_bytes:
+                raise RefusedError(_too_long(size, max_bytes))
+            with self.files.open(self._url(name), "rb", block_size=4 * CHUNK_BYTES) as stream:
+                _copy(stream, digest, target, max_bytes, deadline)
 
-    def read(self, name: str, most: int) -> bytes:
+    def read(self, name: str, max_bytes: int) -> bytes:
         """See `Storage`."""
-        with _passing():
-            return bytes(self.files.cat_file(self._place(name), start=0, end=most))
+        with _failures_as_os_errors():
+            return bytes(self.files.cat_file(self._url(name), start=0, end=max_bytes))
 
     def put(self, name: str, data: Path | bytes) -> None:
         """See `Storage`."""
-        with _passing():
+        with _failures_as_os_errors():
             if isinstance(data, bytes):
-                self.files.pipe_file(self._place(name), data)
+                self.files.pipe_file(self._url(name), data)
             else:
-                self.files.put_file(str(data), self._place(name))
+                self.files.put_file(str(data), self._url(name))
 
     def prepare(self, folder: str) -> None:
         """See `Storage`."""
 
     def remove(self, name: str) -> None:
         """See `Storage`."""
-        with suppress(FileNotFoundError), _passing():
-            self.files.rm_file(self._place(name))
+        with suppress(FileNotFoundError), _failures_as_os_errors():
+            self.files.rm_file(self._url(name))
 
 
 def storage_of(place: str | Path) -> Storage:
-    """Return the folder or bucket that a path or URL names.
+    """Return the folder or bucket of a path or URL.
+
+    Parameters
+    ----------
+    place : path or URL
+        A path, ``file://...``, or a URL that fsspec knows.
 
     Raises
     ------
@@ -204,8 +223,8 @@ def storage_of(place: str | Path) -> Storage:
 
 
 @contextmanager
-def _passing() -> Iterator[None]:
-    """Turn what services raise into OSError, which is tried again; what is said on purpose stays."""
+def _failures_as_os_errors() -> Iterator[None]:
+    """Turn whatever services raise into OSError, which is tried again; refusals stay."""
     try:
         yield
     except (OSError, RefusedError, MemoryError):
@@ -214,51 +233,54 @@ def _passing() -> Iterator[None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def _copy(stream: Any, digest: str, target: Path, most: int, until: float) -> None:
-    """Copy a stream beside `target` and put it there if it has this digest and is not too long."""
+def _copy(stream: Any, digest: str, target: Path, max_bytes: int, deadline: float) -> None:
+    """Copy a stream beside `target`, and move it there if it has this digest and is not too long."""
     handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=target.parent)
     try:
-        found, length = hashlib.sha256(), 0
+        hashed, length = hashlib.sha256(), 0
         with os.fdopen(handle, "wb") as copy:
-            for block in _blocks(stream):
-                length += len(block)
-                if length > most:
-                    raise RefusedError(_too_long(length, most))
-                if time.monotonic() > until:
+            while chunk := stream.read(CHUNK_BYTES):
+                length += len(chunk)
+                if length > max_bytes:  # again: a file may grow while it is read
+                    raise RefusedError(_too_long(length, max_bytes))
+                if time.monotonic() > deadline:
                     raise OSError(f"only {length} bytes came in the time there was")
-                found.update(block)
-                copy.write(block)
+                hashed.update(chunk)
+                copy.write(chunk)
             copy.flush()
             os.fsync(copy.fileno())
-        if found.hexdigest() != digest:
+        if hashed.hexdigest() != digest:
             raise RefusedError("its content is not what was announced; send it again")
         Path(partial).replace(target)
     finally:
         Path(partial).unlink(missing_ok=True)
 
 
-def _blocks(stream: Any) -> Iterator[bytes]:
-    while block := stream.read(BLOCK):
-        yield block
-
-
-def _too_long(size: int, most: int) -> str:
-    return f"is {size} bytes long, which is more than the {most} that are taken here"
+def _too_long(size: int, max_bytes: int) -> str:
+    return f"is {size} bytes long, which is more than the {max_bytes} that are taken here"
 
 
 def _umask() -> int:
+    """Return the mask of the process, which can only be read by setting it."""
     umask = os.umask(0)
     os.umask(umask)
     return umask
 
 
-def patiently(act: Callable[[], Answer]) -> Answer:
-    """Return what `act` gives, tried again with growing pauses when what fails may pass."""
-    for trial in range(_TRIES):
+def retry(action: Callable[[], Result]) -> Result:
+    """Return what `action` gives, tried again with growing pauses on failures that may pass.
+
+    Parameters
+    ----------
+    action : callable
+        Raises FileNotFoundError, PermissionError or NotADirectoryError for what is final, other OSErrors for what may
+        pass.
+    """
+    for trial in range(_MAX_RETRIES):
         try:
-            return act()
+            return action()
         except (FileNotFoundError, PermissionError, NotADirectoryError):
             raise
         except OSError:
             time.sleep(0.1 * 2.0**trial)
-    return act()
+    return action()
