@@ -66,7 +66,9 @@ def given(base, models, extra):
     if extra.get("base"):
         told["base"] = base
     if extra.get("fishers"):
-        told["fishers"] = [information(base.parent / f"{model.name}.fisher.safetensors", model.name) for model in models]
+        told["fishers"] = [
+            information(base.parent / f"{model.name}.fisher.safetensors", model.name) for model in models
+        ]
     return told
 
 
@@ -86,7 +88,7 @@ def test_neither_files_nor_pieces_nor_threads_change_a_byte(tmp_path, method, op
     assert same_bits(read(done.output), once)
     chosen = make_tensor_method(TENSOR_METHODS, method, options)
     start_of = base if extra.get("base") else None
-    fishers = given(base, models, extra).get("fishers")
+    fishers = given(base, models, extra).get("fishers", ())
     request = Request(tuple(models), chosen, options, start_of, weights=extra.get("weights"), fishers=fishers)
     prepared = prepare(request, tmp_path / "pieces")
     run(prepared, tmp_path / "pieces", True, silent, threads=1, piece=BLOCK)

@@ -59,7 +59,9 @@ def test_only_ratios_of_weights_matter(name):
 @every_method
 def test_identical_networks_fuse_into_one_of_them(name):
     model = perceptron()
-    infos = [cs.fisher(model, observations(seed), "factors", rank=None, prior_precision=0.0, minimum=1) for seed in range(3)]
+    infos = [
+        cs.fisher(model, observations(seed), "factors", rank=None, prior_precision=0.0, minimum=1) for seed in range(3)
+    ]
     with torch.no_grad():
         expected = model(observations(9)).softmax(-1) if name == "ensemble" else model(observations(9))
     found = answers(fused(name, [perceptron() for _ in range(3)], infos))
