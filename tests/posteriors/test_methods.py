@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
-from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
