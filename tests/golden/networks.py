@@ -161,7 +161,7 @@ METHODS = {
     "rebasin, restarts": {"method": "rebasin", "restarts": 3, "weights": [1.0, 2.0, 3.0]},
     "fedma": {"method": "fedma"},
     "fedma, growth": {"method": "fedma", "growth": True, "gamma": 20.0, "sigma": 0.5},
-    "fedma, plain": {"method": "fedma", "shrink": False, "sweeps": 1},
+    "fedma, plain": {"method": "fedma", "shrink": False, "max_iterations": 1},
     "average": {"method": "average"},
     "average, trim": {"method": "average", "robust": "trim", "trim": 0.4},
     "average, median": {"method": "average", "robust": "median"},

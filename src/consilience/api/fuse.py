@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.api.kinds import SHARDS, kind_of
+from consilience.api.kinds import SHARDS, are_shards, kind_of
 from consilience.api.options import MethodOptions
 from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import name_inputs
 from consilience.core.kind import Prepared, Request
-from consilience.core.progress import Progress, seeded, shown, silent
-from consilience.errors import OptionError
+from consilience.core.progress import Progress, silent, started
+from consilience.errors import InputError, OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.method import Method
-from consilience.posteriors.sharded.fuse import are_shards
 from consilience.posteriors.sharded.shards import Shards
 
 if TYPE_CHECKING:
@@ -139,15 +138,18 @@ def fuse(
     >>> [one.name for one in fusion.inputs]
     ['lund', 'oslo']
     """
-    seed, generator = seeded(rng)
-    with shown(progress, "fusing", "step") as report:
+    with started(progress, rng, "fusing", "step") as (report, seed, generator):
         prepared = _prepare(
             models, method, options, report, generator, seed, weights=weights, engine=engine, samples=samples,
             n_observations=n_observations, n_components=n_components, combine=combine, example=example, inputs=inputs,
             symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
             reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
         )  # fmt: skip
-        return prepared.run()
+        if prepared.problems:
+            raise InputError(list(prepared.problems))
+        if prepared.error is not None:
+            raise prepared.error
+        return prepared.fuse()
 
 
 def check(
@@ -188,7 +190,9 @@ def check(
         inputs=inputs, symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
         reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
     )  # fmt: skip
-    return prepared.all_problems()
+    error = prepared.error
+    unread = [] if error is None else error.problems if isinstance(error, InputError) else [str(error)]
+    return [*prepared.problems, *unread]
 
 
 def _prepare(
@@ -207,7 +211,8 @@ def _prepare(
     **arguments: Any,
 ) -> Prepared:
     """Return the models read, checked and described by their kind."""
-    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
+    if samples is not None:
+        n_observations = renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
     stated = {name: value for name, value in arguments.items() if value is not None}
     everything = {**cast("dict[str, Any]", options), **stated}
     is_sharded = are_shards(models, engine)

@@ -5,6 +5,7 @@ Objects are recognised by their classes, files by the format that their document
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from consilience.posteriors.sharded.file import SUFFIXES, is_shard
 from consilience.posteriors.sharded.inspect import inspect_shard
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 from consilience.posteriors.sharded.kind import ShardedPosteriors
+from consilience.posteriors.sharded.shards import Shards
 
 POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
 
@@ -38,6 +40,27 @@ _KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.
 
 FORMATS: tuple[FileFormat, ...] = tuple(form for kind in KINDS for form in kind.formats)
 """Every format of files."""
+
+
+def are_shards(models: Any, engine: Any = None) -> bool:
+    """Return whether models are shards by how they are written: a path, shards, or folders, patterns and addresses.
+
+    With an engine that is not this process, posterior files are shards too. Nothing is opened: that a file is a packed
+    shard is stated by its document.
+    """
+    if isinstance(models, Shards | str | Path):
+        return True
+    if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
+        return False
+    return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
+
+
+def _is_many(path: str | Path) -> bool:
+    """Return whether a path stands for several files."""
+    text = str(path)
+    if "://" in text or any(sign in text for sign in "*?["):
+        return not os.path.exists(path) or os.path.isdir(path)
+    return os.path.isdir(path) or text.endswith(SUFFIXES["parquet"])
 
 
 def kind_of_input(model: NamedInput) -> Kind | None:
@@ -59,8 +82,10 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         return BAYESIAN
     if NETWORKS in kinds or isinstance(method, NetworkMethod):
         return NETWORKS
+    if not any(one.is_plain_checkpoint for one in inputs):
+        return POSTERIORS
     is_for_networks = any(name in ARGUMENTS for name in options or ()) or needs_no_symmetry(method)
-    return NETWORKS if is_for_networks and any(one.is_plain_checkpoint for one in inputs) else POSTERIORS
+    return NETWORKS if is_for_networks else POSTERIORS
 
 
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:

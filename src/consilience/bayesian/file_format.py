@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
@@ -24,7 +24,7 @@ from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import METADATA_KEY, check_version, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Chunked, StrictModel
+from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
@@ -47,14 +47,7 @@ class BayesianHeader(StrictModel):
     prior_variances: Chunked[dict[str, Variance] | None]
     classes: Chunked[list[str] | None]
     symmetry: dict[str, Any] | None
-    provenance: dict[str, Any] | None
-
-    @field_validator("provenance")
-    @classmethod
-    def _writable(cls, provenance: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
-        json.dumps(provenance, allow_nan=False)
-        return provenance
+    provenance: FiniteJSON | None
 
 
 @dataclass(frozen=True, eq=False)

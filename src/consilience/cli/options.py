@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.api.kinds import POSTERIORS, SHARDS, format_of
+from consilience.api.kinds import POSTERIORS, SHARDS, are_shards, format_of
 from consilience.cli.kinds import have_symmetry, kind_of_models, options_of_networks
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
@@ -20,7 +20,6 @@ from consilience.errors import OptionError
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
-from consilience.posteriors.sharded.fuse import are_shards
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 
 Command = Callable[..., None]
@@ -159,7 +158,7 @@ def plan_of(
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     where = _engine(engine, scheduler)
     files = () if are_shards(merged.models) else tuple(open_files(merged.models, merged.models))
-    if not files or any(file.states(SHARD_FORMAT) for file in files):
+    if not files or any(file.stated_format == SHARD_FORMAT for file in files):
         if stated := options_of_networks(merged):
             raise OptionError(f"{', '.join(stated)}: for networks only, and {merged.models[0]} holds posteriors")
         return FusionPlan(merged, SHARDS, (), where)

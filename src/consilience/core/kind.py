@@ -99,26 +99,6 @@ class Prepared:
         """Return what was found wrong with inputs that were only to be checked."""
         return cls(problems, nothing_to_fuse)
 
-    def run(self) -> Fusion:
-        """Return the fusion.
-
-        Raises
-        ------
-        InputError, OptionError
-            For what is wrong with the inputs, or else with the options.
-        """
-        if self.problems:
-            raise InputError(list(self.problems))
-        if self.error is not None:
-            raise self.error
-        return self.fuse()
-
-    def all_problems(self) -> list[str]:
-        """Return everything that `run` would raise, a line each."""
-        if self.error is None:
-            return list(self.problems)
-        return [*self.problems, *(self.error.problems if isinstance(self.error, InputError) else [str(self.error)])]
-
 
 def nothing_to_fuse() -> Fusion:
     """Raise: inputs with problems, or that were only checked, are never fused."""

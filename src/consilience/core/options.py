@@ -16,10 +16,22 @@ class Options:
 
     name: ClassVar[str]
 
-    def require(self, option: str, valid: bool, expected: str) -> None:
-        """Raise OptionError naming `option` unless `valid`."""
-        if not valid:
-            raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+    def require(self, *requirements: tuple[str, bool, str]) -> None:
+        """Raise for the first option that is not valid.
+
+        Parameters
+        ----------
+        *requirements : (str, bool, str)
+            Name of an option, whether it is valid, and what it must be.
+
+        Raises
+        ------
+        OptionError
+            Naming the option, what it must be, and what it is.
+        """
+        for option, is_valid, expected in requirements:
+            if not is_valid:
+                raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
 
 
 _Method = TypeVar("_Method", bound=type[Any])

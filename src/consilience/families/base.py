@@ -122,6 +122,20 @@ class Family(ABC):
         return sorted(problems)
 
     @final
+    def member_problems(self, natural: Array, prior: Array | None = None) -> list[str]:
+        """Return what keeps arrays from being the components (n, P) of a model and their prior (P,), a line each."""
+        if natural.ndim != 2 or natural.shape[1] != self.size:
+            return [f"natural parameters of {self} must be (n, {self.size}), found {natural.shape}"]
+        if len(natural) == 0:
+            return ["the model has no components"]
+        problems = [f"component {row} {text}" for row, text in self.check(natural)]
+        if prior is not None and prior.shape != (self.size,):
+            problems.append(f"prior must be ({self.size},), found {prior.shape}")
+        elif prior is not None and not np.all(np.isfinite(prior)):
+            problems.append("the prior has NaN or infinite natural parameters")
+        return problems
+
+    @final
     def kl(self, eta_a: Array, eta_b: Array) -> Array:
         """Return the matrix of divergences KL(q_a || q_b): one matrix product and two vectors.
 

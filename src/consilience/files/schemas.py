@@ -7,11 +7,12 @@ the first unknown key, and long lists and dicts are validated a few entries at a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 _CHUNK_ENTRIES = 16
@@ -93,3 +94,12 @@ Chunked = Annotated[Value, WrapValidator(validate_in_chunks)]
 
 Entries = Annotated[dict[str, Value], WrapValidator(validate_entry_by_entry)]
 """A dict of models."""
+
+
+def _refuse_not_finite(document: dict[str, Any]) -> dict[str, Any]:
+    json.dumps(document, allow_nan=False)
+    return document
+
+
+FiniteJSON = Annotated[dict[str, Any], AfterValidator(_refuse_not_finite)]
+"""An object without NaN and infinity, which Python reads from JSON but which no fused file could carry on."""

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import field_validator
-
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.document import check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import StrictModel
+from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
@@ -34,14 +32,7 @@ class NetworkHeader(StrictModel):
     format_version: Literal[1]
     library_version: str
     symmetry: dict[str, Any] | None
-    provenance: dict[str, Any] | None
-
-    @field_validator("provenance")
-    @classmethod
-    def _writable(cls, provenance: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
-        json.dumps(provenance, allow_nan=False)
-        return provenance
+    provenance: FiniteJSON | None
 
 
 @dataclass(frozen=True)

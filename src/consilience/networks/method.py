@@ -160,8 +160,10 @@ class NetworkMethod(Options, ABC):
     trim: float = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
-        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
+        self.require(
+            ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
+            ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
+        )
 
     @property
     def averages(self) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field
 from safetensors.numpy import save as to_safetensors
 
 from consilience.core.provenance import library_versions
@@ -24,9 +25,15 @@ from consilience.families import Family, family_from_config
 from consilience.files.arrays import DTYPES
 from consilience.files.atomic import write_bytes
 from consilience.files.budget import pad_text
-from consilience.files.document import METADATA_KEY, REMEDY, check_version, validate_document
-from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Chunked, Entries, StrictModel
+from consilience.files.document import METADATA_KEY, REMEDY
+from consilience.files.safetensors_file import (
+    SafetensorsFile,
+    TensorHeader,
+    as_file,
+    read_all_arrays,
+    validate_documents,
+)
+from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
@@ -90,18 +97,11 @@ class Header(StrictModel):
     format_version: Literal[1]
     library_version: str
     family: dict[str, Any]
-    source: dict[str, Any]
+    source: FiniteJSON
     counts: Chunked[list[float] | None] = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
     attached: Entries[AttachedHeader] = Field(default_factory=dict)
     provenance: ProvenanceHeader | None = None
-
-    @field_validator("source")
-    @classmethod
-    def _writable(cls, source: dict[str, Any]) -> dict[str, Any]:
-        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
-        json.dumps(source, allow_nan=False)
-        return source
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,11 @@ def read_summary(where: Path | SafetensorsFile) -> FileSummary:
         For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
     """
     file = as_file(where)
-    return FileSummary(_parse_header(file), dict(file.header().shapes))
+    (parsed,) = _parse_headers([file])
+    if isinstance(parsed, FileFormatError):
+        raise parsed
+    header, tensors = parsed
+    return FileSummary(header, dict(tensors.shapes))
 
 
 def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, Any] | None]:
@@ -169,24 +173,47 @@ def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, 
     InputError
         For values that are not members of the family, naming file and component.
     """
-    file = as_file(where)
-    header = _parse_header(file)
-    shapes, kinds = file.header().shapes, file.header().dtypes
-    family = family_of(file.label, header.family)
-    expected = {"natural", "prior", "weights"}
-    expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
-    if "natural" not in shapes:
-        raise FileFormatError(f"{file}: has no tensor 'natural'; {REMEDY}")
-    if odd := sorted(set(shapes) - expected):
-        raise FileFormatError(f"{file}: has tensors its header does not announce: {odd[:_FEW]}{_more(odd)}")
-    if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
-        raise FileFormatError(
-            f"{file}: lacks the attached arrays its header announces: {missing[:_FEW]}{_more(missing)}"
-        )
-    for name in sorted(shapes):
-        _check_tensor(file, name, shapes[name], kinds[name])
-    arrays = file.arrays(sorted(shapes))
-    tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(shapes)}
+    (contents,) = read_posteriors([as_file(where)])
+    if isinstance(contents, InputError):
+        raise contents
+    return contents
+
+
+def read_posteriors(
+    files: Sequence[SafetensorsFile],
+) -> list[tuple[Posterior, dict[str, Any] | None] | InputError]:
+    """Return what `read_posterior` returns or raises for every file: all documents first, then all tensors.
+
+    A file of which something is wrong in one stage takes no part in the next.
+    """
+    results: list[Any] = list(_parse_headers(files))
+    families: dict[str, Family] = {}
+    for place, parsed in enumerate(results):
+        if isinstance(parsed, FileFormatError):
+            continue
+        header, tensors = parsed
+        try:
+            text = json.dumps(header.family, sort_keys=True, default=str)
+            if text not in families:
+                families[text] = family_of(files[place].label, header.family)
+            _check_tensors(files[place], header, tensors)
+            results[place] = (header, families[text])
+        except FileFormatError as error:
+            results[place] = error
+    places = [place for place, result in enumerate(results) if not isinstance(result, FileFormatError)]
+    for place, arrays in zip(places, read_all_arrays([files[place] for place in places]), strict=True):
+        results[place] = arrays if isinstance(arrays, FileFormatError) else (*results[place], arrays)
+    return [
+        result if isinstance(result, FileFormatError) else _contents(file, *result)
+        for file, result in zip(files, results, strict=True)
+    ]
+
+
+def _contents(
+    file: SafetensorsFile, header: Header, family: Family, arrays: dict[str, Any]
+) -> tuple[Posterior, dict[str, Any] | None] | InputError:
+    """Return the posterior that tensors and header are, with its provenance, or what is wrong with its values."""
+    tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(arrays)}
     try:
         posterior = Posterior(
             family,
@@ -204,7 +231,7 @@ def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, 
             source=header.source,
         )
     except InputError as error:
-        raise InputError([f"{file}: {problem}" for problem in error.problems]) from error
+        return InputError([f"{file.label}: {problem}" for problem in error.problems])
     return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
@@ -224,26 +251,36 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
         raise FileFormatError(f"{path}: its family cannot be made: {error}; {remedy}") from error
 
 
-def _parse_header(file: SafetensorsFile) -> Header:
-    if file.header().text is None:
-        raise FileFormatError(f"{file}: has no consilience metadata, so it is not a posterior file; {REMEDY}")
-    document = file.document
-    check_version(file.label, document, FORMAT_VERSION)
-    attached = document.get("attached") if isinstance(document, dict) else None
-    if isinstance(attached, dict) and len(attached) > _MOST_ATTACHED:
+def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[Header, TensorHeader] | FileFormatError]:
+    return validate_documents(files, Header, FORMAT_VERSION, "a posterior file", {"attached": _MOST_ATTACHED})
+
+
+def _check_tensors(file: SafetensorsFile, header: Header, tensors: TensorHeader) -> None:
+    """Raise for tensors that are missing, that the header does not announce, or of a type or shape that is not theirs.
+
+    Raises
+    ------
+    FileFormatError
+        Naming the file and the tensors.
+    """
+    shapes, dtypes = tensors.shapes, tensors.dtypes
+    expected = {"natural", "prior", "weights"}
+    expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
+    if "natural" not in shapes:
+        raise FileFormatError(f"{file.label}: has no tensor 'natural'; {REMEDY}")
+    if odd := sorted(set(shapes) - expected):
+        raise FileFormatError(f"{file.label}: has tensors its header does not announce: {odd[:_FEW]}{_more(odd)}")
+    if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
         raise FileFormatError(
-            f"{file}: has {len(attached)} attached arrays, expected at most {_MOST_ATTACHED}; {REMEDY}"
+            f"{file.label}: lacks the attached arrays its header announces: {missing[:_FEW]}{_more(missing)}"
         )
-    return validate_document(file.label, Header, document)
-
-
-def _check_tensor(file: SafetensorsFile, name: str, shape: tuple[int, ...], kind: str) -> None:
-    if kind not in ("float64", "float32"):
-        called = next((own for own, plain in DTYPES.items() if plain == kind), kind)
-        raise FileFormatError(f"{file}: tensor {name!r} has type {called}, expected F64")
-    if math.prod(shape) == 0:
-        because = ": the model has no components" if name == "natural" else ""
-        raise FileFormatError(f"{file}: tensor {name!r} is empty{because}")
+    for name in sorted(shapes):
+        if dtypes[name] not in ("float64", "float32"):
+            code = next((code for code, dtype in DTYPES.items() if dtype == dtypes[name]), dtypes[name])
+            raise FileFormatError(f"{file.label}: tensor {name!r} has type {code}, expected F64")
+        if math.prod(shapes[name]) == 0:
+            because = ": the model has no components" if name == "natural" else ""
+            raise FileFormatError(f"{file.label}: tensor {name!r} is empty{because}")
 
 
 def _more(names: list[str]) -> str:

@@ -37,7 +37,9 @@ def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
     described, alignment, problems = describe_inputs(request.inputs, request.n_observations)
     method = recommended_method(request.method, request.options, described[0].posterior if described else None)
-    weights = in_order(request.weights, [one.name for one in request.inputs], "weights")
+    weights = request.weights
+    if weights is not None:
+        weights = in_order(weights, [one.name for one in request.inputs], "weights")
     error: OptionError | None = None
     try:
         if len({one.posterior.family for one in described}) == 1:

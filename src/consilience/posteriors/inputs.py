@@ -10,7 +10,7 @@ from consilience.checks import as_weights
 from consilience.core.inputs import NamedInput, files_given_twice, in_order
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters import describe
-from consilience.posteriors.files import read_posterior
+from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
@@ -56,16 +56,20 @@ def describe_inputs(
     OptionError
         For `n_observations` that are not one positive number for each input.
     """
-    counts = in_order(n_observations, [one.name for one in inputs], "n_observations")
+    counts = n_observations
     if counts is not None:
+        counts = in_order(counts, [one.name for one in inputs], "n_observations")
         counts = as_weights(counts, len(inputs), "n_observations").tolist()
     described: list[DescribedInput] = []
     problems: list[str] = []
+    contents = iter(read_posteriors([one.file for one in inputs if one.file is not None]))
     for place, one in enumerate(inputs):
         try:
             if one.file is not None:
-                posterior = read_posterior(one.file)[0]
-                described.append(DescribedInput(one.name, one.label, posterior, one.file.digest))
+                content = next(contents)
+                if isinstance(content, InputError):
+                    raise content
+                described.append(DescribedInput(one.name, one.label, content[0], one.file.sha256))
             else:
                 posterior = describe(one.model, n_observations=None if counts is None else float(counts[place]))
                 described.append(DescribedInput(one.name, one.label, posterior, None))

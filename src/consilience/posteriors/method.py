@@ -120,10 +120,12 @@ class Method(Options, ABC):
     minority: Literal["keep", "drop"] = field(default="keep", kw_only=True)
 
     def __post_init__(self) -> None:
-        self.require("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'")
-        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
-        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
-        self.require("minority", self.minority in ("keep", "drop"), "'keep' or 'drop'")
+        self.require(
+            ("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'"),
+            ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
+            ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
+            ("minority", self.minority in ("keep", "drop"), "'keep' or 'drop'"),
+        )
 
     @property
     def average_direction(self) -> Direction:

@@ -240,11 +240,9 @@ class Posterior:
 
     def _problems(self) -> list[str]:
         """Return everything that is wrong with the fields, a line each."""
-        if self.natural.ndim != 2 or self.natural.shape[1] != self.family.size:
-            return [f"natural parameters of {self.family} must be (n, {self.family.size}), found {self.natural.shape}"]
-        if self.n_components == 0:
-            return ["the model has no components"]
-        problems = [f"component {row} {text}" for row, text in self.family.check(self.natural)]
+        problems = self.family.member_problems(self.natural, self.prior)
+        if self.natural.ndim != 2 or self.n_components == 0:  # of which nothing more can be said
+            return problems
         for name in ("counts", "weights"):
             values = getattr(self, name)
             if values is None:
@@ -256,11 +254,6 @@ class Posterior:
             problems += [
                 f"component {i} has {name} {values[i]}, which must be finite and not negative" for i in invalid
             ]
-        if self.prior is not None:
-            if self.prior.shape != (self.family.size,):
-                problems.append(f"prior must be ({self.family.size},), found {self.prior.shape}")
-            elif not np.all(np.isfinite(self.prior)):
-                problems.append("the prior has NaN or infinite natural parameters")
         for name, attached in self.attached.items():
             problems += [f"attached array {name!r} {text}" for text in attached.problems(self.n_components)]
         names = self.features.names

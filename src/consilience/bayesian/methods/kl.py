@@ -88,15 +88,19 @@ class KLNetworkFusion(NetworkMethod):
         super().__post_init__()
         told = self.max_units
         bounds = [1] if told is None else list(told.values()) if isinstance(told, Mapping) else [told]
-        self.require("regularization", is_number(self.regularization), "a number that is not negative")
-        self.require("max_units", all(is_count(one) for one in bounds), "a positive integer, by group or for all")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
-        self.require("tolerance", is_number(self.tolerance), "a number that is not negative")
-        self.require("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'")
-        self.require("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'")
+        self.require(
+            ("regularization", is_number(self.regularization), "a number that is not negative"),
+            ("max_units", all(is_count(one) for one in bounds), "a positive integer, by group or for all"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+            ("tolerance", is_number(self.tolerance), "a number that is not negative"),
+            ("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'"),
+            ("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'"),
+        )
         prior = self.prior_variance
-        self.require("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None")
+        self.require(
+            ("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None"),
+        )
 
     @property
     def averages(self) -> bool:
@@ -118,7 +122,7 @@ class KLNetworkFusion(NetworkMethod):
             option.name for option in fields(method) if getattr(method, option.name) != getattr(default, option.name)
         }
         for option in told - set(own):
-            method.require(option, False, "left as it is for Bayesian networks")
+            method.require((option, False, "left as it is for Bayesian networks"))
         return cls(**{names.get(option, option): getattr(method, option) for option in told})
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:

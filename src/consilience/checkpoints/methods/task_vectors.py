@@ -41,7 +41,9 @@ class TaskVectorMethod(TensorMethod):
     scaling: float = 1.0
 
     def __post_init__(self) -> None:
-        self.require("scaling", is_number(self.scaling), "a number, not negative")
+        self.require(
+            ("scaling", is_number(self.scaling), "a number, not negative"),
+        )
 
     def put_back(self, block: Block, combined: Floats) -> Floats:
         """Return base + scaling * combined."""
@@ -100,7 +102,9 @@ class TIES(TaskVectorMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1")
+        self.require(
+            ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1"),
+        )
 
     @property
     def surveys(self) -> int:
@@ -174,8 +178,10 @@ class DARE(TaskVectorMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1")
-        self.require("combine", self.combine in ("linear", "ties"), "'linear' or 'ties'")
+        self.require(
+            ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1"),
+            ("combine", self.combine in ("linear", "ties"), "'linear' or 'ties'"),
+        )
 
     def merge(self, block: Block, setting: Setting, facts: Facts) -> Floats:
         """Return the base and the mean of what was not dropped."""

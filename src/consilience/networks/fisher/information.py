@@ -46,7 +46,7 @@ class FisherInformation:
     residual : mapping of str to array
         By parameter, an array of its shape: the part of the diagonal that the factors do not have; all of it where
         there are none. In units of one over the parameter squared.
-    factors : mapping of str to array of shape (rank, *shape), optional
+    factors : mapping of str to array of shape (rank, ...), optional
         By parameter: G, split as the parameters are. Empty for a diagonal alone. Default: empty.
     observations : float, optional
         Number N of observations that it stands for. Default: None, unknown.

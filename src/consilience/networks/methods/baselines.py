@@ -57,7 +57,9 @@ class NetworkEnsembleMethod(NetworkMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'")
+        self.require(
+            ("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'"),
+        )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return identity transports; nothing is averaged."""

@@ -72,11 +72,13 @@ class Consensus(NetworkMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
-        self.require("balance", isinstance(self.balance, bool), "true or false")
-        self.require("signs", isinstance(self.signs, bool), "true or false")
-        self.require("refit", isinstance(self.refit, bool), "true or false")
+        self.require(
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+            ("balance", isinstance(self.balance, bool), "true or false"),
+            ("signs", isinstance(self.signs, bool), "true or false"),
+            ("refit", isinstance(self.refit, bool), "true or false"),
+        )
 
     @property
     def refits(self) -> bool:

@@ -87,10 +87,13 @@ class FedMA(LayerwiseMethod):
         super().__post_init__()
         for option in ("sigma", "sigma0", "gamma"):
             value = getattr(self, option)
-            self.require(option, is_number(value) and value > 0, "a positive number")
-        for option in ("growth", "shrink"):
-            self.require(option, isinstance(getattr(self, option), bool), "true or false")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
+            self.require(
+                (option, is_number(value) and value > 0, "a positive number"),
+            )
+        self.require(
+            *((option, isinstance(getattr(self, option), bool), "true or false") for option in ("growth", "shrink")),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the largest widths of the fused network: the widest model's, or with growth the sum of all models'."""

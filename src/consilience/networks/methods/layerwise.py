@@ -100,7 +100,9 @@ class LayerwiseMethod(NetworkMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("writers", self.writers in ("all", "first"), "'all' or 'first'")
+        self.require(
+            ("writers", self.writers in ("all", "first"), "'all' or 'first'"),
+        )
 
     @abstractmethod
     def match(

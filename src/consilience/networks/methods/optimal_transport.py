@@ -62,10 +62,12 @@ class TransportMethod(LayerwiseMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'")
-        self.require("epsilon", is_number(self.epsilon), "a number that is not negative")
-        self.require("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'")
-        self.require("paper_scaling", isinstance(self.paper_scaling, bool), "true or false")
+        self.require(
+            ("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"),
+            ("epsilon", is_number(self.epsilon), "a number that is not negative"),
+            ("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"),
+            ("paper_scaling", isinstance(self.paper_scaling, bool), "true or false"),
+        )
 
     @property
     def wants_activations(self) -> bool:
@@ -163,8 +165,10 @@ class OTFusion(TransportMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'")
-        self.require("normalize", isinstance(self.normalize, bool), "true or false")
+        self.require(
+            ("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'"),
+            ("normalize", isinstance(self.normalize, bool), "true or false"),
+        )
 
     def match(
         self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator

@@ -63,9 +63,11 @@ class ReBasin(NetworkMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         costs = ("weights", "activations", "correlation")
-        self.require("cost", self.cost in costs, "'weights', 'activations' or 'correlation'")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
+        self.require(
+            ("cost", self.cost in costs, "'weights', 'activations' or 'correlation'"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     @property
     def wants_activations(self) -> bool:

@@ -64,8 +64,10 @@ class WassersteinFusion(TransportMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
+        self.require(
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the alignment of least B over `restarts` passes."""

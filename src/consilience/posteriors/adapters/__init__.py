@@ -74,7 +74,8 @@ def describe(
     >>> describe(model).counts
     array([2., 2.])
     """
-    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
+    if samples is not None:
+        n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     if isinstance(model, Posterior):
         return model if features is None else replace(model, features=features)
     for adapter in ADAPTERS:

@@ -83,11 +83,14 @@ class AMPS(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("growth", "revisit"):
-            self.require(option, isinstance(getattr(self, option), bool), "True or False")
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
-        self.require("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number")
+        self.require(
+            *((option, isinstance(getattr(self, option), bool), "True or False") for option in ("growth", "revisit")),
+            *(
+                (option, is_count(getattr(self, option)), "a positive integer")
+                for option in ("restarts", "max_iterations")
+            ),
+            ("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number"),
+        )
 
     @property
     def matches_parts(self) -> bool:

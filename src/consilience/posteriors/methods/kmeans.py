@@ -61,9 +61,13 @@ class KMeans(Method):
         for option in ("n_components", "restarts", "max_iterations"):
             value = getattr(self, option)
             is_default = option == "n_components" and value is None
-            self.require(option, is_default or is_count(value), "a positive integer")
-        self.require("min_count", is_number(self.min_count), "a number that is not negative")
-        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+            self.require(
+                (option, is_default or is_count(value), "a positive integer"),
+            )
+        self.require(
+            ("min_count", is_number(self.min_count), "a number that is not negative"),
+            ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
+        )
 
     @property
     def average_direction(self) -> Direction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.sharded.file import SUFFIXES
 from consilience.posteriors.sharded.methods import SHARDED, ShardedInput, refusals
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
 from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
@@ -45,27 +44,6 @@ _FEW = 20
 
 OPTIONS = ("pilot_sites", "shard_bytes")
 """Options of ``fuse`` that are for shards only."""
-
-
-def are_shards(models: Any, engine: Any = None) -> bool:
-    """Return whether models are shards by how they are written: a path, shards, or folders, patterns and addresses.
-
-    With an engine that is not this process, posterior files are shards too. Nothing is opened: that a file is a packed
-    shard is stated by its document.
-    """
-    if isinstance(models, Shards | str | Path):
-        return True
-    if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
-        return False
-    return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
-
-
-def _is_many(path: str | Path) -> bool:
-    """Return whether a path stands for several files."""
-    text = str(path)
-    if "://" in text or any(sign in text for sign in "*?["):
-        return not os.path.exists(path) or os.path.isdir(path)
-    return os.path.isdir(path) or text.endswith(SUFFIXES["parquet"])
 
 
 @dataclass(frozen=True)

@@ -93,18 +93,26 @@ class FisherMethod(NetworkMethod, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("prior", self.prior in (None, "removed", "kept", "ignored"), "'removed', 'kept' or 'ignored'")
+        self.require(
+            ("prior", self.prior in (None, "removed", "kept", "ignored"), "'removed', 'kept' or 'ignored'"),
+        )
         alpha = self.prior_precision
-        self.require("prior_precision", alpha is None or is_number(alpha), "a number, not negative, or None")
+        self.require(
+            ("prior_precision", alpha is None or is_number(alpha), "a number, not negative, or None"),
+        )
         is_removed = self.prior in (None, "removed")
-        self.require("prior_precision", alpha is None or is_removed, "left out unless the sites' priors are removed")
+        self.require(
+            ("prior_precision", alpha is None or is_removed, "left out unless the sites' priors are removed"),
+        )
         rho = self.shrinkage
-        self.require("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None")
-        self.require("normalize", isinstance(self.normalize, bool), "true or false")
-        self.require("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
+        self.require(
+            ("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None"),
+            ("normalize", isinstance(self.normalize, bool), "true or false"),
+            ("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     @property
     def averages(self) -> bool:

@@ -105,14 +105,18 @@ class FisherMerging(FisherMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         structures = (None, "isotropic", "diagonal", "low_rank", "full")
-        self.require("structure", self.structure in structures, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
+        self.require(
+            ("structure", self.structure in structures, "'isotropic', 'diagonal', 'low_rank', 'full' or None"),
+        )
         target = self.favor_target
         self.require(
-            "favor_target",
-            target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
-            "the number of a model, or None",
+            (
+                "favor_target",
+                target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
+                "the number of a model, or None",
+            ),
+            ("floor", is_number(self.floor) and self.floor > 0, "a positive number"),
         )
-        self.require("floor", is_number(self.floor) and self.floor > 0, "a positive number")
 
     @property
     def wants_information(self) -> bool:

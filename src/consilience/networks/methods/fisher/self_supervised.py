@@ -104,16 +104,20 @@ class SelfSupervisedFisher(FisherMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         rate = self.mask_rate
-        self.require("mask_rate", is_number(rate) and 0 < rate <= 1, "a number above 0, at most 1")
-        self.require("masks", is_count(self.masks), "a positive integer")
-        self.require("window", self.window is None or is_count(self.window), "a positive integer or None")
-        self.require("solver", self.solver in ("exact", "sgd"), "'exact' or 'sgd'")
-        self.require("steps", is_count(self.steps), "a positive integer")
+        self.require(
+            ("mask_rate", is_number(rate) and 0 < rate <= 1, "a number above 0, at most 1"),
+            ("masks", is_count(self.masks), "a positive integer"),
+            ("window", self.window is None or is_count(self.window), "a positive integer or None"),
+            ("solver", self.solver in ("exact", "sgd"), "'exact' or 'sgd'"),
+            ("steps", is_count(self.steps), "a positive integer"),
+        )
         speed = self.learning_rate
-        self.require("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None")
-        self.require("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1")
-        self.require("start", self.start in ("merged", "random"), "'merged' or 'random'")
-        self.require("compat", isinstance(self.compat, bool), "true or false")
+        self.require(
+            ("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None"),
+            ("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1"),
+            ("start", self.start in ("merged", "random"), "'merged' or 'random'"),
+            ("compat", isinstance(self.compat, bool), "true or false"),
+        )
 
     def default_prior(self, sites: Sequence[FisherInformation]) -> Prior:
         """Return the default treatment of priors: removed."""

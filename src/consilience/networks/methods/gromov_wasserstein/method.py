@@ -109,17 +109,23 @@ class GromovFusion(WassersteinFusion):
         if isinstance(starts, str):
             starts = [part.strip() for part in starts.split(",")]
         is_list = isinstance(starts, list | tuple) and len(starts) > 0
-        self.require("starts", is_list, "some of 'input', 'uniform' and 'matching'")
+        self.require(
+            ("starts", is_list, "some of 'input', 'uniform' and 'matching'"),
+        )
         object.__setattr__(self, "starts", tuple(starts))
-        self.require("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations")
-        self.require("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'")
-        self.require("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None")
+        self.require(
+            ("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations"),
+            ("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'"),
+            ("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None"),
+        )
         are_valid = all(start in ("input", "uniform", "matching") for start in self.starts)
-        self.require("starts", are_valid, "some of 'input', 'uniform' and 'matching'")
-        self.require("sent", isinstance(self.sent, bool), "true or false")
-        self.require("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None")
-        self.require("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs")
-        self.require("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy")
+        self.require(
+            ("starts", are_valid, "some of 'input', 'uniform' and 'matching'"),
+            ("sent", isinstance(self.sent, bool), "true or false"),
+            ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
+            ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),
+            ("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"),
+        )
 
     @property
     def counts_sent(self) -> bool:

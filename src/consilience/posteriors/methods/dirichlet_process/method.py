@@ -101,22 +101,26 @@ class DirichletProcess(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
-        limit = self.max_components
-        self.require("max_components", limit is None or is_count(limit), "a positive integer or None")
-        self.require("min_count", is_number(self.min_count), "a number that is not negative")
-        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
-        self.require("assignment", self.assignment in ("variational", "means"), "'variational' or 'means'")
-        self.require("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'")
-        alpha, price, is_dp_means = self.concentration, self.penalty, self.assignment == "means"
-        self.require("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None")
-        self.require("penalty", price is None or is_number(price), "a number that is not negative, or None")
         self.require(
-            "concentration", alpha is None or not is_dp_means, "None with assignment='means', which has a penalty"
+            *(
+                (option, is_count(getattr(self, option)), "a positive integer")
+                for option in ("restarts", "max_iterations")
+            ),
         )
+        limit = self.max_components
         self.require(
-            "penalty", price is None or is_dp_means, "None with assignment='variational', which has a concentration"
+            ("max_components", limit is None or is_count(limit), "a positive integer or None"),
+            ("min_count", is_number(self.min_count), "a number that is not negative"),
+            ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
+            ("assignment", self.assignment in ("variational", "means"), "'variational' or 'means'"),
+            ("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'"),
+        )
+        alpha, price, is_dp_means = self.concentration, self.penalty, self.assignment == "means"
+        self.require(
+            ("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None"),
+            ("penalty", price is None or is_number(price), "a number that is not negative, or None"),
+            ("concentration", alpha is None or not is_dp_means, "None with assignment='means', which has a penalty"),
+            ("penalty", price is None or is_dp_means, "None with assignment='variational', which has a concentration"),
         )
 
     @property

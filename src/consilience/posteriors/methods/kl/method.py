@@ -106,25 +106,23 @@ class KLFusion(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("n_components", "max_components"):
-            value = getattr(self, option)
-            self.require(option, value is None or is_count(value), "a positive integer or None")
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
-        for option in ("tolerance", "gap", "min_count"):
-            self.require(option, is_number(getattr(self, option)), "a number that is not negative")
-        value = self.regularization
-        is_valid = is_number(value) or (isinstance(value, str) and value == "auto")
-        self.require("regularization", is_valid, "'auto' or a number that is not negative")
-        self.require("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'")
-        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
-        names = get_args(DivergenceName)
-        self.require("divergence", self.divergence in names, f"one of {', '.join(map(repr, names))}")
-        self.require("order", is_number(self.order) and 0 < self.order < 1, "a number between 0 and 1")
-        is_kl = self.divergence == "kl"
-        self.require("direction", is_kl or self.direction == "forward", "'forward' with a divergence that is not 'kl'")
+        numbers = {option: getattr(self, option) for option in ("n_components", "max_components")}
+        regularization, names, is_kl = self.regularization, get_args(DivergenceName), self.divergence == "kl"
+        is_auto = isinstance(regularization, str) and regularization == "auto"
         self.require(
-            "assignment", is_kl or self.assignment == "integral", "'integral' with a divergence that is not 'kl'"
+            *((option, n is None or is_count(n), "a positive integer or None") for option, n in numbers.items()),
+            *((name, is_count(getattr(self, name)), "a positive integer") for name in ("restarts", "max_iterations")),
+            *(
+                (option, is_number(getattr(self, option)), "a number that is not negative")
+                for option in ("tolerance", "gap", "min_count")
+            ),
+            ("regularization", is_auto or is_number(regularization), "'auto' or a number that is not negative"),
+            ("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'"),
+            ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
+            ("divergence", self.divergence in names, f"one of {', '.join(map(repr, names))}"),
+            ("order", is_number(self.order) and 0 < self.order < 1, "a number between 0 and 1"),
+            ("direction", is_kl or self.direction == "forward", "'forward' with a divergence that is not 'kl'"),
+            ("assignment", is_kl or self.assignment == "integral", "'integral' with a divergence that is not 'kl'"),
         )
 
     @property

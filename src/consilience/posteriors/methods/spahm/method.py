@@ -118,10 +118,11 @@ class SPAHM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("likelihood", self.likelihood in ("gaussian", "conjugate"), "'gaussian' or 'conjugate'")
-        self.require("variances", self.variances in ("dimension", "scalar"), "'dimension' or 'scalar'")
-        for option in ("concentration", "mass"):
-            self.require(option, _positive(getattr(self, option)), "a positive number")
+        self.require(
+            ("likelihood", self.likelihood in ("gaussian", "conjugate"), "'gaussian' or 'conjugate'"),
+            ("variances", self.variances in ("dimension", "scalar"), "'dimension' or 'scalar'"),
+            *((option, _positive(getattr(self, option)), "a positive number") for option in ("concentration", "mass")),
+        )
         for option in ("within_variance", "between_variance"):
             variance = getattr(self, option)
             if isinstance(variance, list | np.ndarray):
@@ -129,16 +130,26 @@ class SPAHM(Method):
                 object.__setattr__(self, option, variance)
             values = variance if isinstance(variance, tuple) else (variance,)
             is_valid = variance is None or (len(values) > 0 and all(map(_positive, values)))
-            self.require(option, is_valid, "a positive number, one per dimension, or None")
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
+            self.require(
+                (option, is_valid, "a positive number, one per dimension, or None"),
+            )
+        self.require(
+            *(
+                (option, is_count(getattr(self, option)), "a positive integer")
+                for option in ("restarts", "max_iterations")
+            ),
+        )
         for option in ("max_components", "clip"):
             value = getattr(self, option)
-            self.require(option, value is None or is_count(value), "a positive integer or None")
-        self.require("min_count", is_number(self.min_count), "a number that is not negative")
+            self.require(
+                (option, value is None or is_count(value), "a positive integer or None"),
+            )
+        self.require(
+            ("min_count", is_number(self.min_count), "a number that is not negative"),
+        )
         are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
         self.require(
-            "marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False"
+            ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False"),
         )
 
     def refuse(self, ensemble: Ensemble) -> list[str]:
