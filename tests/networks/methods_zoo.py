@@ -46,7 +46,7 @@ NETWORKS = [
     "mlp", "mlp without biases", "lenet", "resnet18", "depthwise", "densenet", "transformer encoder", "gpt",
     "tied embedding", "lstm both ways", "gru",
 ]  # fmt: skip
-FEW = ["mlp", "lenet", "resnet18", "transformer encoder"]
+FEW = ["mlp", "lenet", pytest.param("resnet18", marks=pytest.mark.slow), "transformer encoder"]
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 every_variant = pytest.mark.parametrize("method", [*METHODS.values(), *VARIANTS.values()], ids=[*METHODS, *VARIANTS])
 # Whether units match is asked of one layer after another, so that no numbering has a say; the others start their
