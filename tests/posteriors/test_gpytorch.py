@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter
 from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.learner import TitsiasGP

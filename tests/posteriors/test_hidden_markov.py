@@ -9,7 +9,7 @@ from scipy.stats import multivariate_t
 from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.hidden_markov.forward_backward import forward_backward, viterbi
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.hidden_markov.model import HiddenMarkovModel

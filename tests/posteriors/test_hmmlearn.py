@@ -8,8 +8,8 @@ from hmmlearn.vhmm import VariationalCategoricalHMM, VariationalGaussianHMM
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
 from consilience.posteriors.adapters.hmmlearn.parameters import expected_visits
+from consilience.posteriors.adapters.table import ADAPTERS
 from tests.posteriors.hmmlearn_sites import (
     CYCLE,
     LEFT_TO_RIGHT,

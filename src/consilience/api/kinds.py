@@ -17,13 +17,11 @@ from consilience.errors import FileFormatError, InputError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import read_symmetry
 from consilience.networks.fuse_aligned import ARGUMENTS
-from consilience.networks.inspect import inspect_symmetry
 from consilience.networks.kind import Networks
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import needs_no_symmetry
 from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.sharded.file import SUFFIXES, is_shard
-from consilience.posteriors.sharded.inspect import inspect_shard
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 from consilience.posteriors.sharded.kind import ShardedPosteriors
 from consilience.posteriors.sharded.shards import Shards
@@ -129,6 +127,9 @@ def load_file(where: str | Path | SafetensorsFile) -> Any:
 
 def inspect_file(path: Path) -> Inspection:
     """Return what is inside a file of any format, a symmetry and a shard too, from its header alone."""
+    from consilience.networks.inspect import inspect_symmetry  # here, so that fusing starts without them
+    from consilience.posteriors.sharded.inspect import inspect_shard
+
     if _starts_like_json(path):
         return inspect_symmetry(read_symmetry(path), str(path))
     if path.suffix == SUFFIXES["parquet"] or (path.is_file() and is_shard(path)):

@@ -24,9 +24,9 @@ from consilience.core.provenance import library_versions
 from consilience.drawing.figures import comparison_figure, save_figure
 from consilience.errors import InputError
 from consilience.files.atomic import write_bytes
-from consilience.posteriors.adapters import rebuild
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Features
+from consilience.posteriors.rebuild import rebuild
 
 CLASSES_OF_SITES: Final = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 6, 7), (6, 7, 8, 9), (8, 9, 0, 1))
 DIM: Final = 10

@@ -14,13 +14,15 @@ from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
-from consilience.posteriors.adapters import ADAPTERS, adapter_of, describe, rebuild
 from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation, Score
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.rebuild import adapter_of, rebuild
 from consilience.posteriors.scores import Scores
 from consilience.posteriors.vocabulary import is_topic_posterior, restrict_vocabulary
 

@@ -18,7 +18,6 @@ from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
 from consilience.errors import OptionError
 from consilience.matching.result import Matching
-from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import FusionInput, PosteriorFusion
@@ -27,6 +26,7 @@ from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.rebuild import adapter_of, rebuild
 from consilience.posteriors.vocabulary import VocabularyAlignment
 
 RECOMMENDED = "kl"

@@ -9,7 +9,7 @@ from typing import Any
 from consilience.checks import as_weights
 from consilience.core.inputs import NamedInput, files_given_twice, in_order
 from consilience.errors import InputError, UnsupportedError
-from consilience.posteriors.adapters import describe
+from consilience.posteriors.describe import describe
 from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies

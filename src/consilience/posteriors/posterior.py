@@ -241,8 +241,8 @@ class Posterior:
     def _problems(self) -> list[str]:
         """Return everything that is wrong with the fields, a line each."""
         problems = self.family.member_problems(self.natural, self.prior)
-        if self.natural.ndim != 2 or self.n_components == 0:  # of which nothing more can be said
-            return problems
+        if problems and (self.natural.ndim != 2 or self.natural.size == 0 or self.natural.shape[1] != self.family.size):
+            return problems  # of such arrays nothing more can be said
         for name in ("counts", "weights"):
             values = getattr(self, name)
             if values is None:

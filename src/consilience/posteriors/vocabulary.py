@@ -18,7 +18,7 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.topics.adapter import require_unique_words
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError, OptionError
-from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.observations import ExpectedColumns, Observations, read_observations
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.rebuild import adapter_of, rebuild
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 
 _SUPPORTED_MODELS = (
@@ -82,7 +82,7 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
 
     Examples
     --------
-    >>> from consilience.posteriors.adapters import describe
+    >>> from consilience.posteriors.describe import describe
     >>> from consilience.posteriors.sparse_gp.kernels import RBF
     >>> from consilience.posteriors.sparse_gp.model import SparseGP
     >>> gp = SparseGP(np.zeros((1, 1)), np.ones(1), np.eye(1), RBF(1.0, [1.0]), noise=0.1)

@@ -20,7 +20,6 @@ from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError
 from consilience.files.remote import is_remote
 from consilience.matching.result import Matching
-from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
@@ -30,6 +29,7 @@ from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.rebuild import adapter_of, rebuild
 from consilience.posteriors.sharded.methods import SHARDED, ShardedInput, refusals
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
 from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples

@@ -10,7 +10,6 @@ from consilience.errors import UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.sharded.fuse import prepare_shards
-from consilience.posteriors.sharded.inspect import inspect_shard
 from consilience.posteriors.sharded.shards import Shards, open_shards
 
 FORMAT = "consilience-shard"
@@ -21,6 +20,8 @@ def _load(file: SafetensorsFile) -> Shards:
 
 
 def _inspect(file: SafetensorsFile) -> Inspection:
+    from consilience.posteriors.sharded.inspect import inspect_shard  # here, so that fusing starts without it
+
     return inspect_shard(Path(file.path))
 
 
