@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose
 from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
-from consilience.cli.demo import CLASSES_OF_SITES, DIM, HELD_OUT, LOCAL_COMPONENTS, _digits, _split
+from consilience.cli.demo import CLASSES_OF_SITES, DIM, HELD_OUT, LOCAL_COMPONENTS, _load_features, _split_rows
 from consilience.core.provenance import library_versions
 from consilience.posteriors.files import read_posterior
 from tests.tolerances import ROUNDING
@@ -48,8 +48,8 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def held_out():
     """Digits that no site saw: features and classes."""
-    values, classes, _ = _digits()
-    rows = _split(classes, np.random.default_rng(0))[1]
+    values, classes, _ = _load_features()
+    rows = _split_rows(classes, np.random.default_rng(0))[1]
     return values[rows], classes[rows]
 
 
@@ -63,8 +63,8 @@ def rebuilt(path):
 
 
 def test_the_populations_differ():
-    values, classes, names = _digits()
-    sites, held_out = _split(classes, np.random.default_rng(0))
+    values, classes, names = _load_features()
+    sites, held_out = _split_rows(classes, np.random.default_rng(0))
     assert values.shape == (len(classes), DIM) == (len(classes), len(names))
     together = np.concatenate([*sites, held_out])
     assert sorted(together) == list(range(len(classes)))  # every digit is at one site or held out

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
-from consilience.posteriors.columns import ComponentColumns, Kind
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.sharded.packing import Packing
 from consilience.posteriors.sharded.shards import load_shard
 from tests.posteriors.shard_sites import planted_sites, written
@@ -149,7 +149,7 @@ class TestKeys:
         family = posteriors[0].family
         turned = [one.take(np.arange(one.n_components)[::-1]) for one in reversed(posteriors)]
         keys = [
-            ComponentColumns(Kind(family), np.concatenate([p.natural for p in some]),
+            ComponentColumns(ShardSchema(family), np.concatenate([p.natural for p in some]),
                   np.cumsum([0, *(p.n_components for p in some)])).keys(3)
             for some in (posteriors, turned)
         ]  # fmt: skip
@@ -159,7 +159,7 @@ class TestKeys:
     def test_another_seed_gives_another_sample(self) -> None:
         posteriors, _ = planted_sites(40)
         block = ComponentColumns(
-            Kind(posteriors[0].family),
+            ShardSchema(posteriors[0].family),
             np.concatenate([p.natural for p in posteriors]),
             np.cumsum([0, *(p.n_components for p in posteriors)]),
         )
@@ -168,7 +168,9 @@ class TestKeys:
     def test_chunks_are_whole_sites_and_all_of_them(self) -> None:
         posteriors, _ = planted_sites(50)
         offsets = np.cumsum([0, *(p.n_components for p in posteriors)])
-        block = ComponentColumns(Kind(posteriors[0].family), np.concatenate([p.natural for p in posteriors]), offsets)
+        block = ComponentColumns(
+            ShardSchema(posteriors[0].family), np.concatenate([p.natural for p in posteriors]), offsets
+        )
         for limit in (1, 100, 1000, 10**9):
             runs = block.chunks(limit)
             assert [first for first, _ in runs] == [0, *(end for _, end in runs[:-1])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,9 +17,8 @@ from consilience.api.kinds import SHARDS, are_shards, kind_of
 from consilience.api.options import MethodOptions
 from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
-from consilience.core.inputs import name_inputs
-from consilience.core.kind import Prepared, Request
-from consilience.core.progress import Progress, silent, started
+from consilience.core.kind import Prepared, Request, open_request
+from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -138,13 +137,16 @@ def fuse(
     >>> [one.name for one in fusion.inputs]
     ['lund', 'oslo']
     """
-    with started(progress, rng, "fusing", "step") as (report, seed, generator):
-        prepared = _prepare(
-            models, method, options, report, generator, seed, weights=weights, engine=engine, samples=samples,
-            n_observations=n_observations, n_components=n_components, combine=combine, example=example, inputs=inputs,
-            symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
-            reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
-        )  # fmt: skip
+    arguments = {
+        "n_components": n_components, "combine": combine, "example": example, "inputs": inputs, "symmetry": symmetry,
+        "module": module, "target": target, "target_widths": target_widths, "fishers": fishers, "reference": reference,
+        "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+    }  # fmt: skip
+    n_observations = _observations(n_observations, samples)
+    with open_request(
+        models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), rng, progress
+    ) as request:
+        prepared = _prepare(request)
         if prepared.problems:
             raise InputError(list(prepared.problems))
         if prepared.error is not None:
@@ -184,46 +186,33 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
-    prepared = _prepare(
-        models, method, options, silent, np.random.default_rng(0), 0, only_check=True, weights=weights, engine=engine,
-        samples=samples, n_observations=n_observations, n_components=n_components, combine=combine, example=example,
-        inputs=inputs, symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
-        reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
-    )  # fmt: skip
+    arguments = {
+        "n_components": n_components, "combine": combine, "example": example, "inputs": inputs, "symmetry": symmetry,
+        "module": module, "target": target, "target_widths": target_widths, "fishers": fishers, "reference": reference,
+        "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+    }  # fmt: skip
+    n_observations = _observations(n_observations, samples)
+    with open_request(
+        models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
+    ) as request:
+        prepared = _prepare(request)
     error = prepared.error
     unread = [] if error is None else error.problems if isinstance(error, InputError) else [str(error)]
     return [*prepared.problems, *unread]
 
 
-def _prepare(
-    models: Any,
-    method: Any,
-    options: MethodOptions,
-    progress: Progress,
-    rng: np.random.Generator,
-    seed: int | None,
-    *,
-    weights: Any,
-    n_observations: Any,
-    samples: Any,
-    engine: Any,
-    only_check: bool = False,
-    **arguments: Any,
-) -> Prepared:
+def _observations(n_observations: Any, samples: Any) -> Any:
+    """Return the numbers of observations, under their new or their old name."""
+    if samples is None:
+        return n_observations
+    return renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
+
+
+def _prepare(request: Request) -> Prepared:
     """Return the models read, checked and described by their kind."""
-    if samples is not None:
-        n_observations = renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
-    stated = {name: value for name, value in arguments.items() if value is not None}
-    everything = {**cast("dict[str, Any]", options), **stated}
-    is_sharded = are_shards(models, engine)
-    inputs = () if is_sharded else name_inputs(models)
-    kind = SHARDS if is_sharded else kind_of(inputs, method, everything)
-    request = Request(
-        inputs, method, everything, weights, n_observations, rng, seed, progress, engine, only_check,
-        source=list(models.values()) if isinstance(models, Mapping) else models,
-    )  # fmt: skip
-    if engine is not None and kind is not SHARDS:
+    kind = kind_of(request.inputs, request.method, request.options) if not request.is_sharded else SHARDS
+    if request.engine is not None and kind is not SHARDS:
         raise OptionError(
-            f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"
+            f"engine: runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
         )
     return kind.prepare(request)

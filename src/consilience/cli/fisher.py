@@ -1,4 +1,4 @@
-"""The command ``fisher``: what a site computes on its data, beside the file of its network."""
+"""The command ``fisher``: the Fisher information of a network, computed on a site's data."""
 
 from __future__ import annotations
 
@@ -68,12 +68,11 @@ def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, se
     refuse_unwritable(output)
     if any(output.resolve() == other.resolve() for other in (network, data)):
         raise InputError(f"{output}: is read here; give another output")
-    made = module_of_file(network, import_module(module, "--module"))
-    found = api.fisher(made, read_inputs(data, made), rng=seed, progress=not quiet, **options)
-    api.save(found, output)
+    loaded_module = module_of_file(network, import_module(module, "--module"))
+    information = api.fisher(loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not quiet, **options)
+    api.save(information, output)
     if not quiet:
-        kind = f"diagonal and {format_count(found.rank, 'factor')}" if found.rank else "diagonal"
-        click.echo(
-            f"Fisher information of {printable(str(network))}: {kind}, {format_count(found.seen or 0, 'observation')}"
-        )
+        form = f"diagonal and {format_count(information.rank, 'factor')}" if information.rank else "diagonal"
+        observations = format_count(information.seen or 0, "observation")
+        click.echo(f"Fisher information of {printable(str(network))}: {form}, {observations}")
         click.echo(f"wrote {output}")

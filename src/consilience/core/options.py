@@ -67,20 +67,23 @@ def refuse_options(method: Options, options: Mapping[str, Any]) -> None:
         raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
 
 
-def named(kinds: Sequence[type[_Kind]], name: object, options: Mapping[str, Any], where: str = "") -> _Kind:
-    """Return the method of a name with these options.
+def find_method(
+    kinds: Sequence[type[_Kind]], name: object, options: Mapping[str, Any], where: str = ""
+) -> Callable[..., _Kind]:
+    """Return the class of the method of a name, which has these options.
 
     Raises
     ------
     OptionError
-        For a name, an option or a value that does not exist, saying which do.
+        For a name or an option that does not exist, saying which do.
     """
     by_name = {kind.name: kind for kind in kinds}
     if not any(name == known for known in by_name):
         raise OptionError(f"method {name!r} does not exist{where}; there are {', '.join(by_name)}")
-    kind: Any = by_name[str(name)]
-    known = [option.name for option in fields(kind)]
-    old_names = getattr(kind, "renamed_options", {})
+    method: Any = by_name[str(name)]
+    known = [option.name for option in fields(method)]
+    old_names = getattr(method, "renamed_options", {})
     if unknown := sorted(set(options) - {*known, *old_names}):
         raise OptionError(f"method {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return kind(**options)
+    constructor: Callable[..., _Kind] = method
+    return constructor

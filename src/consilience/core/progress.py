@@ -49,19 +49,3 @@ def shown(wanted: bool | Progress, what: str, unit: str) -> Iterator[Progress]:
             yield report
     else:
         yield silent
-
-
-@contextmanager
-def started(
-    progress: bool | Progress, rng: object, what: str, unit: str
-) -> Iterator[tuple[Progress, int | None, np.random.Generator]]:
-    """Yield what a public function starts with: a reporter of progress, its seed where it has one, and a Generator.
-
-    Raises
-    ------
-    OptionError
-        For anything but a Generator or a seed.
-    """
-    seed, generator = seeded(rng)
-    with shown(progress, what, unit) as report:
-        yield report, seed, generator

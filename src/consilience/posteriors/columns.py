@@ -30,7 +30,7 @@ MIX_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 @dataclass(frozen=True)
-class Kind:
+class ShardSchema:
     """What all sites of a set of shards have in common: the schema of their columns.
 
     Parameters
@@ -77,7 +77,7 @@ class ComponentColumns:
 
     Parameters
     ----------
-    kind : Kind
+    kind : ShardSchema
         What all sites share.
     natural : ndarray of shape (L, P)
         Natural parameters, float32 or float64, perhaps mapped from a file.
@@ -91,7 +91,7 @@ class ComponentColumns:
         Attached arrays by name.
     """
 
-    kind: Kind
+    kind: ShardSchema
     natural: NDArray[np.floating[Any]]
     offsets: Labels
     counts: Array | None = None

@@ -22,14 +22,19 @@ def describe(
 
     Parameters
     ----------
-    model
-        A fitted model of a library in the table, or a Posterior, which is returned as it is.
-    n_observations
+    model : fitted model or Posterior
+        A fitted model of a class that an adapter accepts; a Posterior is returned as it is.
+    n_observations : float, optional
         Number of observations it was fitted to; needed for models that do not record it (GaussianMixture).
-    features
-        What the columns mean; taken from the model where it knows.
-    samples
+    features : Features, optional
+        What the columns mean. Default: what the model itself records.
+    samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
+
+    Returns
+    -------
+    Posterior
+        The posterior over the L components of the model.
 
     Raises
     ------
@@ -56,10 +61,10 @@ def describe(
                 return posterior
             if not isinstance(features, Features):
                 raise InputError(f"features: expected consilience.Features, found {type(features).__name__}")
-            own = posterior.features
-            if differences := own.differences(features):
+            recorded = posterior.features
+            if differences := recorded.differences(features):
                 raise InputError(f"features: what is told {differences[0]}, as the model itself was trained")
-            names = own.names if features.names is None else features.names
-            return replace(posterior, features=replace(features, names=names, from_columns=own.from_columns))
-    known = ", ".join(adapter.kind for adapter in ADAPTERS)
-    raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {known}")
+            names = recorded.names if features.names is None else features.names
+            return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
+    kinds = ", ".join(adapter.kind for adapter in ADAPTERS)
+    raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {kinds}")

@@ -1,8 +1,8 @@
-"""Posterior files: safetensors, with everything but arrays in one JSON document of the header.
+"""Posterior files: safetensors with a JSON document in the header.
 
 Format 1: every later version of the library reads it, and what does not fit it will have another number. Tensors, all
 float64: ``natural`` (L, P), and where present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and
-``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of ``Header``.
+``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of ``PosteriorHeader``.
 One key, because the order of several is not fixed, and the same fusion must give the same bytes.
 """
 
@@ -37,12 +37,15 @@ from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
-_MOST_ATTACHED = 1000
-_FEW = 5  # names that a message lists; more are counted
+"""Version of the format, stated by every file; another one is refused."""
+_MAX_ATTACHED = 1000
+"""Attached arrays of a file at most, against files that exhaust memory. Chosen by hand."""
+_MAX_LISTED = 5
+"""Names that a message lists at most; more are counted. Chosen by hand."""
 
 
 class AttachedHeader(StrictModel):
-    """How an attached array is carried."""
+    """Axes of an attached array, and the rule by which it is fused."""
 
     axes: Chunked[list[Literal["component", "fixed"]]]
     rule: Literal["sum", "mean", "precision-mean", "keep"]
@@ -69,18 +72,21 @@ class InputHeader(StrictModel):
     confidence: Chunked[list[float | None] | None] = None
 
 
-def _is_input(record: Any) -> Any:
-    """Return a record as it is, if it is one: of many inputs, models would take more memory than their text does."""
+def _check_input(record: Any) -> Any:
+    """Return a record unchanged, if `InputHeader` accepts it.
+
+    Model objects of very many inputs would take more memory than the text of the document.
+    """
     InputHeader.model_validate(record)
     return record
 
 
-Input = Annotated[dict[str, Any], BeforeValidator(_is_input)]
-"""What `InputHeader` describes, as a dict."""
+Input = Annotated[dict[str, Any], BeforeValidator(_check_input)]
+"""A record that `InputHeader` accepts, as a dict."""
 
 
 class ProvenanceHeader(StrictModel):
-    """How a fused file came to be, as ``make_provenance`` records it."""
+    """Provenance of a fused file, as ``make_provenance`` records it."""
 
     method: str
     options: dict[str, Any]
@@ -90,7 +96,7 @@ class ProvenanceHeader(StrictModel):
     versions: Chunked[dict[str, str]]
 
 
-class Header(StrictModel):
+class PosteriorHeader(StrictModel):
     """The JSON document in a posterior file's header."""
 
     format: Literal["consilience-posterior"]
@@ -106,9 +112,9 @@ class Header(StrictModel):
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What the header of a posterior file says, without reading its tensors."""
+    """The header of a posterior file, and the shapes of its tensors, which are not read."""
 
-    header: Header
+    header: PosteriorHeader
     shapes: dict[str, tuple[int, ...]]
 
 
@@ -128,7 +134,9 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
         "source": dict(posterior.source),
         "counts": None if posterior.counts is None else posterior.counts.tolist(),
         "features": posterior.features.to_json(),
-        "attached": {name: {"axes": list(a.axes), "rule": a.rule} for name, a in posterior.attached.items()},
+        "attached": {
+            name: {"axes": list(array.axes), "rule": array.rule} for name, array in posterior.attached.items()
+        },
         "provenance": provenance,
     }
     tensors = {"natural": posterior.natural, "prior": posterior.prior, "weights": posterior.weights}
@@ -188,31 +196,32 @@ def read_posteriors(
     """
     results: list[Any] = list(_parse_headers(files))
     families: dict[str, Family] = {}
-    for place, parsed in enumerate(results):
+    for position, parsed in enumerate(results):
         if isinstance(parsed, FileFormatError):
             continue
         header, tensors = parsed
         try:
+            # Files of one fusion mostly share a family, which is made once.
             text = json.dumps(header.family, sort_keys=True, default=str)
             if text not in families:
-                families[text] = family_of(files[place].label, header.family)
-            _check_tensors(files[place], header, tensors)
-            results[place] = (header, families[text])
+                families[text] = family_of(files[position].label, header.family)
+            _check_tensors(files[position], header, tensors)
+            results[position] = (header, families[text])
         except FileFormatError as error:
-            results[place] = error
-    places = [place for place, result in enumerate(results) if not isinstance(result, FileFormatError)]
-    for place, arrays in zip(places, read_all_arrays([files[place] for place in places]), strict=True):
-        results[place] = arrays if isinstance(arrays, FileFormatError) else (*results[place], arrays)
+            results[position] = error
+    sound = [position for position, result in enumerate(results) if not isinstance(result, FileFormatError)]
+    for position, arrays in zip(sound, read_all_arrays([files[position] for position in sound]), strict=True):
+        results[position] = arrays if isinstance(arrays, FileFormatError) else (*results[position], arrays)
     return [
-        result if isinstance(result, FileFormatError) else _contents(file, *result)
+        result if isinstance(result, FileFormatError) else _make_posterior(file, *result)
         for file, result in zip(files, results, strict=True)
     ]
 
 
-def _contents(
-    file: SafetensorsFile, header: Header, family: Family, arrays: dict[str, Any]
+def _make_posterior(
+    file: SafetensorsFile, header: PosteriorHeader, family: Family, arrays: dict[str, Any]
 ) -> tuple[Posterior, dict[str, Any] | None] | InputError:
-    """Return the posterior that tensors and header are, with its provenance, or what is wrong with its values."""
+    """Return the posterior of a file with its provenance, or the error that says what is wrong with its values."""
     tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(arrays)}
     try:
         posterior = Posterior(
@@ -223,9 +232,12 @@ def _contents(
             weights=tensors.get("weights"),
             attached={
                 name: Attached(
-                    tensors[f"attached.{name}"], tuple(a.axes), a.rule, tensors.get(f"attached.{name}.precision")
+                    tensors[f"attached.{name}"],
+                    tuple(array.axes),
+                    array.rule,
+                    tensors.get(f"attached.{name}.precision"),
                 )
-                for name, a in header.attached.items()
+                for name, array in header.attached.items()
             },
             features=Features(**header.features.model_dump()),
             source=header.source,
@@ -251,11 +263,11 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
         raise FileFormatError(f"{path}: its family cannot be made: {error}; {remedy}") from error
 
 
-def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[Header, TensorHeader] | FileFormatError]:
-    return validate_documents(files, Header, FORMAT_VERSION, "a posterior file", {"attached": _MOST_ATTACHED})
+def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[PosteriorHeader, TensorHeader] | FileFormatError]:
+    return validate_documents(files, PosteriorHeader, FORMAT_VERSION, "a posterior file", {"attached": _MAX_ATTACHED})
 
 
-def _check_tensors(file: SafetensorsFile, header: Header, tensors: TensorHeader) -> None:
+def _check_tensors(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHeader) -> None:
     """Raise for tensors that are missing, that the header does not announce, or of a type or shape that is not theirs.
 
     Raises
@@ -268,20 +280,20 @@ def _check_tensors(file: SafetensorsFile, header: Header, tensors: TensorHeader)
     expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
     if "natural" not in shapes:
         raise FileFormatError(f"{file.label}: has no tensor 'natural'; {REMEDY}")
-    if odd := sorted(set(shapes) - expected):
-        raise FileFormatError(f"{file.label}: has tensors its header does not announce: {odd[:_FEW]}{_more(odd)}")
+    if unexpected := sorted(set(shapes) - expected):
+        raise FileFormatError(f"{file.label}: has tensors its header does not announce: {_list_names(unexpected)}")
     if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
-        raise FileFormatError(
-            f"{file.label}: lacks the attached arrays its header announces: {missing[:_FEW]}{_more(missing)}"
-        )
+        raise FileFormatError(f"{file.label}: lacks the attached arrays its header announces: {_list_names(missing)}")
     for name in sorted(shapes):
         if dtypes[name] not in ("float64", "float32"):
             code = next((code for code, dtype in DTYPES.items() if dtype == dtypes[name]), dtypes[name])
             raise FileFormatError(f"{file.label}: tensor {name!r} has type {code}, expected F64")
         if math.prod(shapes[name]) == 0:
-            because = ": the model has no components" if name == "natural" else ""
-            raise FileFormatError(f"{file.label}: tensor {name!r} is empty{because}")
+            reason = ": the model has no components" if name == "natural" else ""
+            raise FileFormatError(f"{file.label}: tensor {name!r} is empty{reason}")
 
 
-def _more(names: list[str]) -> str:
-    return f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+def _list_names(names: list[str]) -> str:
+    """Return names for a message: the first ones, and how many more there are."""
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{names[:_MAX_LISTED]}{more}"

@@ -24,13 +24,20 @@ def adapter_of(posterior: Posterior) -> Adapter | None:
     for adapter in ADAPTERS:
         if adapter.kind == kind:
             return adapter
-    raise UnsupportedError(f"this version cannot rebuild a {kind!r}; known: {', '.join(a.kind for a in ADAPTERS)}")
+    raise UnsupportedError(
+        f"this version cannot rebuild a {kind!r}; known: {', '.join(adapter.kind for adapter in ADAPTERS)}"
+    )
 
 
 def rebuild(posterior: Posterior) -> Any:
     """Return a fitted model with the components of `posterior`, of the kind that ``posterior.source`` names.
 
     A posterior that came from no library's model is returned as it is.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Posterior over components, usually fused.
 
     Raises
     ------

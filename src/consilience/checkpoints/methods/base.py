@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.core.options import Options, named, refuse_options
+from consilience.core.options import Options, find_method, refuse_options
 
 BLOCK = 2**17
 """Entries of a block: what a core's cache holds of a few models."""
@@ -125,7 +125,7 @@ def make_tensor_method(
     if isinstance(method, TensorMethod):
         refuse_options(method, options)
         return method
-    return named(kinds, method, options, " for checkpoints")
+    return find_method(kinds, method, options, " for checkpoints")(**options)
 
 
 def linear(models: Sequence[Floats], coefficients: Sequence[float]) -> Floats:

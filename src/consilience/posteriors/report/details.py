@@ -29,7 +29,7 @@ class PathPoint:
 
 
 @dataclass(frozen=True)
-class VocabularyAlignment:
+class VocabularySummary:
     """How vocabularies were aligned: number of words in all, words that models lack, and shares that models share.
 
     Parameters
@@ -93,7 +93,7 @@ class Findings:
         Sites that the method took for outliers.
     minority : tuple of MinorityComponent
         Components that fewer than half of the sites have.
-    vocabulary : VocabularyAlignment or None
+    vocabulary : VocabularySummary or None
         How words were aligned; None where all models had the same.
     spread : tuple of three float or None
         Standard deviations of copies about their component, of components about their mean, and of fused points, each
@@ -113,7 +113,7 @@ class Findings:
     heterogeneity: tuple[tuple[str, float], ...]
     outliers: tuple[tuple[str, str], ...]
     minority: tuple[MinorityComponent, ...]
-    vocabulary: VocabularyAlignment | None
+    vocabulary: VocabularySummary | None
     spread: tuple[float, float, float] | None
     scalar_details: tuple[tuple[str, Any], ...]
     hidden_details: tuple[str, ...]
@@ -207,11 +207,11 @@ def numbers_by_name(values: object) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(finite_pairs, key=lambda pair: (-pair[1], pair[0]))) if len(finite_pairs) == len(pairs) else ()
 
 
-def _vocabulary(values: object) -> VocabularyAlignment | None:
+def _vocabulary(values: object) -> VocabularySummary | None:
     size = _finite(values.get("size")) if isinstance(values, Mapping) else None
     if not isinstance(values, Mapping) or size is None or size != int(size):
         return None
-    return VocabularyAlignment(int(size), numbers_by_name(values.get("missing")), numbers_by_name(values.get("apart")))
+    return VocabularySummary(int(size), numbers_by_name(values.get("missing")), numbers_by_name(values.get("apart")))
 
 
 def _outliers(values: object) -> tuple[tuple[str, str], ...]:

@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
 from consilience.files.document import check_version, parse_document, validate_document
-from consilience.posteriors.columns import Kind
+from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.files import FeaturesHeader, family_of
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
 """Version of the shard format; a file of a later one is refused."""
 STATED = ("counts", "weights", "prior")
-"""What a site may state beside its components, in the order of ``Kind.stated``."""
+"""What a site may state beside its components, in the order of ``ShardSchema.stated``."""
 REMEDY = "write it with `consilience pack`"
 """What messages about shards advise."""
 
@@ -50,11 +50,11 @@ class ShardHeader(BaseModel):
     stated: list[Literal["counts", "weights", "prior"]] = Field(default_factory=list)
 
 
-def kind_of(posterior: Posterior) -> Kind:
+def kind_of(posterior: Posterior) -> ShardSchema:
     """Return the kind of a posterior: what it shares with those with which it can be packed."""
     attached = {name: (array.axes, array.rule, _lengths(array)) for name, array in sorted(posterior.attached.items())}
     stated = tuple(name for name in STATED if getattr(posterior, name) is not None)
-    return Kind(posterior.family, dict(posterior.source), posterior.features, attached, stated)
+    return ShardSchema(posterior.family, dict(posterior.source), posterior.features, attached, stated)
 
 
 def _lengths(attached: Attached) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ def _lengths(attached: Attached) -> tuple[int, ...]:
     return tuple(-1 if tag == "component" else size for tag, size in pairs)
 
 
-def differences(expected: Kind, actual: Kind) -> list[str]:
+def differences(expected: ShardSchema, actual: ShardSchema) -> list[str]:
     """Return how the kind of a site differs from the expected one, a line each."""
     problems = []
     if actual.family != expected.family:
@@ -88,7 +88,7 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "neither counts nor weights nor a prior"
 
 
-def header_text(kind: Kind) -> str:
+def header_text(kind: ShardSchema) -> str:
     """Return the JSON document of shards of a kind, with sorted keys."""
     header = {
         "format": "consilience-shard",
@@ -106,7 +106,7 @@ def header_text(kind: Kind) -> str:
     return json.dumps(header, sort_keys=True, allow_nan=False)
 
 
-def parse_kind(path: Path | str, text: str | bytes) -> Kind:
+def parse_kind(path: Path | str, text: str | bytes) -> ShardSchema:
     """Return the kind that a shard's JSON document states, every field checked.
 
     Parameters
@@ -137,10 +137,10 @@ def parse_kind(path: Path | str, text: str | bytes) -> Kind:
         name: (tuple(array.axes), array.rule, tuple(array.lengths)) for name, array in sorted(header.attached.items())
     }
     stated = tuple(name for name in STATED if name in header.stated)
-    return Kind(family, header.source, Features(**header.features.model_dump()), attached, stated)
+    return ShardSchema(family, header.source, Features(**header.features.model_dump()), attached, stated)
 
 
-def columns_of(kind: Kind) -> set[str]:
+def columns_of(kind: ShardSchema) -> set[str]:
     """Return the names of all columns of parameters in shards of a kind."""
     columns = {"natural", *kind.stated}
     for name, (_axes, rule, _lengths) in kind.attached.items():
@@ -148,7 +148,7 @@ def columns_of(kind: Kind) -> set[str]:
     return columns
 
 
-def refuse_columns(kind: Kind, present: set[str]) -> None:
+def refuse_columns(kind: ShardSchema, present: set[str]) -> None:
     """Raise for columns that a shard of a kind lacks, or has beyond those that it should have.
 
     Raises

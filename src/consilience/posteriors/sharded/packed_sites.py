@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.posteriors.columns import ComponentColumns, Kind
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 
 DIGEST_BYTES = 32
 """Bytes of a SHA-256."""
@@ -40,7 +40,7 @@ class ShardSummary:
 
     Parameters
     ----------
-    kind : Kind
+    kind : ShardSchema
         What its sites share.
     n_sites : int
         Number J of sites.
@@ -50,7 +50,7 @@ class ShardSummary:
         Number of sites in each row group, for Parquet; one group otherwise.
     """
 
-    kind: Kind
+    kind: ShardSchema
     n_sites: int
     n_components: int | None
     groups: tuple[int, ...] = field(default=())

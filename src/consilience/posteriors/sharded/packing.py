@@ -19,7 +19,7 @@ import numpy as np
 
 from consilience.checks import is_count
 from consilience.errors import InputError, OptionError
-from consilience.posteriors.columns import Kind
+from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.sharded.file import SUFFIXES, Form, refuse_form, write_shard
 from consilience.posteriors.sharded.packed_sites import PackedSites
 from consilience.posteriors.sharded.parquet import import_pyarrow
@@ -194,7 +194,7 @@ def _rounding_divergence(exact: PackedSites, stored: PackedSites) -> float:
     components, rounded = exact.components, stored.components
     if rounded.natural.dtype == components.natural.dtype:
         return 0.0
-    kind: Kind = components.kind
+    kind: ShardSchema = components.kind
     largest = 0.0
     for first, end in components.chunks():
         rows = slice(int(components.offsets[first]), int(components.offsets[end]))

@@ -18,7 +18,7 @@ from consilience.checks import Labels
 from consilience.errors import FileFormatError, OptionError
 from consilience.files.atomic import write_atomically
 from consilience.files.document import METADATA_KEY
-from consilience.posteriors.columns import ComponentColumns, Kind, RaggedColumn
+from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
 from consilience.posteriors.sharded.packed_sites import (
     DIGEST_BYTES,
@@ -199,7 +199,7 @@ def _parquet_file(path: Path, display_name: str) -> Any:
         raise FileFormatError(f"{display_name}: cannot be read as Parquet ({reason}); {REMEDY}") from error
 
 
-def _parquet_kind(file: Any, display_name: str) -> tuple[Kind, str]:
+def _parquet_kind(file: Any, display_name: str) -> tuple[ShardSchema, str]:
     """Return the kind of a shard and the type of its parameters, from the metadata of its schema."""
     metadata = file.schema_arrow.metadata or {}
     dtype = metadata.get(b"dtype", b"").decode(errors="replace")

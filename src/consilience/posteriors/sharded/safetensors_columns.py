@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from consilience.errors import FileFormatError, InputError
 from consilience.files.atomic import write_atomically
 from consilience.files.document import METADATA_KEY, open_safetensors, parse_document
-from consilience.posteriors.columns import ComponentColumns, Kind, RaggedColumn
+from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
 from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, site_digests, site_names
 
@@ -111,7 +111,7 @@ def _refuse_offsets(display_name: str, offsets: NDArray[Any], n_components: int)
         )
 
 
-def _safetensors_kind(file: Any, display_name: str) -> Kind:
+def _safetensors_kind(file: Any, display_name: str) -> ShardSchema:
     """Return the kind of a shard, from the metadata of its file."""
     metadata: Mapping[str, str] = file.metadata() or {}
     if METADATA_KEY not in metadata:

@@ -21,7 +21,7 @@ from consilience.checks import Array, is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
-from consilience.posteriors.columns import ComponentColumns, Kind, RaggedColumn
+from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.file import is_shard, read_shard, read_shard_summary
@@ -44,7 +44,7 @@ class ShardSource:
 
     Parameters
     ----------
-    kind : Kind
+    kind : ShardSchema
         What its sites are expected to share with all others.
     paths : tuple of str
         One packed file, or posterior files, a site each, as they were given.
@@ -58,7 +58,7 @@ class ShardSource:
         Bytes on disk, about.
     """
 
-    kind: Kind
+    kind: ShardSchema
     paths: tuple[str, ...]
     folder: str
     first: int = 0
@@ -77,7 +77,7 @@ class Shards:
 
     Parameters
     ----------
-    kind : Kind
+    kind : ShardSchema
         What all sites share.
     sources : tuple of ShardSource
         Where each shard lies, in order.
@@ -85,7 +85,7 @@ class Shards:
         Number J of sites.
     """
 
-    kind: Kind
+    kind: ShardSchema
     sources: tuple[ShardSource, ...] = field(repr=False)
     n_sites: int
 
@@ -127,7 +127,7 @@ def _open_packed(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
     """Return the shards of packed files, each a run of sites of one file."""
     sources: list[ShardSource] = []
     problems: list[str] = []
-    kind: Kind | None = None
+    kind: ShardSchema | None = None
     n_sites = 0
     for file in files:
         try:
@@ -148,7 +148,7 @@ def _open_packed(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
     return Shards(kind, tuple(sources), n_sites)
 
 
-def _runs(kind: Kind, file: ListedFile, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
+def _runs(kind: ShardSchema, file: ListedFile, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
     """Yield runs of the sites of a packed file; a file at an address is one run, since it is fetched whole."""
     is_parquet = file.path.endswith(".parquet")
     n_units = len(summary.groups) if is_parquet else summary.n_sites  # Parquet is read by row groups
@@ -226,12 +226,12 @@ def _read(path: Path, display_name: str) -> Posterior:
         raise type(error)([problem.replace(str(path), display_name) for problem in error.problems]) from error
 
 
-def stack_posteriors(kind: Kind, posteriors: Sequence[Posterior], dtype: str = "float64") -> ComponentColumns:
+def stack_posteriors(kind: ShardSchema, posteriors: Sequence[Posterior], dtype: str = "float64") -> ComponentColumns:
     """Return the posteriors of sites of one kind as columns.
 
     Parameters
     ----------
-    kind : Kind
+    kind : ShardSchema
         What all sites share.
     posteriors : sequence of Posterior
         The J sites.

@@ -22,7 +22,7 @@ from consilience.errors import InputError
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.posteriors.attached_average import AttachedSums, carry, fused_attached
 from consilience.posteriors.average import Combine
-from consilience.posteriors.columns import ComponentColumns, Kind
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 
@@ -155,7 +155,7 @@ def _sum_or_none(first: Array | None, second: Array | None) -> Array | None:
 
 
 def fused_posterior(
-    shards: PreparedShards, kind: Kind, totals: GroupTotals, combine: Combine, averages: Array | None = None
+    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, combine: Combine, averages: Array | None = None
 ) -> Posterior:
     """Return the fused posterior, as ``combine`` does for posteriors in memory.
 
@@ -163,7 +163,7 @@ def fused_posterior(
     ----------
     shards : PreparedShards
         The shards.
-    kind : Kind
+    kind : ShardSchema
         What all sites share.
     totals : GroupTotals
         The totals of all shards.
