@@ -27,7 +27,7 @@ TABLES = {
     "networks.methods.NETWORK_METHODS": (network_methods.NAMES, network_methods.SPECIMENS),
     "bayesian.methods.BAYESIAN_METHODS": (bayesian_methods.NAMES, bayesian_methods.SPECIMENS),
     "checkpoints.methods.table.TENSOR_METHODS": (checkpoint_methods.NAMES, checkpoint_methods.SPECIMENS),
-    "posteriors.adapters.ADAPTERS": (adapters_zoo.KINDS, adapters_zoo.SPECIMENS),
+    "posteriors.adapters.table.ADAPTERS": (adapters_zoo.KINDS, adapters_zoo.SPECIMENS),
     "bayesian.readers.table.BAYESIAN_ADAPTERS": (readers_zoo.KINDS, readers_zoo.SPECIMENS),
     "api.kinds.KINDS": (kinds_zoo.KIND_NAMES, kinds_zoo.OBJECTS),
     "api.kinds.FORMATS": (kinds_zoo.FORMAT_NAMES, kinds_zoo.FILES),

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.topics.learner import GaussianTopics
 from tests.posteriors import sparse_gps

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from tests.posteriors.adapters_zoo import KINDS, fitted
 from tests.tolerances import ROUNDING
 
