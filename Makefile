@@ -13,11 +13,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow alone lint types walls docs check clean
+.PHONY: help demo test quick slow alone lint types walls docs check clean
 
 help:
 	@echo "make demo    sites train, their files are fused, a picture shows the result (installs the library alone)"
 	@echo "make test    the tests, without the slow ones"
+	@echo "make quick   a few tests of every room of the library, in less than a minute"
 	@echo "make slow    only the slow tests"
 	@echo "make alone   the slow tests with processes and deadlines of their own, on a machine that does nothing else"
 	@echo "make lint    ruff: rules and format"
@@ -43,10 +44,13 @@ demo: $(CORE)
 	@echo "The report: $(CURDIR)/demo-output/report.html, the comparison as a picture: $(CURDIR)/demo-output/demo.png"
 
 # One BLAS thread for each test process: the processes already fill the cores.
-test slow: export OMP_NUM_THREADS ?= 1
+test quick slow: export OMP_NUM_THREADS ?= 1
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+quick: $(DEV)
+	$(BIN)/python -m pytest -n $(WORKERS) @tests/quick.txt
 
 slow: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not alone"

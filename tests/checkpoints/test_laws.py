@@ -15,6 +15,7 @@ from consilience.checkpoints.recipe import as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
 from consilience.core.progress import silent
+from tests.checkpoints.methods_zoo import NAMES, SPECIMENS, information
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -56,38 +57,48 @@ def test_the_ends_of_an_arc_are_the_models(tmp_path, dtype):
         assert same_bits(read(cs.merge(paths, tmp_path / f"out{number}", "slerp", t=t).output), states[number])
 
 
-EVERY = [
-    ("average", {}, {"weights": [2, 1]}),
-    ("slerp", {"t": 0.3}, {}),
-    ("ties", {"density": 0.3}, {"base": True}),
-    ("dare", {"density": 0.4}, {"base": True}),
-    ("dare", {"density": 0.4, "combine": "ties"}, {"base": True, "weights": [2, 1]}),
-    ("task_arithmetic", {"scaling": 0.7}, {"base": True}),
-]
+EVERY = [pytest.param(name, *case, id=case_id) for name in NAMES for case_id, case in SPECIMENS.get(name, {}).items()]
 
 
-def given(base, extra):
-    """Return keyword arguments, the base where it is asked for."""
-    return {**extra, "base": base} if extra.get("base") else extra
+def given(base, models, extra):
+    """Return keyword arguments; the base, and files of information beside each model, where they are asked for."""
+    told = {key: value for key, value in extra.items() if key not in ("base", "fishers")}
+    if extra.get("base"):
+        told["base"] = base
+    if extra.get("fishers"):
+        told["fishers"] = [
+            information(base.parent / f"{model.name}.fisher.safetensors", model.name) for model in models
+        ]
+    return told
 
 
 @pytest.mark.parametrize(("method", "options", "extra"), EVERY)
 def test_neither_files_nor_pieces_nor_threads_change_a_byte(tmp_path, method, options, extra):
     base, models = three(tmp_path)
     start, states = read(base), [read(model) for model in models]
+<<<<<<< HEAD
     once = read(cs.merge(models, tmp_path / "once", method, **given(base, extra), **options).output)
     assert once["model.layers.0.mlp.up_proj.weight"].numel() > BLOCK_ENTRIES
+=======
+    once = read(cs.merge(models, tmp_path / "once", method, **given(base, models, extra), **options).output)
+    assert once["model.layers.0.mlp.up_proj.weight"].numel() > BLOCK
+>>>>>>> r-quick
     write(tmp_path / "split" / "base", start, shards=2)
     for name, state, shards in zip("ab", states, (3, 2), strict=True):
         write(tmp_path / "split" / name, state, shards=shards)
     split = [tmp_path / "split" / name for name in "ab"]
-    arguments = given(tmp_path / "split" / "base", extra)
+    arguments = given(tmp_path / "split" / "base", split, extra)
     done = cs.merge(split, tmp_path / "sharded", method, **arguments, **options, shard_bytes=2000, threads=3)
     assert len(done.plan.shards) > 2
     assert same_bits(read(done.output), once)
     chosen = make_tensor_method(TENSOR_METHODS, method, options)
     start_of = base if extra.get("base") else None
+<<<<<<< HEAD
     request = MergeRequest(tuple(models), chosen, options, start_of, weights=extra.get("weights"))
+=======
+    fishers = given(base, models, extra).get("fishers", ())
+    request = Request(tuple(models), chosen, options, start_of, weights=extra.get("weights"), fishers=fishers)
+>>>>>>> r-quick
     prepared = prepare(request, tmp_path / "pieces")
     run(prepared, tmp_path / "pieces", True, silent, threads=1, piece=BLOCK_ENTRIES)
     assert same_bits(read(tmp_path / "pieces"), once)

@@ -6,16 +6,36 @@ import pytest
 import torch
 
 import consilience as cs
+from consilience.networks.methods import NETWORK_METHODS, NetworkEnsembleMethod
 from tests.networks.fusable_nets import proved
+from tests.specimens import Specimens
 
-METHODS = {
-    "ot": cs.OTFusion(),
-    "wb": cs.WassersteinFusion(),
-    "gwb": cs.GromovFusion(),
-    "rebasin": cs.ReBasin(),
-    "consensus": cs.Consensus(refit=False),
-    "fedma": cs.FedMA(shrink=False),
-}
+SPECIMENS = Specimens(
+    "SPECIMENS in tests/networks/methods_zoo.py",
+    {
+        "ot": cs.OTFusion(),
+        "wb": cs.WassersteinFusion(),
+        "gwb": cs.GromovFusion(),
+        "rebasin": cs.ReBasin(),
+        "consensus": cs.Consensus(refit=False),
+        "fedma": cs.FedMA(shrink=False),
+        "fisher": cs.FisherMerging(tolerance=1e-13, max_iterations=5000),
+        "ssf": cs.SelfSupervisedFisher(tolerance=1e-13, max_iterations=5000),
+        "average": cs.NetworkAverage(),
+        "ensemble": NetworkEnsembleMethod(),
+    },
+)
+"""By the method's name; a new method is a new entry here."""
+NAMES = [kind.name for kind in NETWORK_METHODS]
+"""What the laws of all methods run over: the table itself."""
+
+
+def _matches(method):
+    """Return whether a method matches units by weights alone, so that the laws of renumbering hold for it."""
+    return not (method.optional_symmetry or method.keeps_models or method.wants_information)
+
+
+METHODS = {name: SPECIMENS[name] for name in NAMES if name in SPECIMENS and _matches(SPECIMENS[name])}
 VARIANTS = {
     "ot, lengths": cs.OTFusion(metric="euclidean", normalize=True),
     "wb, restarts": cs.WassersteinFusion(restarts=3),
@@ -26,7 +46,7 @@ NETWORKS = [
     "mlp", "mlp without biases", "lenet", "resnet18", "depthwise", "densenet", "transformer encoder", "gpt",
     "tied embedding", "lstm both ways", "gru",
 ]  # fmt: skip
-FEW = ["mlp", "lenet", "resnet18", "transformer encoder"]
+FEW = ["mlp", "lenet", pytest.param("resnet18", marks=pytest.mark.slow), "transformer encoder"]
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 every_variant = pytest.mark.parametrize("method", [*METHODS.values(), *VARIANTS.values()], ids=[*METHODS, *VARIANTS])
 # Whether units match is asked of one layer after another, so that no numbering has a say; the others start their

@@ -21,7 +21,7 @@ from tests.tolerances import SINGLE_PRECISION
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.2])
 @pytest.mark.parametrize("method", [cs.OTFusion(), cs.WassersteinFusion(max_iterations=2)], ids=["ot", "wb"])
-@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18", "gru"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", pytest.param("resnet18", marks=pytest.mark.slow), "gru"])
 def test_couplings_have_uniform_marginals(method, name, epsilon):
     fusion = fused(siblings(name, 2), replace(method, epsilon=epsilon), name)
     for transports in fusion.transports:
@@ -52,7 +52,7 @@ def test_little_entropy_leaves_copies_the_same_function(kind):
     cs.ReBasin(cost="activations"), cs.ReBasin(cost="correlation"), cs.OTFusion(cost="activations"),
     cs.WassersteinFusion(cost="activations"),
 ], ids=["rebasin", "rebasin, correlation", "ot", "wb"])  # fmt: skip
-@pytest.mark.parametrize("name", ["mlp", "resnet18", "densenet"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow), "densenet"])
 def test_units_are_matched_by_what_they_give_on_inputs(method, name):
     module, inputs, symmetry = proved(name)
     module = deepcopy(module)

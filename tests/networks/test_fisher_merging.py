@@ -25,7 +25,11 @@ EVERY = {
     "ssf, windows": cs.SelfSupervisedFisher(window=20, masks=60, shrinkage=0.9, **SOLVED),
     "ssf, sgd": cs.SelfSupervisedFisher(solver="sgd", steps=50),
 }
-every_method = pytest.mark.parametrize("method", EVERY.values(), ids=list(EVERY))
+SLOWER = ("ssf, sgd", "ssf, windows")  # the same objective, by many small steps or with masks drawn by windows
+every_method = pytest.mark.parametrize(
+    "method",
+    [pytest.param(made, id=name, marks=pytest.mark.slow if name in SLOWER else ()) for name, made in EVERY.items()],
+)
 LAST_BIT = ("isotropic", "diagonal", "diagonal, normalised")
 
 

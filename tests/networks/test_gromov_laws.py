@@ -421,7 +421,9 @@ def test_the_order_of_gates_leaves_couplings_unchanged(kind, mode):
 # -- Numbering and order.
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "stacked" in name else ()) for name in FEW]
+)
 def test_renumbering_any_model_but_the_reference_leaves_the_fused_function_unchanged(name):
     models = [net(name, seed) for seed in range(3)]
     expected = fused(models, name, reference=0)

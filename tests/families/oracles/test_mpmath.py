@@ -244,6 +244,10 @@ def assert_pairs(family, eta, exact):
     assert np.all(np.abs(family.kl_pairs(eta, eta)) <= tolerances.KL_INDISTINGUISHABLE)
 
 
+def test_every_family_has_an_oracle():
+    assert {family.name for family, *_ in FAMILIES.values()} == {kind.name for kind in f.FAMILIES}
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_oracle_means_are_the_gradient_of_the_oracle_normalizer(name):
     """(A(eta + h d) - A(eta - h d)) / 2h = <E[T], d>: a slip of the oracle itself would show."""

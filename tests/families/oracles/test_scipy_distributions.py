@@ -55,6 +55,11 @@ every_family = pytest.mark.parametrize("name", CASES)
 every_random_family = pytest.mark.parametrize("name", [name for name in CASES if name != "point"])
 
 
+def test_every_family_is_written_out():
+    """But products, which are asked below whether they are their blocks."""
+    assert {family.name for family, *_ in CASES.values()} == {kind.name for kind in f.FAMILIES} - {f.Product.name}
+
+
 def covariances(name, p):
     if name == "gaussian":
         return p["covariance"]

@@ -1,0 +1,81 @@
+"""An object of every kind of model, and a file of every format: what the laws of kinds and formats run on."""
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import consilience as cs
+from consilience.api.kinds import FORMATS, KINDS, SHARDS
+from tests.specimens import Specimens
+
+
+def posterior(seed=0):
+    family, rng = cs.families.DiagonalGaussian(2), np.random.default_rng(seed)
+    natural = family.to_natural(mean=rng.normal(size=(3, 2)), variance=rng.uniform(0.5, 2.0, (3, 2)))
+    return cs.Posterior(family, natural, counts=rng.uniform(20.0, 60.0, 3))
+
+
+def network(seed=0):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).eval()
+
+
+def bayesian_network(seed=0):
+    module = network(seed)
+    means = {name: values.detach() for name, values in module.named_parameters()}
+    return cs.BayesianNetwork(module, means, {name: torch.full_like(values, 0.1) for name, values in means.items()})
+
+
+def symmetry():
+    return cs.symmetry(network(), torch.zeros(2, 3))
+
+
+OBJECTS = Specimens(
+    "OBJECTS in tests/api/kinds_zoo.py",
+    {"posteriors": posterior, "bayesian": bayesian_network, "networks": network},
+)
+"""By the kind's name, what makes an object of it from a seed; a new kind is a new entry here."""
+
+
+def _saved(model, path, **told):
+    cs.save(model, path, **told)
+    return path
+
+
+def _checkpoint(path):
+    save_file(dict(network().state_dict()), path)
+    return path
+
+
+def _fisher(path):
+    rows = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    return _saved(cs.fisher(network(), rows, minimum=1), path)
+
+
+FILES = Specimens(
+    "FILES in tests/api/kinds_zoo.py",
+    {
+        "posterior": lambda path: _saved(posterior(), path),
+        "bayesian": lambda path: _saved(bayesian_network(), path, symmetry=symmetry()),
+        "network": lambda path: _saved(network(), path, symmetry=symmetry()),
+        "fisher": _fisher,
+        "checkpoint": _checkpoint,
+    },
+)
+"""By the format's name, what writes a file of it; a new format is a new entry here."""
+
+
+def packed(folder):
+    """Return a shard of a few sites."""
+    for seed in range(3):
+        cs.save(posterior(seed), folder / f"site-{seed}.safetensors")
+    cs.pack(folder, folder / "packed")
+    return next((folder / "packed").glob("*.safetensors"))
+
+
+KIND_NAMES = [kind.name for kind in KINDS]
+FORMAT_NAMES = [form.name for form in FORMATS]
+"""What the laws run over: the tables themselves."""
+OF_SHARDS = [form.name for form in SHARDS.formats]

@@ -1,0 +1,90 @@
+"""Laws of every kind of model and every format of files: each is known for what it is, and by nobody else."""
+
+import pytest
+
+import consilience as cs
+from consilience.api.kinds import (
+    BY_PRECEDENCE,
+    FORMATS,
+    KINDS,
+    SHARDS,
+    format_of,
+    inspect_file,
+    kind_of_file,
+    kind_of_input,
+)
+from consilience.core.inputs import NamedInput
+from consilience.errors import FileFormatError
+from tests.api.kinds_zoo import FILES, FORMAT_NAMES, KIND_NAMES, OBJECTS, OF_SHARDS, packed
+
+every_kind = pytest.mark.parametrize("name", KIND_NAMES)
+every_format = pytest.mark.parametrize("name", FORMAT_NAMES)
+
+
+@every_kind
+def test_the_first_kind_that_recognises_an_object_is_its_own(name):
+    model = OBJECTS[name]()
+    assert next(kind.name for kind in KINDS if kind.recognises(model)) == name
+
+
+@every_kind
+def test_two_of_a_kind_are_fused_and_checked_as_that_kind(name):
+    models = [OBJECTS[name](seed) for seed in range(2)]
+    assert cs.check(models, "average") == []
+    fusion = cs.fuse(models, "average")
+    assert next(kind.name for kind in KINDS if kind.recognises(fusion)) == name
+    kind = KINDS[KIND_NAMES.index(name)]
+    assert kind.has_method("average")
+    assert not kind.has_method("astrology")
+    assert kind.summary(fusion)
+
+
+def test_every_kind_has_its_place_among_inputs_of_several():
+    assert {kind.name for kind in BY_PRECEDENCE} == set(KIND_NAMES)
+    assert len(BY_PRECEDENCE) == len(KINDS)
+
+
+def test_no_two_formats_are_called_or_tagged_the_same():
+    every = [*FORMATS, *SHARDS.formats]
+    assert len({form.name for form in every}) == len({form.tag for form in every}) == len(every)
+
+
+@every_format
+def test_a_file_says_its_format(name, tmp_path):
+    path = FILES[name](tmp_path / "file.safetensors")
+    assert format_of(path).name == name
+    assert name in [form.name for form in kind_of_file(path).formats]
+
+
+@every_format
+def test_what_is_read_is_written_the_same(name, tmp_path):
+    path = FILES[name](tmp_path / "file.safetensors")
+    if format_of(path).tag is None:
+        with pytest.raises(FileFormatError, match="has no consilience metadata with a symmetry"):
+            cs.load(path)
+        return
+    found = cs.load(path)
+    assert kind_of_file(path).writes(found)
+    cs.save(found, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+@every_format
+def test_its_header_alone_says_what_is_inside(name, tmp_path):
+    path = FILES[name](tmp_path / "file.safetensors")
+    found = inspect_file(path)
+    assert found.rows
+    assert found.document
+
+
+@pytest.mark.parametrize("name", OF_SHARDS)
+def test_a_shard_is_told_from_what_is_loaded(name, tmp_path):
+    path = packed(tmp_path)
+    with pytest.raises(FileFormatError, match=f"is a {name} of many posteriors"):
+        cs.load(path)
+    assert inspect_file(path).rows
+    assert SHARDS.recognises(cs.shards(path.parent))
+
+
+def test_an_object_that_nobody_knows_is_of_no_kind():
+    assert kind_of_input(NamedInput("it", "it", object())) is None

@@ -1,0 +1,18 @@
+"""Every method for Bayesian networks: what the laws of all methods run on."""
+
+import consilience as cs
+from consilience.bayesian.methods import BAYESIAN_METHODS, KLNetworkFusion, NetworkAverage, NetworkEnsembleMethod
+from tests.specimens import Specimens
+
+SPECIMENS = Specimens(
+    "SPECIMENS in tests/bayesian/methods_zoo.py",
+    {
+        "kl": KLNetworkFusion(regularization=0.3),
+        "w2": cs.PosteriorAlignment(),
+        "average": NetworkAverage(),
+        "ensemble": NetworkEnsembleMethod(),
+    },
+)
+"""By the method's name; a new method is a new entry here."""
+NAMES = [kind.name for kind in BAYESIAN_METHODS]
+"""What the laws run over: the table itself."""

@@ -1,0 +1,35 @@
+"""Every method for checkpoints with options, and what it is given beside the models: what the laws of all run on."""
+
+import torch
+from safetensors.torch import save_file
+
+from consilience.checkpoints.methods.table import TENSOR_METHODS
+from tests.checkpoints.some_checkpoints import SHAPES
+from tests.specimens import Specimens
+
+SPECIMENS = Specimens(
+    "SPECIMENS in tests/checkpoints/methods_zoo.py",
+    {
+        "average": {"average": ({}, {"weights": [2, 1]})},
+        "fisher": {"fisher": ({"normalize": True}, {"fishers": True, "weights": [2, 1]})},
+        "ties": {"ties": ({"density": 0.3}, {"base": True})},
+        "dare": {
+            "dare": ({"density": 0.4}, {"base": True}),
+            "dare, ties": ({"density": 0.4, "combine": "ties"}, {"base": True, "weights": [2, 1]}),
+        },
+        "task_arithmetic": {"task_arithmetic": ({"scaling": 0.7}, {"base": True})},
+        "slerp": {"slerp": ({"t": 0.3}, {})},
+    },
+)
+"""By the method's name, its options and what it is given, by what tests call them; a new method is a new entry here."""
+NAMES = [kind.name for kind in TENSOR_METHODS]
+"""What the laws run over: the table itself."""
+
+
+def information(path, model):
+    """Write the diagonal information of a model; none of one tensor, and zeros in part of another."""
+    draw = torch.Generator().manual_seed(sum(model.encode()))
+    found = {name: torch.rand(shape, generator=draw) for name, shape in SHAPES.items() if name != "lm_head.weight"}
+    found["model.norm.weight"][:5] = 0.0
+    save_file(found, path)
+    return path
