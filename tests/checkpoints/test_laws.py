@@ -76,13 +76,8 @@ def given(base, models, extra):
 def test_neither_files_nor_pieces_nor_threads_change_a_byte(tmp_path, method, options, extra):
     base, models = three(tmp_path)
     start, states = read(base), [read(model) for model in models]
-<<<<<<< HEAD
-    once = read(cs.merge(models, tmp_path / "once", method, **given(base, extra), **options).output)
-    assert once["model.layers.0.mlp.up_proj.weight"].numel() > BLOCK_ENTRIES
-=======
     once = read(cs.merge(models, tmp_path / "once", method, **given(base, models, extra), **options).output)
-    assert once["model.layers.0.mlp.up_proj.weight"].numel() > BLOCK
->>>>>>> r-quick
+    assert once["model.layers.0.mlp.up_proj.weight"].numel() > BLOCK_ENTRIES
     write(tmp_path / "split" / "base", start, shards=2)
     for name, state, shards in zip("ab", states, (3, 2), strict=True):
         write(tmp_path / "split" / name, state, shards=shards)
@@ -93,12 +88,8 @@ def test_neither_files_nor_pieces_nor_threads_change_a_byte(tmp_path, method, op
     assert same_bits(read(done.output), once)
     chosen = make_tensor_method(TENSOR_METHODS, method, options)
     start_of = base if extra.get("base") else None
-<<<<<<< HEAD
-    request = MergeRequest(tuple(models), chosen, options, start_of, weights=extra.get("weights"))
-=======
     fishers = given(base, models, extra).get("fishers", ())
-    request = Request(tuple(models), chosen, options, start_of, weights=extra.get("weights"), fishers=fishers)
->>>>>>> r-quick
+    request = MergeRequest(tuple(models), chosen, options, start_of, weights=extra.get("weights"), fishers=fishers)
     prepared = prepare(request, tmp_path / "pieces")
     run(prepared, tmp_path / "pieces", True, silent, threads=1, piece=BLOCK_ENTRIES)
     assert same_bits(read(tmp_path / "pieces"), once)
