@@ -25,6 +25,7 @@ from consilience.federated.folder.storage import MAX_REPORT_BYTES
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable, write_atomically
 from consilience.files.limits import Limits
+from consilience.files.safetensors_file import SafetensorsFile
 
 _TIMEOUT = 3600.0
 """Seconds in which all must be done, by default. Chosen by hand."""
@@ -100,13 +101,14 @@ def send_flower(
         raise OptionError("root_certificates: give the certificate by which the server is known, or insecure, not both")
     if receive is not None:
         refuse_unwritable(Path(receive))
-    files = [Path(part) for part in (file, fisher) if part is not None]
-    warnings = check_before_sending(files, Limits(), min_count)
+    checked = [SafetensorsFile(part) for part in (file, fisher) if part is not None]
+    warnings = check_before_sending(checked, Limits(), min_count)
+    files = [part.path for part in checked]
     quiet_flower()
-    offer = {"digest": file_digest(files[0]), "size": files[0].stat().st_size, "receive": receive is not None}
+    offer = {"digest": checked[0].digest, "size": files[0].stat().st_size, "receive": receive is not None}
     offer["attempt"] = attempt or 0
     if len(files) > 1:
-        offer |= {"fisher": file_digest(files[1]), "fisher_size": files[1].stat().st_size}
+        offer |= {"fisher": checked[1].digest, "fisher_size": files[1].stat().st_size}
     files_by_digest = dict(zip((str(offer["digest"]), str(offer.get("fisher", ""))), files, strict=False))
     deadline = time.monotonic() + timeout
     with (

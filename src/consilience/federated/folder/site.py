@@ -13,7 +13,6 @@ from typing import Any
 from consilience import api
 from consilience.api.kinds import load_file
 from consilience.checks import is_count
-from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError
 from consilience.federated.check import check_files
 from consilience.federated.contribution import Announcement, parse_announcement
@@ -111,16 +110,16 @@ def send_folder(
     if receive is not None:
         refuse_unwritable(Path(receive))
     path, information = Path(file), None if fisher is None else Path(fisher)
-    files = [part for part in (path, information) if part is not None]
+    files = [SafetensorsFile(part) for part in (path, information) if part is not None]
     warnings = check_before_sending(files, _server_limits(storage, site), min_count)
     earlier_report = _read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
         raise InputError(f"{storage.where}: round {number} in this place is over; nothing was sent")
-    digests = [file_digest(part) for part in files]
+    digests = [part.digest for part in files]
     again, announcement = _next_announcement(storage, site, number, attempt, digests)
     if not again:
         for part, digest in zip(files, digests, strict=True):
-            retry(partial(storage.put, f"{site_folder(site)}/{digest}", part))
+            retry(partial(storage.put, f"{site_folder(site)}/{digest}", part.path))
         # The announcement last: where it is, the files are whole.
         retry(lambda: storage.put(f"{site_folder(site)}/{announcement.name}", b""))
     if receive is None:
@@ -242,12 +241,12 @@ def load_fused(path: Path) -> Any:
     return read_network(file).arrays
 
 
-def check_before_sending(files: list[Path], limits: Limits, min_count: float) -> tuple[str, ...]:
+def check_before_sending(files: list[SafetensorsFile], limits: Limits, min_count: float) -> tuple[str, ...]:
     """Return warnings about a site's own files, which must be such that a server takes them.
 
     Parameters
     ----------
-    files : list of Path
+    files : list of SafetensorsFile
         The model's file, and that of its Fisher information where there is one.
     limits : Limits
         Largest sizes that the server takes.
@@ -259,9 +258,9 @@ def check_before_sending(files: list[Path], limits: Limits, min_count: float) ->
     InputError
         With everything that is wrong with the files.
     """
-    if problems := [problem for path in files for problem in exceeded_limits(path, limits)]:
+    if problems := [problem for file in files for problem in exceeded_limits(file, limits)]:
         raise InputError(problems)
-    checked = check_files(*map(SafetensorsFile, files))
+    checked = check_files(*files)
     if checked.problems:
         raise InputError([f"{files[0]}: {problem}" for problem in checked.problems])
     if checked.smallest_count is None or checked.smallest_count >= min_count:
