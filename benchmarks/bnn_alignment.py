@@ -27,7 +27,7 @@ from torch import nn
 import consilience as cs
 from consilience.core.progress import silent
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.weight_matching.match import matched
+from consilience.networks.methods.weight_matching.match import match_weights
 
 RESULTS = Path(__file__).with_suffix(".json")
 WIDTHS, SEEDS, REPEATS, INPUTS, CLASSES = (64, 128, 256, 512, 1024), range(3), 3, 784, 10
@@ -76,7 +76,7 @@ def ensemble(fusion: cs.NetworkFusion) -> NetworkEnsemble:
 
 def matching(given: NetworkEnsemble, seed: int) -> Alignment:
     """Return permutations that one descent finds."""
-    return matched(given, ["identity"], 100, np.random.default_rng(seed), silent)
+    return match_weights(given, ["identity"], 100, np.random.default_rng(seed), silent)
 
 
 def run_widths() -> dict[str, Any]:

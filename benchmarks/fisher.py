@@ -29,7 +29,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.methods.fisher.masked_objective import MaskedObjective
-from consilience.networks.methods.fisher.ssf_descent import descend
+from consilience.networks.methods.fisher.ssf_descent import stochastic_descent
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS, REPEATS = range(3), 5
@@ -77,7 +77,7 @@ def run_information() -> dict[str, Any]:
             interleaved(
                 {
                     "library": lambda n=network, x=images: cs.fisher(n, x),  # type: ignore[misc]
-                    "one outcome drawn": lambda n=network, x=images: cs.fisher(n, x, samples=1),  # type: ignore[misc]
+                    "one outcome drawn": lambda n=network, x=images: cs.fisher(n, x, n_draws=1),  # type: ignore[misc]
                     "loop": lambda n=network, x=images: loop(n, x),  # type: ignore[misc]
                 },
                 3,
@@ -110,7 +110,7 @@ def small(seed: int) -> tuple[list[nn.Module], list[cs.FisherInformation]]:
 
 def solved(method: cs.SelfSupervisedFisher, networks: Any, known: Any) -> tuple[MaskedObjective, Any]:
     """Return the objective that a fusion solved, and where it started."""
-    with mock.patch.object(type(method), "_solved", autospec=True, side_effect=type(method)._solved) as call:
+    with mock.patch.object(type(method), "_solve", autospec=True, side_effect=type(method)._solve) as call:
         cs.fuse(networks, method, fishers=known)
     return call.call_args.args[1], call.call_args.args[2]
 
@@ -126,11 +126,11 @@ def run_masked() -> dict[str, Any]:
 
             def exact(objective: MaskedObjective = objective, start: Any = start, method: Any = method) -> Any:
                 fresh = MaskedObjective(objective.sites, objective.masks, objective.excess)  # nothing factorised yet
-                return method._solved(fresh, start, lambda *_: None, {})
+                return method._solve(fresh, start, lambda *_: None, {})
 
             def published(objective: MaskedObjective = objective, start: Any = start) -> Any:
                 fresh = MaskedObjective(objective.sites, objective.masks, objective.excess)
-                return descend(lambda: fresh, start, RATE, MOMENTUM, STEPS, 0.0, lambda *_: None)
+                return stochastic_descent(lambda: fresh, start, RATE, MOMENTUM, STEPS, 0.0, lambda *_: None)
 
             taken, (theta, _, _) = seconds(published)
             reached = objective.value(theta)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from consilience.core.provenance import library_versions  # noqa: E402
-from consilience.files.budget import ALLOWANCE, allowed  # noqa: E402
+from consilience.files.budget import ALLOWANCE_BYTES, allowed_memory  # noqa: E402
 from tests.fuzz import heavy, mutants, reading  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -48,7 +48,7 @@ def piece(first: int, last: int, folder: Path) -> dict[str, Any]:
             if crash or reading.too_much(len(content), seconds, peak):
                 troubles.append({"mutant": number, "seed": seed, "crash": crash, "seconds": seconds, "bytes": peak})
             slowest = max(slowest, [seconds, number])
-            largest = max(largest, [max(0, peak - ALLOWANCE) / max(1, len(content)), number])
+            largest = max(largest, [max(0, peak - ALLOWANCE_BYTES) / max(1, len(content)), number])
     return {
         "first": first, "last": last, "readings": dict(sorted(said.items())), "troubles": troubles,
         "slowest": slowest, "largest": largest, "seconds": round(time.perf_counter() - started, 1),
@@ -88,7 +88,7 @@ def heavy_ones(folder: Path, counts: tuple[int, ...] = (100_000,)) -> dict[str, 
                 grown, how, seconds = json.loads(done.stdout)
                 size = path.stat().st_size
                 told[f"{name}, {count}, {'padded' if taken else 'bare'}"] = {
-                    "bytes": size, "grown": grown, "of_allowed": round(grown / allowed(size), 3),
+                    "bytes": size, "grown": grown, "of_allowed": round(grown / allowed_memory(size), 3),
                     "how": how, "seconds": round(seconds, 2),
                 }  # fmt: skip
     return told

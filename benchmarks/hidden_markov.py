@@ -21,9 +21,9 @@ from threadpoolctl import threadpool_limits
 from timing import interleaved, medians, versions, yardstick
 
 from consilience.families import NormalWishart
-from consilience.posteriors.hidden_markov.initialisation import first_beliefs
+from consilience.posteriors.hidden_markov.initialisation import initial_factors
 from consilience.posteriors.hidden_markov.sticky_transitions import StickyPrior
-from consilience.posteriors.hidden_markov.variational_steps import Problem, global_step, local_step
+from consilience.posteriors.hidden_markov.variational_steps import HMMProblem, global_step, local_step
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEED, REPEATS, PASSES, STAY = 0, 7, 10, 0.95
@@ -52,15 +52,15 @@ def compare(lengths: list[int], dim: int, states: int) -> dict[str, Any]:
     prior = family.to_natural(mean=np.zeros((1, dim)), kappa=[0.01], dof=[dim + 2.0], inverse_scale=np.eye(dim)[None])[
         0
     ]
-    problem = Problem(family, prior, StickyPrior(), rows, np.array(lengths))
-    start = first_beliefs(problem, states, np.random.default_rng(SEED), clusters=True)
+    problem = HMMProblem(family, prior, StickyPrior(), rows, np.array(lengths))
+    start = initial_factors(problem, states, np.random.default_rng(SEED), clusters=True)
     problem.statistics  # noqa: B018  (kept for all passes)
 
     def own() -> None:
-        beliefs = start
+        factors = start
         for _ in range(PASSES):
-            smoothed, _ = local_step(problem, beliefs)
-            beliefs = global_step(problem, smoothed, beliefs.sticks)
+            marginals, _ = local_step(problem, factors)
+            factors = global_step(problem, marginals, factors.sticks)
 
     def other(implementation: str, iterations: int) -> None:
         VariationalGaussianHMM(

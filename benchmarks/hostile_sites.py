@@ -25,7 +25,7 @@ from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
 from consilience.core.provenance import library_versions
-from consilience.posteriors.adapters import describe
+from consilience.posteriors.describe import describe
 
 RESULT = Path(__file__).with_suffix(".json")
 SITES, HOSTILE, SEEDS = 10, 2, range(5)

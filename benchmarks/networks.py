@@ -139,7 +139,7 @@ def run_models() -> dict[str, Any]:
         models, symmetry = pair((784, 400, 200, 100, 10), False, 0, count)
         runs = {
             name: (lambda m=models, s=symmetry, n=name, o=told: cs.fuse(m, n, symmetry=s, **o))
-            for name, told in (("ot", {}), ("wb", {"max_iterations": 5}), ("rebasin", {"max_passes": 3}))
+            for name, told in (("ot", {}), ("wb", {"max_iterations": 5}), ("rebasin", {"max_iterations": 3}))
         }
         found[str(count)] = medians(interleaved(runs, 3, {}))
     return {"results": found}
@@ -188,7 +188,7 @@ def run_memory() -> dict[str, Any]:
     found = {}
     root = str(Path(__file__).resolve().parents[1])
     for count in (2, 4):
-        for method, told in (("ot", {}), ("wb", {}), ("rebasin", {"max_passes": 1}), ("average", {})):
+        for method, told in (("ot", {}), ("wb", {}), ("rebasin", {"max_iterations": 1}), ("average", {})):
             script = MEMORY.format(root=root, count=count, method=method, told=told)
             line = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout  # noqa: S603
             before, after, size = map(int, line.split())

@@ -85,7 +85,7 @@ def recorded(method: GromovFusion, ensemble: NetworkEnsemble) -> tuple[Any, Call
     costs: list[np.ndarray] = []
     at, at_permutation, assign = gromov.FusedGromov.at, gromov.FusedGromov.at_permutation, gromov.assign_block
 
-    def dense(problem: gromov.FusedGromov, plan: gromov.Plan) -> Any:
+    def dense(problem: gromov.FusedGromov, plan: gromov.TransportPlan) -> Any:
         plans.append((problem, False))
         return at(problem, plan)
 
@@ -107,7 +107,7 @@ def recorded(method: GromovFusion, ensemble: NetworkEnsemble) -> tuple[Any, Call
     def bare() -> None:
         for problem, permuted in plans:
             plan = problem.costs
-            for left, right in zip(problem.left, problem.right, strict=True):
+            for left, right in zip(problem.row_structure, problem.column_structure, strict=True):
                 if permuted:  # a product with a permutation is a look-up
                     left @ right
                     left.T @ right

@@ -18,7 +18,7 @@ from timing import interleaved, medians, seconds
 import consilience as cs
 from consilience.matching.group_sparse import descend_binary
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.methods.kl.problem import Problem
+from consilience.posteriors.methods.kl.problem import KLProblem
 
 PER_SITE, SEED = 5, 0
 PRICE = 0.1  # in spreads, where components have a price
@@ -44,7 +44,7 @@ def planted(sites: int, dim: int, groups: int) -> tuple[list[cs.Posterior], np.n
 def run_iteration() -> dict[str, Any]:
     """Time one outer iteration and the bare products and assignments in it, from first seeds and from the truth."""
     posteriors, truth = planted(ITERATION["sites"], ITERATION["dim"], ITERATION["groups"])
-    problem = Problem.of(Ensemble.of(posteriors))
+    problem = KLProblem.of(Ensemble.of(posteriors))
     rng = np.random.default_rng(SEED)
     starts = {
         "first": problem.seeds(ITERATION["groups"], rng, spread_out=False),
@@ -68,7 +68,7 @@ def run_iteration() -> dict[str, Any]:
     return {"settings": settings, "results": results}
 
 
-def _one_iteration(problem: Problem, centres: np.ndarray, strength: float, sweeps: int) -> dict[str, Any]:
+def _one_iteration(problem: KLProblem, centres: np.ndarray, strength: float, sweeps: int) -> dict[str, Any]:
     """Time one iteration; `sweeps` limits how often a matching with a price goes over the sites."""
     offsets, groups = problem.ensemble.offsets, len(centres)
     costs = problem.costs(centres)
@@ -133,13 +133,13 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {name: float(np.polyfit(sites, np.log(values), 1)[0]) for name, values in times.items()}
 
 
-def _stacked(posteriors: list[cs.Posterior]) -> Problem:
-    problem = Problem.of(Ensemble.of(posteriors))
+def _stacked(posteriors: list[cs.Posterior]) -> KLProblem:
+    problem = KLProblem.of(Ensemble.of(posteriors))
     problem.costs(problem.ensemble.natural[:1])
     return problem
 
 
-def _iterations(problem: Problem, price: float) -> None:
+def _iterations(problem: KLProblem, price: float) -> None:
     """Match and average from the same seeds; one sweep over the sites each time."""
     rng = np.random.default_rng(SEED)
     centres, labels = problem.seeds(LINEAR["groups"], rng, spread_out=False), None

@@ -30,11 +30,11 @@ from timing import write_parts
 
 import consilience as cs
 from consilience.engines import Dask, Local
-from consilience.posteriors.columns import Block, Kind
+from consilience.posteriors.columns import ComponentColumns, Kind
 from consilience.posteriors.sharded.file import write_shard
-from consilience.posteriors.sharded.packed_sites import Packed
-from consilience.posteriors.sharded.passes import Work, prepare
-from consilience.posteriors.sharded.shard_pass import Centres, add_passes, assign_and_sum
+from consilience.posteriors.sharded.packed_sites import PackedSites
+from consilience.posteriors.sharded.passes import PreparedShards, prepare
+from consilience.posteriors.sharded.shard_pass import Centres, add_pass_sums, assign_and_sum
 from consilience.posteriors.sharded.shards import load_shard, open_shards
 
 SITES, PER_SITE, DIM, GROUPS, FILES, SEED = 100_000, 5, 100, 50, 4, 0
@@ -65,14 +65,14 @@ def made(folder: Path, sites: int) -> Path:
         variance = 0.1 * rng.gamma(10.0, 0.1, size=local.shape)
         natural = family.to_natural(mean=local.reshape(-1, DIM), variance=variance.reshape(-1, DIM))
         offsets = np.arange(0, PER_SITE * count + 1, PER_SITE)
-        block = Block(
+        block = ComponentColumns(
             Kind(family, stated=("counts",)),
             natural.astype(np.float32),
             offsets,
             counts=np.full(PER_SITE * count, 50.0),
         )
         names = tuple(f"site-{number}-{i}" for i in range(count))
-        packed = Packed(block, names, np.zeros((count, 32), dtype=np.uint8))
+        packed = PackedSites(block, names, np.zeros((count, 32), dtype=np.uint8))
         write_shard(partial_folder / f"shard-{number:05d}.safetensors", packed, "safetensors")
     np.save(partial_folder / "truth.npy", np.concatenate(truths))
     partial_folder.rename(folder)
@@ -107,7 +107,7 @@ def run_iterations() -> dict[str, Any]:
     centres: components drawn at random. Ours have the shards as they are stored, in float32.
     """
     shards = open_shards(made(place() / "sites", SITES))
-    loaded = [load_shard(source).block for source in shards.sources]
+    loaded = [load_shard(source).components for source in shards.sources]
     natural = np.concatenate([np.asarray(block.natural, dtype=np.float64) for block in loaded])
     centre = natural[:2000].mean(axis=0)
     rng = np.random.default_rng(SEED)
@@ -120,7 +120,7 @@ def run_iterations() -> dict[str, Any]:
                 placed = engine.derive(prepare, engine.place(partial(_at, loaded), range(len(loaded))), None, centre,
                                        "forward", 1.0)  # fmt: skip
                 tangent = engine.map(_tangent, placed)[0]
-                work = Work(engine, placed, tangent, "forward", SITES, len(natural))
+                work = PreparedShards(engine, placed, tangent, "forward", SITES, len(natural))
                 begin = time.perf_counter()
                 _passes(work, first, strength)
                 found[name].append(time.perf_counter() - begin)
@@ -141,7 +141,7 @@ def run_iterations() -> dict[str, Any]:
     return {"settings": settings, "seconds": found, "median": middle, "over_bare": ratios}
 
 
-def _at(blocks: list[Block], number: int) -> Block:
+def _at(blocks: list[ComponentColumns], number: int) -> ComponentColumns:
     return blocks[number]
 
 
@@ -149,16 +149,16 @@ def _tangent(shard: Any) -> Any:
     return shard.tangent
 
 
-def _passes(work: Work, natural: np.ndarray, strength: float) -> None:
+def _passes(work: PreparedShards, natural: np.ndarray, strength: float) -> None:
     """Do what ``descend`` does, for as many passes as asked for whether it has converged or not."""
     users = np.full(len(natural), work.n_rows / len(natural))
     for _ in range(PASSES):
         price = strength * (np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)))
-        centres = Centres.of(work.tangent, natural, work.direction, price)
-        found = work.reduce(assign_and_sum, add_passes, centres, True, 0)
+        centres = Centres.from_natural(work.tangent, natural, work.direction, price)
+        found = work.reduce(assign_and_sum, add_pass_sums, centres, True, 0)
         used = found.groups.mass > 0
         natural = natural.copy()
-        natural[used] = work.averaged(type(found.groups)(found.groups.sums[used], found.groups.mass[used]))
+        natural[used] = work.group_averages(type(found.groups)(found.groups.sums[used], found.groups.mass[used]))
         users = found.users
 
 
@@ -257,7 +257,7 @@ def _last(numbers: Sequence[int]) -> int:
 def run_storage() -> dict[str, Any]:
     """Read as many sites from posterior files, from packed safetensors and from Parquet, checks included."""
     count = 4000
-    source = load_shard(open_shards(made(place() / "fewer", SMALL)).sources[0]).block
+    source = load_shard(open_shards(made(place() / "fewer", SMALL)).sources[0]).components
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -13,7 +13,7 @@ from timing import interleaved, medians, seconds, yardstick
 import consilience as cs
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.methods.kl.descent import fit_binary
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 from consilience.posteriors.methods.kl.relaxed import fit_relaxed
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments/kl_fusion"))
@@ -70,9 +70,9 @@ def _compare(seed: int) -> dict[str, Any]:
     base = direct.fuse(local, sizes, rows)
     centres = np.concatenate([posterior.natural for posterior in posteriors])[rows]
 
-    def started() -> tuple[Problem, np.ndarray, float, np.random.Generator, int, float]:
+    def started() -> tuple[KLProblem, np.ndarray, float, np.random.Generator, int, float]:
         """Return the arguments of one start; stacking the posteriors is part of the time."""
-        problem = Problem.of(Ensemble.of(posteriors))
+        problem = KLProblem.of(Ensemble.of(posteriors))
         return problem, centres, base.strength, np.random.default_rng(seed), 100, 1e-6
 
     contenders = {
@@ -96,20 +96,20 @@ def _compare(seed: int) -> dict[str, Any]:
         **{name: _objective(end, local, base.strength) for name, end in ends.items() if "direct" not in name},
     }
     row["groups"] = {"direct": base.rounded.shape[1]} | {
-        name: end.n_groups if isinstance(end, Fit) else end.n_components
+        name: end.n_groups if isinstance(end, KLFit) else end.n_components
         for name, end in ends.items()
         if "direct" not in name
     }
     return row
 
 
-def _objective(end: Fit | cs.Fusion, local: direct.Components, strength: float) -> float:
+def _objective(end: KLFit | cs.Fusion, local: direct.Components, strength: float) -> float:
     """Return (9) of what the library ended at, by the direct implementation's own function.
 
     A default fusion leaves some components out, such as those of less than one observation. (9) has no such choice, so
     they are put where they then cost least.
     """
-    if isinstance(end, Fit):
+    if isinstance(end, KLFit):
         plan = direct.binary(end.labels) if end.plan is None else end.plan
         return direct.objective(plan, local, strength)
     labels = end.matching.labels.copy()

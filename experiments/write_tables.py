@@ -14,6 +14,7 @@ from bnn.alignment_tables import TABLES as POSTERIORS
 from bnn.tables import TABLES as BNN
 from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
+from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
 from scale_tables import SCALE
 from spahm.tables import TABLES as POINTS
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/benchmarks.md",
+    "docs/house.md",
     "docs/scale.md",
     "docs/checkpoints.md",
     "docs/robust.md",
@@ -276,6 +278,7 @@ TABLES = {
     **FEDERATED,
     **SCALE,
     **TRUST,
+    **HOUSE,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,

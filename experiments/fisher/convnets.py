@@ -121,7 +121,7 @@ def prepared(setting: str, dataset: str, seed: int) -> tuple[list[nn.Module], li
         data = convnet_recipes.recipe(setting, dataset, which).data(seed, which)
         n = len(data.train)
         some = torch.from_numpy(np.random.default_rng([13, seed, which]).permutation(n)[:IMAGES])
-        told = {"rank": RANK, "observations": n, "prior_precision": n * WEIGHT_DECAY}
+        told = {"rank": RANK, "n_observations": n, "prior_precision": n * WEIGHT_DECAY}
         infos.append(cs.fisher(network, data.train.x[some], kind="factors", **told))
     return networks, infos, data
 

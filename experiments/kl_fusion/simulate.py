@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 import consilience as cs
-from consilience.posteriors.adapters import describe
+from consilience.posteriors.describe import describe
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from baselines import MIXTURE_STARTS, mixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from consilience import engines, families, federated, learners, renamed_modules
+from consilience import engines, families, learners, renamed_modules
 from consilience.api.evaluate import evaluate
 from consilience.api.files import load, save
 from consilience.api.fuse import check, fuse
@@ -42,7 +42,7 @@ from consilience.networks.network import Network
 from consilience.networks.repair_fusion import repair
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.adapters import describe, rebuild
+from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.methods.amps import AMPS
@@ -54,8 +54,12 @@ from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.sharded.api import pack, shards
 from consilience.posteriors.sharded.shards import Shards
+
+if TYPE_CHECKING:
+    from consilience import federated
 
 __version__ = version("consilience")
 
@@ -63,8 +67,8 @@ renamed_modules.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a module of an old name where it is used as an attribute, such as ``consilience.evaluation``."""
-    if f"{__name__}.{name}" in renamed_modules.RENAMED:
+    """Import ``federated`` where it is used, and modules of old names, such as ``consilience.evaluation``."""
+    if name == "federated" or f"{__name__}.{name}" in renamed_modules.RENAMED:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

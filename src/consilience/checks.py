@@ -1,4 +1,7 @@
-"""Small checks on arrays that several rooms need; each raises with what was expected and what was found."""
+"""Checks of arrays, weights and numbers that several rooms need.
+
+Each raises with the name of the argument, what was expected and what was found.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.errors import InputError, OptionError
 
 Array = NDArray[np.float64]
+"""A NumPy array in double precision."""
 Labels = NDArray[np.int64]
+"""A NumPy array of integers: group numbers, row numbers, counts."""
 AnyArray = Any
 """An array of any library that follows the array API: NumPy, torch on a CPU, torch on a GPU."""
 
@@ -70,7 +75,7 @@ def as_weights(weights: ArrayLike | None, count: int, what: str = "weights") -> 
     return vector
 
 
-def symmetric(matrices: Array) -> Array:
+def symmetric_part(matrices: Array) -> Array:
     """Return (M + M^T) / 2 over the last two axes."""
     averaged: Array = (matrices + np.swapaxes(matrices, -1, -2)) / 2.0
     return averaged

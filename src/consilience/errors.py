@@ -1,4 +1,4 @@
-"""The errors that users see.
+"""Exceptions that users see: bad input, bad files, bad options, unsupported models.
 
 Every message names the file, component or option at fault, what was expected, what was found, and the remedy.
 """
@@ -17,8 +17,8 @@ class InputError(ConsilienceError, ValueError):
 
     Parameters
     ----------
-    problems
-        One line each; a single string counts as one problem.
+    problems : str or iterable of str
+        One line for each problem; a single string counts as one.
 
     Examples
     --------

@@ -48,7 +48,12 @@ RENAMED: Mapping[str, Sequence[str]] = {
         "consilience.networks.methods.baselines",
         "consilience.bayesian.methods",
     ),
-    "consilience.models": ("consilience.posteriors.adapters", "consilience.posteriors.adapters.base"),
+    "consilience.models": (
+        "consilience.posteriors.adapters.table",
+        "consilience.posteriors.adapters.base",
+        "consilience.posteriors.describe",
+        "consilience.posteriors.rebuild",
+    ),
     "consilience.models.bayesian_adapters": ("consilience.bayesian.readers.table",),
     "consilience.models.kernels": ("consilience.posteriors.sparse_gp.kernels",),
     "consilience.models.topic_evaluation": ("consilience.posteriors.topics.document_completion",),

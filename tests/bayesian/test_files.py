@@ -16,11 +16,12 @@ from safetensors.numpy import save as to_safetensors
 from torch import nn
 
 import consilience as cs
+from consilience.api.kinds import format_of
 from consilience.bayesian.file_format import BayesianFile, read_bayesian, read_bayesian_summary, write_bayesian
 from consilience.bayesian.files import read_bayesian_network, symmetry_of_parameters, write_bayesian_network
 from consilience.bayesian.gaussian_arrays import gaussian_symmetry
 from consilience.bayesian.network import BayesianNetwork
-from consilience.networks.files import file_kind, read_network, read_network_summary, read_symmetry
+from consilience.networks.files import read_network, read_network_summary, read_symmetry
 from consilience.networks.fisher.files import read_fisher
 from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import symmetry_to_json
@@ -97,7 +98,7 @@ def test_a_bayesian_network_comes_back(path, prior, classes):
     assert found.symmetry.proved
     assert found.prior is None or list(found.prior) == list(bnn.means)
     assert (found.module, found.name, len(found.sha256)) == (None, str(path), 64)
-    assert file_kind(path) == "bayesian"
+    assert format_of(path).name == "bayesian"
 
 
 def test_predictions_are_those_of_the_network_that_was_saved(path):

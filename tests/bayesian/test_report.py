@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
-from consilience.bayesian.report.content import distances_of, told_sharing
-from consilience.bayesian.report.images import PIXELS_AT_MOST, SHOWN_AT_MOST
+from consilience.bayesian.report.content import distances_of, sharing_of_result
+from consilience.bayesian.report.images import MAX_IMAGES, MAX_PIXELS
 from consilience.bayesian.report.page import render_bayesian
 from consilience.bayesian.report.write import bayesian_content_of
 from consilience.errors import InputError
@@ -27,9 +27,9 @@ def gaussian(seed, hidden=12):
     rng = np.random.default_rng(seed)
     shared = np.random.default_rng(100)
     incoming, outgoing = shared.normal(size=(hidden, SIDE * SIDE)) / SIDE, shared.normal(size=(10, hidden))
-    own = np.arange(hidden) % 3 == seed % 3
-    incoming[own] = rng.normal(size=(own.sum(), SIDE * SIDE)) / SIDE
-    outgoing[:, own] = rng.normal(size=(10, own.sum()))
+    mask = np.arange(hidden) % 3 == seed % 3
+    incoming[mask] = rng.normal(size=(mask.sum(), SIDE * SIDE)) / SIDE
+    outgoing[:, mask] = rng.normal(size=(10, mask.sum()))
     order = rng.permutation(hidden)
     means = {"0.weight": incoming[order], "0.bias": np.zeros(hidden), "2.weight": outgoing[:, order]}
     means = {name: torch.tensor(values).float() for name, values in (means | {"2.bias": np.zeros(10)}).items()}
@@ -99,16 +99,16 @@ def test_units_are_counted_by_how_many_sites_have_them(fusion, path):
     assert f"1 site 2 sites 3 sites {group} {facts['units']} {' '.join(map(str, facts['shared']))} " in page.words
     content = bayesian_content_of(fusion)
     assert content.sharing[0].by_sites == tuple(facts["shared"])
-    assert content.sharing == told_sharing(fusion.provenance["result"], fusion.groups, 3)
+    assert content.sharing == sharing_of_result(fusion.provenance["result"], fusion.groups, 3)
     assert sum(count > 0 for count in facts["shared"]) > 1
 
 
 def test_distances_to_units_that_are_not_there_are_not_shown(fusion, aligned, path):
     page = report(fusion, path)
-    assert not any("Distances of the models" in one for one in page.said)
+    assert not any("Distances of the models" in text for text in page.said)
     assert "posteriors" not in page.sections
     page = report(aligned, path)
-    assert any("Distances of the models" in one for one in page.said)
+    assert any("Distances of the models" in text for text in page.said)
     assert "squared Wasserstein-2 distance of the posteriors from their barycenter" in page.words
     assert "shared" not in page.sections
 
@@ -116,10 +116,10 @@ def test_distances_to_units_that_are_not_there_are_not_shown(fusion, aligned, pa
 def test_distances_of_means_and_deviations_are_those_of_the_fusion(bnns, aligned, path):
     page = report(aligned, path)
     readable(page)
-    found = aligned.details["distances"]
-    for name, before in found["before"].items():
-        assert f"{name} {before:.4g} {found['after'][name]:.4g} " in page.words
-    assert f"All {sum(found['before'].values()):.4g} {sum(found['after'].values()):.4g} " in page.words
+    distances = aligned.details["distances"]
+    for name, before in distances["before"].items():
+        assert f"{name} {before:.4g} {distances['after'][name]:.4g} " in page.words
+    assert f"All {sum(distances['before'].values()):.4g} {sum(distances['after'].values()):.4g} " in page.words
     for layer in bayesian_content_of(aligned).gaussian_layers:
         keys = [f"{layer.name}.weight", f"{layer.name}.bias"]
         for what, before, after in (
@@ -143,10 +143,10 @@ def test_scores_on_the_page_are_those_given(fusion, predictions, path):
         assert f"{name} {' '.join(numbers)} {one.outside.auroc:.3f} ".replace("-", "−") in page.words
     assert "Of 200 inputs, and 90 outside." in page.words
     assert any(one.startswith("Accuracy against confidence of 4 models") for one in page.said)
-    for said, wanted in (("inside", "centred_entropies"), ("outside", "centred_outside")):
-        (alt,) = [one for one in page.said if f"of inputs {said}, minus" in one]
+    for region, attribute in (("inside", "centred_entropies"), ("outside", "centred_outside")):
+        (alt,) = [one for one in page.said if f"of inputs {region}, minus" in one]
         for name, one in predictions.items():
-            centred = getattr(one, wanted)
+            centred = getattr(one, attribute)
             low, high = min(centred, key=centred.get), max(centred, key=centred.get)
             assert (
                 f"{name}: {centred[low]:.2f} for class {low} to {centred[high]:.2f} for class {high}".replace("-", "−")
@@ -155,17 +155,17 @@ def test_scores_on_the_page_are_those_given(fusion, predictions, path):
 
 
 def test_what_is_not_known_is_not_shown(fusion, predictions, path):
-    inside = {name: replace(one, outside=None) for name, one in predictions.items()}
+    inside = {name: replace(item, outside=None) for name, item in predictions.items()}
     page = report(fusion, path, predictions={**inside, "site 0": predictions["site 0"]})
     readable(page)
     assert re.search(r"site 1 [^–]* – – ", page.words)
     page = report(fusion, path, predictions=inside)
     assert "AUROC" not in page.words
-    assert not any("inputs outside" in one for one in page.said)
+    assert not any("inputs outside" in item for item in page.said)
     unlabeled = replace(predictions["fused"].outside, class_entropies=())
     page = report(fusion, path, predictions={"fused": replace(predictions["fused"], outside=unlabeled)})
     assert "AUROC" in page.words
-    assert not any("inputs outside" in one for one in page.said)
+    assert not any("inputs outside" in item for item in page.said)
     assert "predictions" not in report(fusion, path).sections
 
 
@@ -174,8 +174,8 @@ def test_images_are_the_most_and_the_least_certain(fusion, predictions, data, pa
     content = bayesian_content_of(fusion, predictions=predictions, images={"fused": torch.tensor(pixels)})
     (gallery,) = content.galleries
     order = np.argsort(scores.entropies, kind="stable")
-    assert [one.entropy for one in gallery.most] == scores.entropies[order[:SHOWN_AT_MOST]].tolist()
-    assert [one.entropy for one in gallery.least] == scores.entropies[order[::-1][:SHOWN_AT_MOST]].tolist()
+    assert [one.entropy for one in gallery.most] == scores.entropies[order[:MAX_IMAGES]].tolist()
+    assert [one.entropy for one in gallery.least] == scores.entropies[order[::-1][:MAX_IMAGES]].tolist()
     for one, i in zip(gallery.most, order, strict=False):
         assert (one.predicted, one.label) == (scores.predicted[i], data[1][i])
         assert np.abs(one.shades / 9 - pixels[i]).max() <= 1 / 9 + ROUNDING
@@ -191,7 +191,7 @@ def test_images_of_one_shade_are_blank_and_few_are_all_shown(fusion, predictions
     few = cs.predictive_scores([[0.5, 0.5], [1.0, 0.0]], [0, 0])
     content = bayesian_content_of(fusion, predictions={"few": few}, images={"few": np.ones((2, 3, 5))})
     (gallery,) = content.galleries
-    assert [one.entropy for one in gallery.most] == [0.0, pytest.approx(np.log(2))]
+    assert [picture.entropy for picture in gallery.most] == [0.0, pytest.approx(np.log(2))]
     assert not gallery.most[0].shades.any()
     safe(Page(render_bayesian(content)))
 
@@ -252,7 +252,7 @@ def test_distances_of_another_form_are_left_out(result):
     ],
 )
 def test_counts_that_do_not_add_up_are_left_out(groups):
-    assert told_sharing({"groups": groups}, {"0": 4}, 3) == ()
+    assert sharing_of_result({"groups": groups}, {"0": 4}, 3) == ()
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_counts_that_do_not_add_up_are_left_out(groups):
         ({"images": {"fused": np.zeros((200, 3))}}, r"expected an array \(200, h, w\)"),
         ({"images": {"fused": np.zeros((3, 3, 3))}}, r"one image for each input, found \(3, 3, 3\)"),
         ({"images": {"fused": np.full((200, 3, 3), np.nan)}}, "have NaN or infinite values"),
-        ({"images": {"fused": np.zeros((200, 3, PIXELS_AT_MOST + 1))}}, "at most 64 × 64 can be shown"),
+        ({"images": {"fused": np.zeros((200, 3, MAX_PIXELS + 1))}}, "at most 64 × 64 can be shown"),
         ({"images": {"fused": "pixels"}}, r"expected numbers \(n, h, w\)"),
         ({"barriers": {"a": 3}}, "barriers: expected barriers by name"),
     ],

@@ -73,12 +73,12 @@ def test_check_names_every_bad_file_at_once(folder, process, unchanged):
     done = process("check", "a.safetensors", "b.safetensors", *files, preexec_fn=modest)
     assert done.code == 1
     assert done.out == ""
-    found = dict(line.split(": ", 1) for line in done.complaints())
-    assert sorted(found) == sorted(files)
+    complaint_of = dict(line.split(": ", 1) for line in done.complaints())
+    assert sorted(complaint_of) == sorted(files)
     for name in BAD:
-        assert re.search(BAD[name][1], found[f"{name}.safetensors"])
-    assert found["c.safetensors"] == "is the same file as a.safetensors; leave one out"
-    assert found["d.safetensors"] == "cannot be read: No such file or directory"
+        assert re.search(BAD[name][1], complaint_of[f"{name}.safetensors"])
+    assert complaint_of["c.safetensors"] == "is the same file as a.safetensors; leave one out"
+    assert complaint_of["d.safetensors"] == "cannot be read: No such file or directory"
 
 
 def test_every_bad_component_has_a_line(folder, command):
@@ -103,12 +103,12 @@ SETS = {
     "single": (["a"], "fusing takes at least two models, found 1"),
     "same twice": (["a", "a", "b"], "a.safetensors: is the same file as a.safetensors; leave one out"),
     "copies": (["a", "copy", "b"], "copy.safetensors: is the same file as a.safetensors; leave one out"),
-    "told too few": (["a", "b", "--set", "n_components=2"], "n_components is 2, but a.safetensors has 3 components"),
+    "told too few": (["a", "b", "--set", "n_components=2"], "n_components is 2, but a has 3 components"),
     "limit too low": (["a", "b", "--set", "max_components=2"], "max_components is 2, but .* give at least 3"),
     "sizes differ": (["a", "large", "--method", "average"], r"equal size, found \[3, 4\] components; use method 'kl'"),
     "no prior": (
         ["a", "b", "--set", "combine=product"],
-        "needs every model's prior, which is missing in a.safetensors",
+        "needs every model's prior, which is missing in a",
     ),
     "a folder": (["a", "folder"], "folder.safetensors: no file named .* is here"),
     "missing": (["a", "b", "missing"], "missing.safetensors: cannot be read: No such file"),
@@ -121,7 +121,10 @@ IN_PROCESSES = [("process", case) for case in ("single", "copies", "told too few
 
 @pytest.mark.parametrize(
     ("how", "case"),
-    [*(("command", case) for case in SETS), *(pytest.param(*one, marks=pytest.mark.slow) for one in IN_PROCESSES)],
+    [
+        *(("command", case) for case in SETS),
+        *(pytest.param(*parameters, marks=pytest.mark.slow) for parameters in IN_PROCESSES),
+    ],
 )
 def test_files_that_are_good_alone_but_not_together(folder, request, unchanged, how, case):
     (folder / "copy.safetensors").write_bytes((folder / "a.safetensors").read_bytes())
@@ -162,8 +165,8 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(folder, com
     os.mkfifo(folder / "pipe")
     unchanged()
     monkeypatch.setattr("consilience.api.fuse", lambda *_args, **_options: pytest.fail("worked in vain"))
-    place, message = OUTPUTS[case]
-    done = command("fuse", "a.safetensors", "b.safetensors", "-o", place)
+    output, message = OUTPUTS[case]
+    done = command("fuse", "a.safetensors", "b.safetensors", "-o", output)
     assert (done.code, done.out) == (1, "")
     (line,) = done.complaints()
     assert message in line
@@ -199,7 +202,7 @@ def interrupted(path, data):
 
 @pytest.mark.parametrize("before", [None, b"the result of yesterday"])
 @pytest.mark.parametrize(
-    ("place", "failure", "code", "message"),
+    ("function", "failure", "code", "message"),
     [
         ("pathlib.Path.write_bytes", full_disk, 1, f"{OUTPUT}: cannot be written: No space left on device"),
         ("os.fsync", late_full_disk, 1, f"{OUTPUT}: cannot be written: No space left on device"),
@@ -207,12 +210,12 @@ def interrupted(path, data):
     ],
 )
 def test_a_failure_in_the_middle_of_writing_leaves_what_was_there(
-    folder, command, unchanged, monkeypatch, before, place, failure, code, message
+    folder, command, unchanged, monkeypatch, before, function, failure, code, message
 ):
     if before is not None:
         (folder / OUTPUT).write_bytes(before)
     unchanged()
-    monkeypatch.setattr(place, failure)
+    monkeypatch.setattr(function, failure)
     done = command(*FUSE_ALL)
     monkeypatch.undo()
     assert (done.code, done.out) == (code, "")
@@ -229,11 +232,11 @@ def test_a_full_disk_under_the_summary_is_one_line_too(folder, process):
     assert (folder / OUTPUT).exists()
 
 
-@pytest.mark.parametrize("place", ["nowhere/site", "a.safetensors/site", "", "n" * 300, "zero\0byte"])
-def test_saving_to_an_impossible_place_is_refused(folder, unchanged, place):
+@pytest.mark.parametrize("path", ["nowhere/site", "a.safetensors/site", "", "n" * 300, "zero\0byte"])
+def test_saving_to_an_impossible_place_is_refused(folder, unchanged, path):
     unchanged()
     with pytest.raises(cs.InputError, match=": cannot be written: "):
-        cs.save(site(), place)
+        cs.save(site(), path)
 
 
 def test_saving_what_is_not_json_is_refused(folder, unchanged):

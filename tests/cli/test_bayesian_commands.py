@@ -26,11 +26,11 @@ def gaussian(nets, seed, deviation=0.1):
 @pytest.fixture
 def bnns(nets, folder):
     """Three Bayesian networks, whose files say which axes move together."""
-    found = [gaussian(nets, seed) for seed in range(3)]
+    networks = [gaussian(nets, seed) for seed in range(3)]
     symmetry = cs.symmetry(nets.make_mlp(), torch.zeros(1, 6))
-    for bnn, name in zip(found, BAYESIAN, strict=True):
+    for bnn, name in zip(networks, BAYESIAN, strict=True):
         cs.save(bnn, folder / name, symmetry=symmetry)
-    return found
+    return networks
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def refused(done, code=1, lines=1):
     return "\n".join(complaints)
 
 
-def same(one, other):
+def same(network, other):
     return all(
-        np.array_equal(np.asarray(getattr(one, what)[key]), np.asarray(values))
+        np.array_equal(np.asarray(getattr(network, what)[key]), np.asarray(values))
         for what in ("means", "variances")
         for key, values in getattr(other, what).items()
     )
@@ -77,8 +77,8 @@ def test_files_alone_are_fused_as_the_function_fuses_them(bnns, folder, command)
         ]
     for group in "02":
         counts = enumerate(fusion.details["groups"][group]["shared"], 1)
-        said = ", ".join(f"{count} of {n} site{'s' * (n > 1)}" for n, count in counts if count)
-        assert f"group {group}: {said}" in lines
+        sizes = ", ".join(f"{count} of {n} site{'s' * (n > 1)}" for n, count in counts if count)
+        assert f"group {group}: {sizes}" in lines
     assert "symmetry: proved" in lines
     assert lines[-1] == f"wrote {FUSED}"
     written = (folder / FUSED).read_bytes()
@@ -89,9 +89,9 @@ def test_files_alone_are_fused_as_the_function_fuses_them(bnns, folder, command)
 def test_posteriors_are_aligned_and_the_distance_told(bnns, folder, command):
     done = command("fuse", *BAYESIAN, "--method", "w2", "-o", FUSED)
     assert (done.code, done.err) == (0, "")
-    found = cs.fuse(BAYESIAN, "w2").details
-    said = f"distance of posteriors (w2): {found['distance_before']:.6g} -> {found['distance_after']:.6g}"
-    assert said in done.out.splitlines()
+    details = cs.fuse(BAYESIAN, "w2").details
+    line = f"distance of posteriors (w2): {details['distance_before']:.6g} -> {details['distance_after']:.6g}"
+    assert line in done.out.splitlines()
     assert "group  units  fused  shared        distance" in done.out
     assert json.loads(command("inspect", "--json", FUSED).out)["provenance"]["method"] == "w2"
 
@@ -124,8 +124,8 @@ def test_a_recipe_says_the_same(bnns, folder, command):
     assert (done.code, done.err, done.out) == (0, "", "")
     by_recipe = (folder / "sites" / FUSED).read_bytes()
     assert Page((folder / "sites" / "page.html").read_text()).sections[0] == "in"
-    told = ("--set", "regularization=0.1", "--weights", "2,1,1", "-o", FUSED)
-    assert command("fuse", *(f"sites/{name}" for name in BAYESIAN), *told).code == 0
+    options = ("--set", "regularization=0.1", "--weights", "2,1,1", "-o", FUSED)
+    assert command("fuse", *(f"sites/{name}" for name in BAYESIAN), *options).code == 0
     assert (folder / FUSED).read_bytes() == by_recipe
 
 
@@ -180,7 +180,7 @@ def test_an_ensemble_is_no_file(bnns, command, unchanged):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--method", "wb"), "kl, w2, average, ensemble"),
         (("--set", "colour=red"), "colour"),
@@ -190,10 +190,10 @@ def test_an_ensemble_is_no_file(bnns, command, unchanged):
         (("--reference", "7"), "reference: expected the number of a model, 0 to 2"),
     ],
 )
-def test_wrong_options_are_a_matter_of_usage(bnns, command, unchanged, options, said):
+def test_wrong_options_are_a_matter_of_usage(bnns, command, unchanged, options, message):
     unchanged()
-    assert said in refused(command("fuse", *BAYESIAN, *options, "-o", FUSED), 2)
-    assert said in "".join(command("check", *BAYESIAN, *options).complaints())
+    assert message in refused(command("fuse", *BAYESIAN, *options, "-o", FUSED), 2)
+    assert message in "".join(command("check", *BAYESIAN, *options).complaints())
 
 
 def test_variances_that_are_none_are_named(bnns, folder, command, unchanged):
@@ -219,9 +219,9 @@ def test_pages_of_the_fusion_and_of_its_files_say_the_same(bnns, folder, command
         assert "3 Bayesian networks → one of 171 parameters" in page.words
         assert "171, each with a mean and a variance" in page.words
         assert "/deviation" not in page.text
-    found = cs.fuse(BAYESIAN, "w2").details["distances"]
-    for name, before in found["before"].items():
-        row = f"{name} {before:.4g} {found['after'][name]:.4g} "
+    distances = cs.fuse(BAYESIAN, "w2").details["distances"]
+    for name, before in distances["before"].items():
+        row = f"{name} {before:.4g} {distances['after'][name]:.4g} "
         assert row in at_once.words
         assert row in later.words
     assert "who" in at_once.sections

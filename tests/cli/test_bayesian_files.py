@@ -67,15 +67,16 @@ def test_what_the_header_does_not_say_is_told_too(folder, command):
         "classes:     not told",
         "groups:      not told; give a symmetry or a module to fuse it",
     ]
-    found = json.loads(command("inspect", "--json", FILE).out)
-    assert [found[key] for key in ("units", "symmetry", "classes", "prior_variances", "proved")] == [None] * 4 + [False]
+    document = json.loads(command("inspect", "--json", FILE).out)
+    assert [document[key] for key in ("units", "symmetry", "classes", "prior_variances")] == [None] * 4
+    assert document["proved"] is False
     cs.save(BayesianNetwork(None, means, means, {"a": 1.0, "b": 0.25}, ()), folder / FILE)
     lines = command("inspect", FILE).out.splitlines()
     assert lines[4:6] == ["prior:       variance 1 of a, 0.25 of b", "classes:     none"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda header, tensors: header.update(format_version=2), "has format version 2"),
         (lambda header, tensors: header.update(surprise=1), "not valid at surprise"),
@@ -89,7 +90,7 @@ def test_what_the_header_does_not_say_is_told_too(folder, command):
         (lambda header, tensors: tensors.update({"mean/\x1b[31m": np.ones(1)}), "is of no parameter"),
     ],
 )
-def test_a_bad_file_is_told_in_a_line(bnn, folder, command, unchanged, change, said):
+def test_a_bad_file_is_told_in_a_line(bnn, folder, command, unchanged, change, message):
     cs.save(bnn[0], folder / FILE, symmetry=bnn[1])
     with safe_open(FILE, "numpy") as file:
         header = json.loads(file.metadata()["consilience"])
@@ -102,7 +103,7 @@ def test_a_bad_file_is_told_in_a_line(bnn, folder, command, unchanged, change, s
         (line,) = done.complaints()
         assert (done.code, done.out) == (1, "")
         assert line.startswith(f"{FILE}: ")
-        assert said in line
+        assert message in line
         assert line.isprintable()
 
 

@@ -133,10 +133,8 @@ class Table:
         self.held = columns
         self.columns = list(columns)
 
-    def __getitem__(self, chosen):
-        return (
-            Table({name: self.held[name] for name in chosen}) if isinstance(chosen, list) else Column(self.held[chosen])
-        )
+    def __getitem__(self, names):
+        return Table({name: self.held[name] for name in names}) if isinstance(names, list) else Column(self.held[names])
 
     def to_numpy(self):
         return np.stack(list(self.held.values()), axis=1)

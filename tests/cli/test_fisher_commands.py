@@ -15,16 +15,16 @@ KNOWN = ("one.fisher.safetensors", "two.fisher.safetensors")
 
 @pytest.fixture
 def informed(nets, folder, command):
-    """Files of what is known of the two sites' networks."""
+    """Files of the Fisher information of the two sites' networks."""
     rng = np.random.default_rng(0)
-    for number, (site, known) in enumerate(zip(SITES, KNOWN, strict=True)):
+    for number, (site, path) in enumerate(zip(SITES, KNOWN, strict=True)):
         np.save(folder / f"{number}.npy", rng.normal(size=(120, 6)).astype(np.float32))
         options = ("--kind", "factors", "--rank", "20", "--prior-precision", "0.5")
-        done = command("fisher", site, *MODULE, "--data", f"{number}.npy", "-o", known, *options)
+        done = command("fisher", site, *MODULE, "--data", f"{number}.npy", "-o", path, *options)
         assert (done.code, done.err) == (0, "")
         assert done.out.splitlines() == [
             f"Fisher information of {site}: diagonal and 20 factors, 120 observations",
-            f"wrote {known}",
+            f"wrote {path}",
         ]
     return nets
 
@@ -67,25 +67,29 @@ def test_what_is_known_of_a_network_is_inspected_from_the_header(informed, comma
     assert (done.code, done.err) == (0, "")
     assert "diagonal and 20 factors; categorical likelihood, exact" in done.out
     assert "120, 120 of them looked at" in done.out
-    found = json.loads(command("inspect", KNOWN[0], "--json").out)
-    assert (found["kind"], found["rank"], found["header"]["prior_precision"]) == ("fisher", 20, 0.5)
-
-
-def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command):
-    options = ("--samples", "3", "--observations", "1200", "--seed", "4", "--quiet")
-    done = command("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "known", *options)
-    assert (done.code, done.out, done.err) == (0, "", "")
-    found = cs.load(folder / "known")
-    assert (found.kind, found.samples, found.observations, found.seen) == ("diagonal", 3, 1200.0, 120)
-    module = informed.make_mlp()
-    module.load_state_dict(load_file(SITES[0]))
-    inputs = torch.from_numpy(np.load("0.npy"))
-    again = cs.fisher(module, inputs, samples=3, observations=1200, rng=4)
-    assert all(np.allclose(found.residual[key], values) for key, values in again.residual.items())
+    document = json.loads(command("inspect", KNOWN[0], "--json").out)
+    assert (document["kind"], document["rank"], document["header"]["prior_precision"]) == ("fisher", 20, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("n_draws", "n_observations"), [("--n-draws", "--n-observations"), ("--samples", "--observations")]
+)
+def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command, n_draws, n_observations):
+    options = (n_draws, "3", n_observations, "1200", "--seed", "4", "--quiet")
+    done = command("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "known", *options)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    information = cs.load(folder / "known")
+    assert (information.kind, information.samples) == ("diagonal", 3)
+    assert (information.observations, information.seen) == (1200.0, 120)
+    module = informed.make_mlp()
+    module.load_state_dict(load_file(SITES[0]))
+    inputs = torch.from_numpy(np.load("0.npy"))
+    again = cs.fisher(module, inputs, n_draws=3, n_observations=1200, rng=4)
+    assert all(np.allclose(information.residual[key], values) for key, values in again.residual.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
     [
         (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "x", "--minimum", "121"), "give at least 121"),
         (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "0.npy"), "0.npy: is read here"),
@@ -96,8 +100,8 @@ def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, comm
         (("fuse", *KNOWN, "--method", "fisher", "-o", "x"), "give the networks too"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(informed, folder, command, arguments, said):
+def test_what_cannot_be_done_is_said_in_a_line(informed, folder, command, arguments, message):
     done = command(*arguments)
     assert done.code == 1
-    assert any(said in line for line in done.complaints()), done.err
+    assert any(message in line for line in done.complaints()), done.err
     assert not (folder / "x").exists()

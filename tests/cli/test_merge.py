@@ -88,7 +88,7 @@ def test_every_problem_is_a_line(checkpoints, command):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("merge", "-o", "out"), "no checkpoints to merge"),
         (("merge", "one", "two"), "Missing option '-o'"),
@@ -98,9 +98,9 @@ def test_every_problem_is_a_line(checkpoints, command):
         (("merge", "one", "two", "-o", "out", "--dtype", "int4"), "dtype"),
     ],
 )
-def test_wrong_usage_is_said_with_code_2(checkpoints, command, arguments, said):
+def test_wrong_usage_is_said_with_code_2(checkpoints, command, arguments, message):
     done = command(*arguments)
-    assert (done.code, said in done.err) == (2, True), done.err
+    assert (done.code, message in done.err) == (2, True), done.err
 
 
 def test_methods_for_checkpoints_are_told(command):
@@ -117,6 +117,6 @@ def test_units_are_matched_by_a_file_that_says_which_move(folder, command):
     cs.save(moved, "two.safetensors")
     options = ("-o", "out.safetensors", "--symmetry", "one.safetensors")
     assert command("merge", "one.safetensors", "two.safetensors", *options).code == 0
-    found = read("out.safetensors")
-    assert all(torch.equal(found[name], values) for name, values in net.state_dict().items())
+    merged = read("out.safetensors")
+    assert all(torch.equal(merged[name], values) for name, values in net.state_dict().items())
     assert json.loads((folder / "out.merge.json").read_text())["details"]["aligned"]["units_moved"] == [0, 8]

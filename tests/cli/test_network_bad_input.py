@@ -102,13 +102,13 @@ def test_a_symmetry_of_another_network(folder, nets, command, unchanged):
 
 
 def test_a_wrong_symmetry_is_found_out_where_it_can_be_proved(folder, nets, command):
-    found = cs.symmetry(nets.make_mlp(), torch.zeros(1, 6))
-    layouts = dict(found.layouts)
+    symmetry = cs.symmetry(nets.make_mlp(), torch.zeros(1, 6))
+    layouts = dict(symmetry.layouts)
     still = layouts["0.weight"].axes[0]
     layouts["0.bias"] = dataclasses.replace(
         layouts["0.bias"], axes=(dataclasses.replace(still, segments=(cs_segment(10),)),)
     )
-    write_symmetry(folder / "wrong.json", dataclasses.replace(found, layouts=layouts, proof=None))
+    write_symmetry(folder / "wrong.json", dataclasses.replace(symmetry, layouts=layouts, proof=None))
     line = refused(command("fuse", *SITES, "--symmetry", "wrong.json", *TRACED, "-o", FUSED))
     assert line.startswith("group 0: another order of its units changes the outputs")
     assert command("check", *SITES, "--symmetry", "wrong.json").complaints()[0].startswith("warning: ")
@@ -238,13 +238,13 @@ def test_modules_that_are_none(folder, nets, command, unchanged, name):
     (folder / "crash.py").write_text("1 / 0")
     (folder / "typo.py").write_text("def make(:")
     unchanged()
-    given = ("--module", name)
+    module = ("--module", name)
     commands = [
-        ("fuse", *SITES, *given, "--example", "1,6", "-o", FUSED),
-        ("check", *SITES, *given, "--example", "1,6"),
+        ("fuse", *SITES, *module, "--example", "1,6", "-o", FUSED),
+        ("check", *SITES, *module, "--example", "1,6"),
     ]
-    commands += [("symmetry", *given, "--example", "1,6", "-o", "net.json")]
-    commands += [(what, *SITES, *given, "--data", "data.npz") for what in ("evaluate", "barrier")]
+    commands += [("symmetry", *module, "--example", "1,6", "-o", "net.json")]
+    commands += [(what, *SITES, *module, "--data", "data.npz") for what in ("evaluate", "barrier")]
     for arguments in commands:
         line = refused(command(*arguments), 2)
         assert re.search(f"^--module {re.escape(name)}: {MODULES[name]}", line), line

@@ -188,8 +188,8 @@ def test_a_recipe_says_the_same(folder, nets, command):
     by_recipe = (folder / "sites" / FUSED).read_bytes()
     nets.make_mlp(12).load_state_dict(load_file(folder / "sites" / FUSED), strict=True)
     options = ("--target-width", "0=12", "--inputs", "sites/inputs.npy", "--reference", "0")
-    told = ("--method", "ot", "--set", "cost=activations", "-o", FUSED)
-    assert command("fuse", *(f"sites/{name}" for name in SITES), *TRACED, *options, *told).code == 0
+    arguments = ("--method", "ot", "--set", "cost=activations", "-o", FUSED)
+    assert command("fuse", *(f"sites/{name}" for name in SITES), *TRACED, *options, *arguments).code == 0
     assert (folder / FUSED).read_bytes() == by_recipe
 
 
@@ -276,7 +276,7 @@ def test_an_evaluation_counts_what_each_network_gets_right(folder, nets, command
     low, high = document["difference"]["interval"]
     margin = 1.98009987 * gap.std(ddof=1) / np.sqrt(120)  # Student's t with 119 degrees of freedom
     assert (low, high) == pytest.approx((gap.mean() - margin, gap.mean() + margin))
-    assert sum(one["rows"] for one in document["classes"]) == 120
+    assert sum(row["rows"] for row in document["classes"]) == 120
     text = command("evaluate", *SITES, *MODULE, "--data", "data.npz").out
     assert text.startswith(document["verdict"])
     assert "accuracy by class" in text
@@ -311,9 +311,9 @@ def test_the_function_evaluates_modules_fusions_networks_and_files(folder, nets)
 
 
 def test_a_network_evaluated_against_itself_is_no_different(nets, folder):
-    found = cs.evaluate(SITES[0], SITES[0], folder / "data.npz", module=nets.make_mlp())
-    assert (found.better, found.difference.interval) == (None, (0.0, 0.0))
-    assert found.verdict.startswith("no difference can be told")
+    evaluation = cs.evaluate(SITES[0], SITES[0], folder / "data.npz", module=nets.make_mlp())
+    assert (evaluation.better, evaluation.difference.interval) == (None, (0.0, 0.0))
+    assert evaluation.verdict.startswith("no difference can be told")
 
 
 def test_a_report_of_files_has_the_curves_it_is_given(folder, nets, command):

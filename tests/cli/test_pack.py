@@ -37,7 +37,7 @@ def test_packed_and_fused(sites: Path, tmp_path: Path, command: Command) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["pack", "SITES"], 2, "--output"),
         (["pack", "NOWHERE", "-o", "OUT"], 1, "cannot be read"),
@@ -50,12 +50,12 @@ def test_packed_and_fused(sites: Path, tmp_path: Path, command: Command) -> None
     ],
 )
 def test_bad_input_is_a_line(
-    sites: Path, tmp_path: Path, command: Command, arguments: list[str], code: int, said: str
+    sites: Path, tmp_path: Path, command: Command, arguments: list[str], code: int, message: str
 ) -> None:
     places = {"SITES": str(sites), "NOWHERE": str(tmp_path / "none"), "OUT": str(tmp_path / "out")}
-    told = [places.get(one, one.replace("SITES/", f"{sites}/")) for one in arguments]
-    done = command(*told)
-    assert (done.code, said in done.err) == (code, True), done.err
+    words = [places.get(argument, argument.replace("SITES/", f"{sites}/")) for argument in arguments]
+    done = command(*words)
+    assert (done.code, message in done.err) == (code, True), done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "out").exists()
 

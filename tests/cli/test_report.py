@@ -72,10 +72,10 @@ def test_a_recipe_may_ask_for_a_report(folder, command):
 
 
 def test_the_history_is_in_the_file(folder, command, fused):
-    made = json.loads(command("inspect", "--json", fused).out)["header"]["provenance"]["result"]
+    result = json.loads(command("inspect", "--json", fused).out)["header"]["provenance"]["result"]
     fusion = cs.fuse(TWO)
-    np.testing.assert_allclose(made["history"], fusion.history, rtol=1e-11)
-    assert made["history"] == [float(f"{value:.12g}") for value in fusion.history]
+    np.testing.assert_allclose(result["history"], fusion.history, rtol=1e-11)
+    assert result["history"] == [float(f"{value:.12g}") for value in fusion.history]
 
 
 def refused(done, *messages):
@@ -144,7 +144,7 @@ def test_a_provenance_that_contradicts_itself_is_refused(folder, command, fused,
 
 
 def test_a_site_that_is_not_what_the_provenance_says_is_refused(folder, command, fused, unchanged):
-    forge(folder, lambda p: [one.update(components=2, labels=[0, 1], confidence=None) for one in p["inputs"]])
+    forge(folder, lambda p: [record.update(components=2, labels=[0, 1], confidence=None) for record in p["inputs"]])
     unchanged()
     refused(command("report", fused, "a.safetensors", "-o", PAGE), "that it has 2 components, but it has 3")
 
@@ -170,12 +170,12 @@ def test_names_from_files_cannot_command_the_page(folder, command, fused):
     name = "<script>alert(1)</script>\"' onload=x \u202e\n.safetensors"
     hostile = "<img src=x onerror=alert(1)>&{{ 7 * 7 }}"
 
-    def change(made):
-        made["inputs"][0]["name"] = name
-        made["method"] = made["versions"]["numpy"] = made["options"]["gap"] = hostile
-        made["options"][hostile] = 1
-        made["result"].update({"status": hostile, hostile: hostile, "heterogeneity": {hostile: 1.0}})
-        made["result"]["outliers"] = [{"name": name, "why": hostile}]
+    def change(provenance):
+        provenance["inputs"][0]["name"] = name
+        provenance["method"] = provenance["versions"]["numpy"] = provenance["options"]["gap"] = hostile
+        provenance["options"][hostile] = 1
+        provenance["result"].update({"status": hostile, hostile: hostile, "heterogeneity": {hostile: 1.0}})
+        provenance["result"]["outliers"] = [{"name": name, "why": hostile}]
 
     forge(folder, change)
     assert command("report", fused, *TWO, "-o", PAGE).code == 0
@@ -203,11 +203,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
 ):
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe")
-    place, message = PLACES[case]
+    path, message = PLACES[case]
     unchanged()
-    refused(command("report", fused, *TWO, "-o", place), message)
+    refused(command("report", fused, *TWO, "-o", path), message)
     monkeypatch.setattr("consilience.api.fuse", lambda *_args, **_options: pytest.fail("worked in vain"))
-    refused(command("fuse", *TWO, "-o", FUSED, "--report", place), message)
+    refused(command("fuse", *TWO, "-o", FUSED, "--report", path), message)
 
 
 def test_a_report_is_not_written_over_the_output(folder, command, unchanged):

@@ -25,8 +25,8 @@ def rows(folder):
     cs.fuse(SITES, n_components=3).save(FUSED)
     rng = np.random.default_rng(0)
     return {
-        name: (MEANS[own] + rng.normal(size=(len(own), 2)), np.array(["rest", "walk", "run"])[own])
-        for name, own in {"monday": np.repeat([0, 1, 2], 9), "tuesday": np.repeat([2, 1, 0, 1], 12)}.items()
+        name: (MEANS[states] + rng.normal(size=(len(states), 2)), np.array(["rest", "walk", "run"])[states])
+        for name, states in {"monday": np.repeat([0, 1, 2], 9), "tuesday": np.repeat([2, 1, 0, 1], 12)}.items()
     }
 
 
@@ -45,7 +45,7 @@ def test_sequences_in_files_give_the_page_of_the_library(folder, command, rows):
     done = command("report", FUSED, *SITES, "-o", PAGE, *written(folder, rows), "--truth", "state")
     assert (done.code, done.out, done.err) == (0, f"wrote {PAGE}\n", "")
     page = (folder / PAGE).read_bytes()
-    data, truth = ({name: pair[place] for name, pair in rows.items()} for place in (0, 1))
+    data, truth = ({name: pair[part] for name, pair in rows.items()} for part in (0, 1))
     cs.fuse(SITES, n_components=3).report("library.html", data=data, truth=truth)
     assert page == (folder / "library.html").read_bytes()
     text = page.decode()

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 import consilience as cs
 from consilience.cli.commands import cli
-from consilience.posteriors.vocabulary import over
+from consilience.posteriors.vocabulary import expand_vocabulary
 from tests.posteriors.test_vocabulary import GENSIM, PRIOR, SKLEARN, WORDS, shuffled, site, some
 
 # -- Files, the command and the report
@@ -18,8 +18,8 @@ from tests.posteriors.test_vocabulary import GENSIM, PRIOR, SKLEARN, WORDS, shuf
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for number, one in enumerate(some()):
-        cs.save(one, f"site-{number}.safetensors")
+    for number, posterior in enumerate(some()):
+        cs.save(posterior, f"site-{number}.safetensors")
     return tmp_path
 
 
@@ -76,7 +76,7 @@ def test_a_site_with_little_in_common_is_pointed_out(folder):
 # -- What is refused
 
 
-def told(*sites):
+def check_problems(*sites):
     problems = cs.check(list(sites))
     with pytest.raises(cs.InputError) as refused:
         cs.fuse(list(sites))
@@ -89,58 +89,60 @@ REMEDY = "give features=cs.Features(names=vocabulary)"
 
 def test_a_site_that_does_not_name_its_words_is_told_how_to():
     nameless = replace(site(1, WORDS[:20]), features=cs.Features())
-    (problem,) = told(site(0), nameless)
+    (problem,) = check_problems(site(0), nameless)
     assert problem == (f"model 1: does not say which words its 20 columns are, and the vocabularies differ; {REMEDY}")
-    assert len(told(replace(site(0), features=cs.Features()), nameless)) == 2
+    assert len(check_problems(replace(site(0), features=cs.Features()), nameless)) == 2
     same_size = replace(site(2), features=cs.Features())
-    (problem,) = told(site(0), site(1, shuffled(WORDS, 1)), same_size)
+    (problem,) = check_problems(site(0), site(1, shuffled(WORDS, 1)), same_size)
     assert problem.startswith("model 2: does not say which words its 24 columns are")
 
 
 def test_vocabularies_with_nothing_in_common_are_refused():
-    problems = told(site(0, WORDS[:10]), site(1, WORDS[10:]))
+    problems = check_problems(site(0, WORDS[:10]), site(1, WORDS[10:]))
     assert problems[0].startswith("model 0: shares none of its 10 words with any other model; are they of another lang")
     assert len(problems) == 2
-    (problem,) = told(site(0, WORDS[:10]), site(1, WORDS[:12]), site(2, WORDS[14:]))
+    (problem,) = check_problems(site(0, WORDS[:10]), site(1, WORDS[:12]), site(2, WORDS[14:]))
     assert problem.startswith("model 2: shares none of its 10 words")
 
 
 def test_a_word_that_is_there_twice_is_refused():
     twice = replace(site(0), features=cs.Features(names=("w01", *WORDS[1:])))
-    (problem,) = told(twice, site(1))
+    (problem,) = check_problems(twice, site(1))
     assert problem == "model 0: vocabulary has the word 'w01' 2 times, expected once"
 
 
 def test_missing_words_need_a_prior_that_is_the_same_for_all_words():
     short = site(0, WORDS[:20])
-    (problem,) = told(replace(short, prior=None), site(1))
+    (problem,) = check_problems(replace(short, prior=None), site(1))
     assert problem.startswith("model 0: lacks 4 of 24 words, which take its prior, but it states none; train on all")
-    (problem,) = told(replace(short, prior=np.linspace(-0.9, -0.8, 20)), site(1))
+    (problem,) = check_problems(replace(short, prior=np.linspace(-0.9, -0.8, 20)), site(1))
     assert problem.startswith("model 0: lacks 4 of 24 words, which take its prior, but that differs from word to word")
 
 
 def test_another_order_needs_no_prior_and_takes_any():
     backwards = site(1, WORDS[::-1])
     by_word = replace(backwards, prior=np.linspace(-0.9, -0.8, 24))
-    assert_array_equal(over(by_word, WORDS).prior, by_word.prior[::-1])
+    assert_array_equal(expand_vocabulary(by_word, WORDS).prior, by_word.prior[::-1])
     assert cs.check([site(0), replace(backwards, prior=None)]) == []
 
 
 def test_units_of_words_are_refused():
-    (problem,) = told(site(0), replace(site(1, WORDS[:20]), features=cs.Features(names=WORDS[:20], units=["m"] * 20)))
+    (problem,) = check_problems(
+        site(0), replace(site(1, WORDS[:20]), features=cs.Features(names=WORDS[:20], units=["m"] * 20))
+    )
     assert problem.startswith("model 1: states units or scaling of its columns, which word counts do not have")
 
 
 def test_an_empty_vocabulary_is_refused():
     nothing = {"natural": np.zeros((3, 0)), "prior": np.zeros(0), "features": cs.Features(names=())}
     empty = replace(site(1), family=cs.families.Dirichlet(0), **nothing)
-    assert told(site(0), empty) == ["model 1: has no words"]
-    assert told(empty, empty) == ["model 0: has no words", "model 1: has no words"]
+    assert check_problems(site(0), empty) == ["model 1: has no words"]
+    assert check_problems(empty, empty) == ["model 0: has no words", "model 1: has no words"]
 
 
 def test_every_other_problem_is_still_told():
     other = replace(site(1, WORDS[:20]), features=cs.Features(), source={"kind": SKLEARN, "doc_topic_prior": "default"})
-    problems = told(site(0), replace(other, attached={}))
+    problems = check_problems(site(0), replace(other, attached={}))
     assert any("doc_topic_prior 'default'" in problem for problem in problems)
     assert any(REMEDY in problem for problem in problems)
     assert any("lacks the attached array" in problem for problem in problems)
@@ -150,12 +152,12 @@ def test_every_other_problem_is_still_told():
 def test_other_models_must_have_the_same_columns_in_the_same_order(kind):
     """Only topic models have words; a column of measurements that is missing has no value to take."""
     source = {} if kind is None else {"kind": kind}
-    one, other = (replace(site(n, w), source=source) for n, w in ((0, WORDS), (1, shuffled(WORDS, 1))))
-    assert "has the same features in another order; train with the columns ordered" in told(one, other)[0]
-    (problem,) = told(one, replace(site(1, WORDS[:20]), source=source))
+    first, second = (replace(site(n, w), source=source) for n, w in ((0, WORDS), (1, shuffled(WORDS, 1))))
+    assert "has the same features in another order; train with the columns ordered" in check_problems(first, second)[0]
+    (problem,) = check_problems(first, replace(site(1, WORDS[:20]), source=source))
     assert problem == "model 1: is Dirichlet(dim=20), expected Dirichlet(dim=24) as in model 0"
 
 
 def test_topic_models_of_two_libraries_are_not_mixed():
-    problems = told(site(0), site(1, WORDS[:20], GENSIM))
+    problems = check_problems(site(0), site(1, WORDS[:20], GENSIM))
     assert problems[0] == "model 1: has doc_topic_prior None, expected 'given' as in model 0"

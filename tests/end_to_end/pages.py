@@ -47,12 +47,12 @@ class Page(HTMLParser):
 
     @property
     def sections(self):
-        return [one["id"] for one in self.all("section")]
+        return [attributes["id"] for attributes in self.all("section")]
 
     @property
     def said(self):
         """What figures show, in words."""
-        return [one["aria-label"] for one in self.all("svg")]
+        return [attributes["aria-label"] for attributes in self.all("svg")]
 
 
 def report(fusion, path, **shown):
@@ -71,7 +71,7 @@ def safe(page):
     assert "url(" not in style
     assert "@import" not in style
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = next(one["content"] for one in page.all("meta") if "http-equiv" in one)
+    policy = next(attributes["content"] for attributes in page.all("meta") if "http-equiv" in attributes)
     assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
@@ -79,12 +79,14 @@ def readable(page):
     """The page says in words what it shows, and where what is."""
     assert page.elements[0] == ("html", {"lang": "en"})
     assert len(page.all("main")) == len(page.all("h1")) == 1
-    assert all(one.get("scope") in ("col", "row") for one in page.all("th"))
-    assert all(one.get("role") == "img" and re.search(r"\d", one["aria-label"]) for one in page.all("svg"))
+    assert all(attributes.get("scope") in ("col", "row") for attributes in page.all("th"))
+    assert all(
+        attributes.get("role") == "img" and re.search(r"\d", attributes["aria-label"]) for attributes in page.all("svg")
+    )
     assert len(page.all("figure")) >= len(page.all("svg"))
-    places = {one["id"] for _, one in page.elements if "id" in one}
-    assert len(places) == sum("id" in one for _, one in page.elements)
-    assert {one["href"][1:] for one in page.all("a")} <= places
+    places = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    assert len(places) == sum("id" in attributes for _, attributes in page.elements)
+    assert {attributes["href"][1:] for attributes in page.all("a")} <= places
     assert not re.search(r"\bnan\b|\binf\b|\bNone\b|Undefined|0x[0-9a-f]{6}", page.source)
 
 
@@ -94,8 +96,8 @@ def mixtures(sites=6, seed=0):
     means = np.array([[-4.0, 0.0], [1.0, 4.0], [4.0, -3.0]])
     models = []
     for site in range(sites):
-        own = np.delete(np.arange(3), site % 3)
-        centres = means[own] + 0.2 * rng.standard_normal((2, 2))
+        components = np.delete(np.arange(3), site % 3)
+        centres = means[components] + 0.2 * rng.standard_normal((2, 2))
         rows = np.concatenate([centre + rng.standard_normal((60, 2)) for centre in centres])
         models.append(BayesianGaussianMixture(n_components=2, random_state=0, max_iter=1000).fit(rows))
     return models
@@ -106,17 +108,17 @@ PATH = [{"n_components": g, "cost": 100.0 / g} for g in (2, 3, 4)]
 
 def telling(fusion, **result):
     """Return the fusion with just these details, so that what is tested here is not what a method finds."""
-    made = dict(fusion.provenance)
-    base = {name: made["result"][name] for name in ("n_components", "status", "objective")}
-    made["inputs"] = [{k: v for k, v in record.items() if k != "confidence"} for record in made["inputs"]]
-    made["result"] = {**base, "history": [9.0, 7.0, 7.0], "path": PATH, **result}
-    return replace(fusion, provenance=made)
+    provenance = dict(fusion.provenance)
+    base = {name: provenance["result"][name] for name in ("n_components", "status", "objective")}
+    provenance["inputs"] = [{k: v for k, v in record.items() if k != "confidence"} for record in provenance["inputs"]]
+    provenance["result"] = {**base, "history": [9.0, 7.0, 7.0], "path": PATH, **result}
+    return replace(fusion, provenance=provenance)
 
 
 def enriched(fusion, **result):
     """Return the fusion as other methods may make it: with confidence, dropped components and more details."""
-    made = dict(telling(fusion, **result).provenance)
-    made["inputs"] = [dict(record, confidence=[0.97, 0.15]) for record in made["inputs"]]
-    made["inputs"][2]["labels"] = [-1, made["inputs"][2]["labels"][1]]
-    made["inputs"][2]["confidence"] = [None, 0.5]
-    return replace(fusion, provenance=made)
+    provenance = dict(telling(fusion, **result).provenance)
+    provenance["inputs"] = [dict(record, confidence=[0.97, 0.15]) for record in provenance["inputs"]]
+    provenance["inputs"][2]["labels"] = [-1, provenance["inputs"][2]["labels"][1]]
+    provenance["inputs"][2]["confidence"] = [None, 0.5]
+    return replace(fusion, provenance=provenance)

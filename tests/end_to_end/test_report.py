@@ -29,10 +29,10 @@ def test_a_mixture_has_every_section(fused, path):
     assert any(t.startswith("The objective against the step.") for t in page.said)
     assert any("number of components" in t and "3 was chosen" in t for t in page.said)
     assert any("fused components are surer than the median" in t for t in page.said)
-    ellipses = [one["class"] for one in page.all("ellipse")]
+    ellipses = [item["class"] for item in page.all("ellipse")]
     assert sum(kind.startswith("thin") for kind in ellipses) == 12
     assert [kind for kind in ellipses if kind.startswith("thick")] == ["thick k0", "thick k1", "thick k2"]
-    counts = np.concatenate([one.posterior.counts for one in fused.inputs])
+    counts = np.concatenate([item.posterior.counts for item in fused.inputs])
     assert f"{counts.min():,.1f}" in page.text
     assert f"{counts.sum():,.1f}" in page.text
 
@@ -47,10 +47,10 @@ def test_the_recommended_method_has_a_report_with_all_that_it_finds(path):
 
 
 def test_inputs_are_kept_as_given_and_not_saved(fused, tmp_path):
-    assert [one.name for one in fused.inputs] == [f"model {i}" for i in range(6)]
-    assert all(one.weight == 1.0 and one.sha256 is None for one in fused.inputs)
+    assert [fused_input.name for fused_input in fused.inputs] == [f"model {i}" for i in range(6)]
+    assert all(fused_input.weight == 1.0 and fused_input.sha256 is None for fused_input in fused.inputs)
     weighted = cs.fuse(mixtures(), weights=[2, 1, 1, 1, 1, 0])
-    np.testing.assert_allclose([one.weight for one in weighted.inputs], [2, 1, 1, 1, 1, 0])
+    np.testing.assert_allclose([fused_input.weight for fused_input in weighted.inputs], [2, 1, 1, 1, 1, 0])
     assert "No vote: weight 0." in report(weighted, tmp_path / "weighted.html").text
 
 
@@ -112,7 +112,7 @@ def test_components_are_drawn_in_any_dimension(dim, components, path):
             cs.Posterior(kind, kind.to_natural(mean=mean + 0.1 * rng.normal(size=mean.shape), **widths)) for _ in "ab"
         ]
         page = report(cs.fuse(sites, n_components=components), path)
-        drawn = [one for tag, one in page.elements if one.get("class", "").startswith("thick")]
+        drawn = [attributes for tag, attributes in page.elements if attributes.get("class", "").startswith("thick")]
         assert len(drawn) == components
         assert ("directions in which fused means differ most" in page.text) == (dim > 2)
 
@@ -141,10 +141,10 @@ def test_everything_that_a_method_may_find_is_shown(fused, path):
     assert "weather fair" in text
     assert "tables in the file" in text
     assert "1 dropped." in text
-    assert any(said.endswith("1 local component dropped.") for said in page.said)
-    assert any(said.startswith("The criterion against the number of components") for said in page.said)
-    assert sum(one.get("class") == "above" for one in page.all("path")) == 1
-    shades = {one.get("class") for one in page.all("rect")}
+    assert any(text.endswith("1 local component dropped.") for text in page.said)
+    assert any(text.startswith("The criterion against the number of components") for text in page.said)
+    assert sum(attributes.get("class") == "above" for attributes in page.all("path")) == 1
+    shades = {attributes.get("class") for attributes in page.all("rect")}
     assert {"cell s5", "cell s1", "cell gone"} <= shades
     assert "confidence 0.97" in page.source
 
@@ -160,10 +160,10 @@ def many(sites, seed=0):
     centres = 6 * rng.normal(size=(5, 3))
     posteriors = []
     for _ in range(sites):
-        own = rng.choice(5, rng.integers(2, 5), replace=False)
-        kappa = rng.uniform(5, 50, len(own))
+        components = rng.choice(5, rng.integers(2, 5), replace=False)
+        kappa = rng.uniform(5, 50, len(components))
         scales = kappa[:, None, None] * np.eye(3)
-        mean = centres[own] + 0.3 * rng.normal(size=(len(own), 3))
+        mean = centres[components] + 0.3 * rng.normal(size=(len(components), 3))
         natural = family.to_natural(mean=mean, kappa=kappa, inverse_scale=scales, dof=kappa + 3)
         posteriors.append(cs.Posterior(family, natural, counts=kappa))
     return posteriors
@@ -179,14 +179,14 @@ def test_a_thousand_sites_are_summed_up(path):
     assert "and 940 sites more" in text
     assert "model 59" in text
     assert "model 60" not in text
-    assert any(said.startswith("The share of 1,000 sites") for said in page.said)
+    assert any(text.startswith("The share of 1,000 sites") for text in page.said)
     assert re.search(r"\d+ of [\d,]+ local components are drawn", text)
 
 
 def enriched_confidence(fusion):
-    made = dict(fusion.provenance)
-    made["inputs"] = [dict(record, confidence=[0.5] * record["components"]) for record in made["inputs"]]
-    return replace(fusion, provenance=made)
+    provenance = dict(fusion.provenance)
+    provenance["inputs"] = [dict(record, confidence=[0.5] * record["components"]) for record in provenance["inputs"]]
+    return replace(fusion, provenance=provenance)
 
 
 def test_many_components_are_summed_up_too(path):

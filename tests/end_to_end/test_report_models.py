@@ -43,9 +43,11 @@ def test_a_function_of_one_input_is_drawn_with_its_band(path):
     assert page.sections == ["in", "out", "who", "function", "made"]
     assert "This page shows data" in page.text
     assert page.words.endswith("parameters and the data given beside them.")
-    said = next(text for text in page.said if "inducing" in text)
-    assert said.startswith("11 fused inducing inputs; sites have model 0 5, model 1 6. 30 rows of data. The fused")
-    kinds = [one.get("class", "") for tag in ("path", "polyline", "polygon") for one in page.all(tag)]
+    description = next(text for text in page.said if "inducing" in text)
+    assert description.startswith(
+        "11 fused inducing inputs; sites have model 0 5, model 1 6. 30 rows of data. The fused"
+    )
+    kinds = [attributes.get("class", "") for tag in ("path", "polyline", "polygon") for attributes in page.all(tag)]
     drawn = {kind: kinds.count(kind) for kind in ("fused-point", "fused", "band-wide", "band-narrow")}
     assert drawn == {"fused-point": 11, "fused": 1, "band-wide": 1, "band-narrow": 1}
     assert [kind for kind in kinds if kind.startswith("thin")] == ["thin k0", "thin k1"]
@@ -54,19 +56,21 @@ def test_a_function_of_one_input_is_drawn_with_its_band(path):
 
 def test_the_band_is_the_prediction_of_the_fused_model_in_units_of_the_data():
     fusion = cs.fuse(processes(shift=np.array([10.0, 100.0]), scale=np.array([2.0, 5.0])), "concatenate")
-    found = process_of(fusion.posterior, [("a", fusion.inputs[0].posterior)])
-    x = np.array(found.band.x)[:, None]
+    process = process_of(fusion.posterior, [("a", fusion.inputs[0].posterior)])
+    x = np.array(process.band.x)[:, None]
     mean, variance = fusion.model.predict(x)
     noisy = fusion.model.predict(x, noise=True)[1]
-    assert_allclose(found.band.mean, mean, rtol=ROUNDING)
-    assert_allclose(found.band.function, 1.96 * np.sqrt(variance), rtol=1e-4)
-    assert_allclose(found.band.observation, 1.96 * np.sqrt(noisy), rtol=1e-4)
-    assert_allclose(np.array(found.inducing)[:, 0], 10.0 + 2.0 * fusion.model.inducing_inputs[:, 0], rtol=ROUNDING)
-    told = [*found.fused.lengthscales, found.fused.variance, found.fused.noise, found.fused.constant]
-    assert_allclose(told, [2.0, 1.3 * 25.0, 1.0, 100.0], rtol=ROUNDING)
-    own = np.array(found.sources[0].mean)
-    assert_allclose(own[:, 1], cs.rebuild(fusion.inputs[0].posterior).predict(own[:, :1])[0], rtol=ROUNDING)
-    assert (own[0, 0], own[-1, 0]) == (9.0, 19.0)  # half a length-scale beyond its inducing inputs
+    assert_allclose(process.band.mean, mean, rtol=ROUNDING)
+    assert_allclose(process.band.function, 1.96 * np.sqrt(variance), rtol=1e-4)
+    assert_allclose(process.band.observation, 1.96 * np.sqrt(noisy), rtol=1e-4)
+    assert_allclose(np.array(process.inducing)[:, 0], 10.0 + 2.0 * fusion.model.inducing_inputs[:, 0], rtol=ROUNDING)
+    parameters = [*process.fused.lengthscales, process.fused.variance, process.fused.noise, process.fused.constant]
+    assert_allclose(parameters, [2.0, 1.3 * 25.0, 1.0, 100.0], rtol=ROUNDING)
+    mean_curve = np.array(process.site_processes[0].mean)
+    assert_allclose(
+        mean_curve[:, 1], cs.rebuild(fusion.inputs[0].posterior).predict(mean_curve[:, :1])[0], rtol=ROUNDING
+    )
+    assert (mean_curve[0, 0], mean_curve[-1, 0]) == (9.0, 19.0)  # half a length-scale beyond its inducing inputs
 
 
 def test_several_inputs_have_length_scales_and_the_two_shortest_are_drawn(path):
@@ -75,7 +79,7 @@ def test_several_inputs_have_length_scales_and_the_two_shortest_are_drawn(path):
     page = report(cs.fuse(sites, "concatenate"), path, data=rng.normal(size=(20, 4)))
     safe(page)
     readable(page)
-    assert any(said.endswith("20 rows of data. Drawn in input 1 and input 2.") for said in page.said)
+    assert any(text.endswith("20 rows of data. Drawn in input 1 and input 2.") for text in page.said)
     assert "Process input 0 input 1 input 2 model 0 3 2 1 " in page.words
     assert not page.all("polygon")
 
@@ -127,7 +131,7 @@ def test_topics_show_words_sites_and_what_is_missing(kind, path):
     assert "24 words in all; model 0 lacks 4; model 1 lacks 4." in page.words
     sources = re.findall(r'<td class="from">(.*?)</td>', page.source)
     assert len(sources) == 3
-    assert all(re.fullmatch(r"model 0 \(\d\), model 1 \(\d\), model 2 \(\d\)", one) for one in sources)
+    assert all(re.fullmatch(r"model 0 \(\d\), model 1 \(\d\), model 2 \(\d\)", source) for source in sources)
     assert re.search(r"w\d\d \d+\.\d, w\d\d \d+\.\d", page.words)
 
 

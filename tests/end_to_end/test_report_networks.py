@@ -13,7 +13,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.drawing import html as html_module
-from consilience.drawing.cells import SHADES, UNKNOWN, cells, shaded
+from consilience.drawing.cells import N_SHADES, UNKNOWN, cell_map, shade_classes
 from consilience.errors import FileFormatError, InputError
 from consilience.matching.result import Matching
 from consilience.networks import landscape
@@ -21,7 +21,7 @@ from consilience.networks.files import write_network
 from consilience.networks.landscape.barrier import Barrier
 from consilience.networks.landscape.plane import Marker, Plane
 from consilience.networks.network import Network
-from consilience.networks.report.couplings import MAPS_AT_MOST, couplings_of
+from consilience.networks.report.couplings import MAX_MAPS, couplings_of
 from consilience.networks.report.files import network_content_of_files
 from consilience.networks.report.page import render_network, write_network_content
 from consilience.networks.report.planes import levels_of, plane_map
@@ -90,11 +90,11 @@ def test_a_fusion_has_every_section(fusion, shown, path):
     assert "28 in 2 groups that move together" in page.words
     assert re.search(r"proved: \d random changes of every group", page.words)
     assert "Repair layers fitted on made-up inputs" in page.words
-    assert any(one.startswith("Distances of the models from their average in 2 groups: 0 ") for one in page.said)
-    assert sum("kept their number" in one for one in page.said) == 2  # the reference of the two keeps its order
-    assert any(one.startswith("Loss on lines between networks. as they are: ") for one in page.said)
-    assert any(one.startswith("Error on a plane of 5 × 5 points: from ") for one in page.said)
-    assert any("The objective against the step" in one for one in page.said)
+    assert any(text.startswith("Distances of the models from their average in 2 groups: 0 ") for text in page.said)
+    assert sum("kept their number" in text for text in page.said) == 2  # the reference of the two keeps its order
+    assert any(text.startswith("Loss on lines between networks. as they are: ") for text in page.said)
+    assert any(text.startswith("Error on a plane of 5 × 5 points: from ") for text in page.said)
+    assert any("The objective against the step" in text for text in page.said)
     assert len(page.source) < SIZE_AT_MOST
     assert report(fusion, path, **shown).source == page.source
 
@@ -114,10 +114,12 @@ def test_numbers_of_the_page_are_those_of_the_fusion(fusion, shown, path):
 
 def test_distances_of_layers_add_up_to_those_of_all_arrays(fusion):
     content = network_content_of(fusion)
-    arrays = [one.arrays for one in fusion.aligned]
+    arrays = [network.arrays for network in fusion.aligned]
     for layer in content.layers:
         keys = [key for key in arrays[0] if key.rpartition(".")[0] == layer.name]
-        stacked = [np.concatenate([own[key].double().numpy().ravel() for key in keys]) for own in arrays]
+        stacked = [
+            np.concatenate([model_arrays[key].double().numpy().ravel() for key in keys]) for model_arrays in arrays
+        ]
         expected = np.var(stacked, axis=0).sum() / np.mean(np.square(stacked), axis=0).sum()
         assert layer.entries == stacked[0].size
         np.testing.assert_allclose(layer.after, expected, rtol=SINGLE_PRECISION)
@@ -161,11 +163,15 @@ def test_soft_couplings_have_their_diagnostics(nets, data, path):
     page = report(fusion, path)
     safe(page)
     readable(page)
-    one = fusion.matching["0"]
-    found = landscape.coupling_diagnostics(one.coupling[one.owner == 1].T)
-    numbers = [f"{found.effective_partners:.2f}", f"{found.mean_largest:.3f}", f"{found.off_permutation:.3f}"]
-    assert f"0 model 1 {' '.join(numbers)} {found.distance:.2f}" in page.words
-    assert sum("units in effect" in said for said in page.said) == 4
+    matching = fusion.matching["0"]
+    diagnostics = landscape.coupling_diagnostics(matching.coupling[matching.owner == 1].T)
+    numbers = [
+        f"{diagnostics.effective_partners:.2f}",
+        f"{diagnostics.mean_largest:.3f}",
+        f"{diagnostics.off_permutation:.3f}",
+    ]
+    assert f"0 model 1 {' '.join(numbers)} {diagnostics.distance:.2f}" in page.words
+    assert sum("units in effect" in text for text in page.said) == 4
 
 
 def test_models_side_by_side_have_no_groups_and_no_warnings(nets, path):
@@ -174,7 +180,7 @@ def test_models_side_by_side_have_no_groups_and_no_warnings(nets, path):
     readable(page)
     assert page.sections == ["in", "out", "made"]
     assert "3 networks → all of them side by side" in page.words
-    assert not [one for one in page.all("p") if "act" in one.get("class", "").split()]
+    assert not [attributes for attributes in page.all("p") if "act" in attributes.get("class", "").split()]
 
 
 def test_shares_of_a_map_are_means_of_its_blocks():
@@ -184,24 +190,24 @@ def test_shares_of_a_map_are_means_of_its_blocks():
     labels = np.concatenate([plan.argmax(axis=0), order])
     hard = np.eye(150)[order] / 130
     matching = Matching(labels, np.repeat([0, 1], 130), 150, np.concatenate([plan.T / plan.sum(), hard]))
-    soft, kept = couplings_of({"g": matching}, ["a", "b"])
-    assert soft.kept is None
-    assert kept.kept == (order == np.arange(130)).sum()
+    soft, hard_coupling = couplings_of({"g": matching}, ["a", "b"])
+    assert soft.n_unmoved is None
+    assert hard_coupling.n_unmoved == (order == np.arange(130)).sum()
     shares = (plan / plan.sum(axis=1, keepdims=True))[:, np.argsort(plan.argmax(axis=0), kind="stable")]
-    high, wide = soft.block
+    high, wide = soft.block_shape
     assert (high, wide) == (3, 3)
     for row, column in ((0, 0), (3, 20), (49, 43)):
         block = shares[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
         np.testing.assert_allclose(soft.shares[row, column], block.sum() / high, rtol=ROUNDING)
-    np.testing.assert_allclose(kept.shares.sum() * high, 130, rtol=ROUNDING)
+    np.testing.assert_allclose(hard_coupling.shares.sum() * high, 130, rtol=ROUNDING)
 
 
 def test_units_that_changed_sign_are_counted_and_drawn_though_they_kept_their_numbers(fusion, path):
     numbers = np.tile(np.arange(4), 2)
     signs = np.array([1.0, 1, 1, 1, 1, -1, -1, 1])
     matching = {"g": Matching(numbers, np.repeat([0, 1], 4), 4, signs=signs)}
-    still, turned = couplings_of(matching, ["a", "b"])
-    assert (still.turned, still.moved, turned.turned, turned.moved) == (0, False, 2, True)
+    unmoved, flipped = couplings_of(matching, ["a", "b"])
+    assert (unmoved.n_sign_flips, unmoved.is_moved, flipped.n_sign_flips, flipped.is_moved) == (0, False, 2, True)
     words = report(replace(fusion, matching=matching), path).words
     assert "4 of 4 units kept their numbers; 2 changed sign" in words
 
@@ -217,9 +223,9 @@ def test_pages_of_many_large_groups_stay_small(fusion, path):
     safe(page)
     assert 50_000 < len(page.source) < SIZE_AT_MOST
     many = {f"{g}": Matching(rng.permutation(8), np.repeat([0, 1], 4), 8) for g in range(60)}
-    found = couplings_of(many, ["a", "b"])
-    assert len(found) == 120
-    assert sum(one.shares is not None for one in found) == MAPS_AT_MOST
+    couplings = couplings_of(many, ["a", "b"])
+    assert len(couplings) == 120
+    assert sum(coupling.shares is not None for coupling in couplings) == MAX_MAPS
     assert (
         "48 maps are drawn; 72 more matchings are in fusion.matching"
         in report(replace(fusion, matching=many), path).words
@@ -229,14 +235,14 @@ def test_pages_of_many_large_groups_stay_small(fusion, path):
 def test_strokes_cover_exactly_the_cells_of_their_shade():
     shades = np.random.default_rng(0).integers(-2, 4, size=(9, 13))
     covered = np.full(shades.shape, -1)
-    drawn = Page(f"<svg>{cells(shades, 0.0, 0.0, 13.0, 9.0)}</svg>")
-    for one in drawn.all("path"):
-        shade = UNKNOWN if one["class"] == "unknown" else int(one["class"][1:])
-        for x, y, n in re.findall(r"M(\d+) (\d+)h(\d+)", one["d"]):
+    drawn = Page(f"<svg>{cell_map(shades, 0.0, 0.0, 13.0, 9.0)}</svg>")
+    for path in drawn.all("path"):
+        shade = UNKNOWN if path["class"] == "unknown" else int(path["class"][1:])
+        for x, y, n in re.findall(r"M(\d+) (\d+)h(\d+)", path["d"]):
             assert (covered[int(y), int(x) : int(x) + int(n)] == -1).all()
             covered[int(y), int(x) : int(x) + int(n)] = shade
     np.testing.assert_array_equal(covered, shades)
-    np.testing.assert_array_equal(shaded(np.array([0, 1, -1, -2]), [3, 7]), [3, 7, -1, -2])
+    np.testing.assert_array_equal(shade_classes(np.array([0, 1, -1, -2]), [3, 7]), [3, 7, -1, -2])
 
 
 def square(values, **markers):
@@ -254,7 +260,7 @@ def test_levels_rise_and_are_shared_and_values_that_are_not_finite_have_a_shade_
     assert list(levels.edges) == sorted(set(levels.edges))
     assert 1.0 < levels.edges[0] < levels.edges[-1] < 100.0
     drawn = Page(str(plane_map(square(surface, a=(0.0, 0.0)), "loss", levels)))
-    classes = {one["class"] for one in drawn.all("path")}
+    classes = {path["class"] for path in drawn.all("path")}
     assert {"unknown", "h0", "h8"} <= classes
     assert drawn.text.endswith("none")
     planes = {
@@ -273,7 +279,7 @@ def test_planes_without_area_and_networks_off_the_map_are_not_drawn(fusion, path
     page = report(fusion, path, planes={"thin": thin, "away": away})
     safe(page)
     readable(page)
-    assert len([one for one in page.all("circle") if "marker" in one["class"]]) == 1
+    assert len([circle for circle in page.all("circle") if "marker" in circle["class"]]) == 1
     assert "1 of 2 planes is drawn; the others have no area." in page.words
 
 
@@ -286,8 +292,8 @@ def test_curves_that_are_not_finite_are_broken_and_said(fusion, path):
     page = report(fusion, path, barriers=curves)
     safe(page)
     readable(page)
-    assert any("not finite at 1 place" in said for said in page.said)
-    assert len([one for one in page.all("polyline") if "line" in one["class"].split()]) == 3
+    assert any("not finite at 1 place" in text for text in page.said)
+    assert len([polyline for polyline in page.all("polyline") if "line" in polyline["class"].split()]) == 3
 
 
 @pytest.mark.parametrize(
@@ -306,7 +312,7 @@ def test_what_is_not_to_be_shown_is_refused_and_nothing_is_written(fusion, path,
 
 
 def test_hostile_names_stay_names(fusion, nets, path):
-    inputs = tuple(replace(one, name=name) for one, name in zip(fusion.inputs, HOSTILE, strict=False))
+    inputs = tuple(replace(fused_input, name=name) for fused_input, name in zip(fusion.inputs, HOSTILE, strict=False))
     flat = square(np.array([[1.0, 2.0], [3.0, 4.0]]), **dict.fromkeys(HOSTILE, (0.5, 0.5)))
     line = Barrier(np.array([0.0, 1.0]), {HOSTILE[0]: np.ones(2)})
     page = report(
@@ -326,7 +332,7 @@ def test_hostile_names_stay_names(fusion, nets, path):
 @pytest.fixture
 def files(nets, data, tmp_path):
     symmetry = cs.symmetry(nets[0], data[0][:2])
-    paths = [tmp_path / f"site-{place}.safetensors" for place in range(2)]
+    paths = [tmp_path / f"site-{index}.safetensors" for index in range(2)]
     for net, site in zip(nets, paths, strict=False):
         cs.save(net, site, symmetry=symmetry)
     fused = tmp_path / "fused.safetensors"
@@ -343,7 +349,7 @@ def test_a_file_alone_tells_how_it_was_made(files, path):
     assert page.sections == ["in", "out", "groups", "found", "made"]
     assert "The file does not hold who became whom." in page.text
     assert "rebasin: " in page.text
-    assert [one.name for one in network_content_of_files(fused).sites] == ["site-0", "site-1"]
+    assert [site.name for site in network_content_of_files(fused).sites] == ["site-0", "site-1"]
 
 
 def test_with_the_files_of_all_sites_it_tells_how_far_apart_they_are(files, nets, data):
@@ -353,7 +359,7 @@ def test_with_the_files_of_all_sites_it_tells_how_far_apart_they_are(files, nets
     for group in content.groups:
         assert group.after is None
         np.testing.assert_allclose(group.before, expected[group.name].before, rtol=SINGLE_PRECISION)
-    assert [one.parameters for one in content.sites] == [1374, 1374]
+    assert [site.parameters for site in content.sites] == [1374, 1374]
     assert "As the models are, no unit moved." in render_network(content)
     assert not network_content_of_files(fused, sites[:1]).layers
 
@@ -375,7 +381,7 @@ def test_provenances_that_nobody_wrote_are_refused_or_shown_as_far_as_they_make_
     with pytest.raises(FileFormatError, match="provenance is not valid at"):
         network_content_of_files(fused)
     record = {"name": HOSTILE[0] * 50, "weight": 0.0, "units": {"0": 3}, "sha256": HOSTILE[1]}
-    made = {
+    provenance = {
         "method": HOSTILE[1],
         "options": {HOSTILE[0]: [1, 2], "large": 10**400, HOSTILE[2]: {"a": 1}},
         "seed": 10**400,
@@ -394,7 +400,7 @@ def test_provenances_that_nobody_wrote_are_refused_or_shown_as_far_as_they_make_
         },
         "versions": {HOSTILE[0]: HOSTILE[1]},
     }
-    write_network(fused, arrays, None, made)
+    write_network(fused, arrays, None, provenance)
     write_network_content(path, network_content_of_files(fused))
     page = Page(path.read_text())
     safe(page)
@@ -428,6 +434,6 @@ def test_colours_of_the_scale_are_defined_for_light_and_dark_and_rise_in_contras
     palettes = re.findall(r":root \{(.*?)\}", (folder / "network.css").read_text(), re.DOTALL)
     for palette, paper in zip(palettes, ("#fdfdfb", "#14171b"), strict=True):
         colours = re.findall(r"--(h\d): (#\w{6})", palette)
-        assert [name for name, _ in colours] == [f"h{place}" for place in range(SHADES)]
+        assert [name for name, _ in colours] == [f"h{shade}" for shade in range(N_SHADES)]
         ratios = [contrast(colour, paper) for _, colour in colours]
         assert ratios == sorted(ratios)

@@ -34,8 +34,8 @@ def recorded():
     rng = np.random.default_rng(0)
     states = {name: chain(np.full(3, 1 / 3), STAY, steps, rng) for name, steps in (("monday", 90), ("tuesday", 200))}
     states["tuesday"][40:60] = 3
-    rows = {name: MEANS[own] + rng.normal(size=(len(own), 2)) for name, own in states.items()}
-    return rows, {name: NAMES[own] for name, own in states.items()}
+    rows = {name: MEANS[path] + rng.normal(size=(len(path), 2)) for name, path in states.items()}
+    return rows, {name: NAMES[path] for name, path in states.items()}
 
 
 def names_of(fusion):
@@ -56,8 +56,8 @@ def test_transitions_are_shares_of_what_sites_counted(fused, path):
     assert "time" not in page.sections
     counts = fused.posterior.attached["transition_counts"].values
     share = counts / counts.sum(axis=1, keepdims=True)
-    said = next(text for text in page.said if text.startswith("Transition probabilities of 3 states."))
-    assert said.endswith(", ".join(f"{g} with {share[g, g]:.2f}" for g in range(3)) + ".")
+    description = next(text for text in page.said if text.startswith("Transition probabilities of 3 states."))
+    assert description.endswith(", ".join(f"{g} with {share[g, g]:.2f}" for g in range(3)) + ".")
     for g in range(3):
         assert f"{g} {counts[g].sum():,.1f} {share[g, g]:.3f} {1 / (1 - share[g, g]):.1f} " in page.words
     assert "This page shows data" not in page.text
@@ -86,57 +86,61 @@ def test_states_over_time_are_those_of_the_fused_model(fused, recorded, path):
 
 def test_decoding_knows_names_states_and_labels(fused, recorded):
     rows, truth = recorded
-    found = illustrate(fused.posterior, rows, truth).sequences
-    assert [one.name for one in found] == ["monday", "tuesday"]
-    for one in found:
-        assert one.states.tolist() == fused.model.predict(rows[one.name]).tolist()
-        assert one.truth == tuple(truth[one.name])
+    sequences = illustrate(fused.posterior, rows, truth).sequences
+    assert [sequence.name for sequence in sequences] == ["monday", "tuesday"]
+    for sequence in sequences:
+        assert sequence.states.tolist() == fused.model.predict(rows[sequence.name]).tolist()
+        assert sequence.truth == tuple(truth[sequence.name])
     (_, unlabelled) = illustrate(fused.posterior, rows, {"monday": truth["monday"]}).sequences
     assert unlabelled.truth is None
 
 
 def test_agreement_is_that_of_scikit_learn_and_of_the_best_of_all_pairings(fused, recorded, path):
     rows, truth = recorded
-    found = chain_of(fused.posterior, illustrate(fused.posterior, rows, truth).sequences)
-    pairs = {name: (truth[name], fused.model.predict(own)) for name, own in rows.items()}
+    chain = chain_of(fused.posterior, illustrate(fused.posterior, rows, truth).sequences)
+    pairs = {name: (truth[name], fused.model.predict(values)) for name, values in rows.items()}
     together = tuple(np.concatenate(parts) for parts in zip(*pairs.values(), strict=True))
     page = report(fused, path, data=rows, truth=truth)
-    for one, (true, states) in zip((*found.agreements, found.overall), (*pairs.values(), together), strict=True):
-        assert one.steps == len(true)
-        assert_allclose(one.rand, rand_score(true, states), rtol=ROUNDING)
-        assert_allclose(one.adjusted_rand, adjusted_rand_score(true, states), rtol=ROUNDING)
-        assert_allclose(one.mutual_information, adjusted_mutual_info_score(true, states), rtol=ROUNDING)
-        indices = [f"{value:.3f}" for value in (one.rand, one.adjusted_rand, one.mutual_information)]
-        assert f"{100 * one.same:.1f} % {' '.join(indices)}" in page.words
+    for agreement, (true, states) in zip(
+        (*chain.agreements, chain.overall_agreement), (*pairs.values(), together), strict=True
+    ):
+        assert agreement.steps == len(true)
+        assert_allclose(agreement.rand, rand_score(true, states), rtol=ROUNDING)
+        assert_allclose(agreement.adjusted_rand, adjusted_rand_score(true, states), rtol=ROUNDING)
+        assert_allclose(agreement.adjusted_mutual_information, adjusted_mutual_info_score(true, states), rtol=ROUNDING)
+        indices = [
+            f"{value:.3f}" for value in (agreement.rand, agreement.adjusted_rand, agreement.adjusted_mutual_information)
+        ]
+        assert f"{100 * agreement.matched_share:.1f} % {' '.join(indices)}" in page.words
     best = max(np.mean(NAMES[list(order)][together[1]] == together[0]) for order in permutations(range(4), 3))
-    assert_allclose(found.overall.same, best, rtol=ROUNDING)
-    assert {state: name for name, state in found.truths if state >= 0} == dict(enumerate(names_of(fused)))
+    assert_allclose(chain.overall_agreement.matched_share, best, rtol=ROUNDING)
+    assert {state: name for name, state in chain.label_partners if state >= 0} == dict(enumerate(names_of(fused)))
     assert 0.9 < best < 1.0
 
 
 def test_one_array_is_one_sequence(fused, recorded, path):
     rows, truth = recorded
     page = report(fused, path, data=rows["monday"], truth=truth["monday"].tolist())
-    assert any("data: 90 steps in " in said for said in page.said)
+    assert any("data: 90 steps in " in text for text in page.said)
     assert "All 1" not in page.text
 
 
 def test_labels_may_be_numbers_and_more_than_states(fused, recorded):
     rows, _ = recorded
-    found = chain_of(fused.posterior, illustrate(fused.posterior, rows["monday"], np.arange(90) // 9 + 1).sequences)
-    assert [name for name, _ in found.truths] == [str(number) for number in range(1, 11)]  # 10 comes after 9
-    states = [state for _, state in found.truths if state >= 0]
+    chain = chain_of(fused.posterior, illustrate(fused.posterior, rows["monday"], np.arange(90) // 9 + 1).sequences)
+    assert [name for name, _ in chain.label_partners] == [str(number) for number in range(1, 11)]  # 10 comes after 9
+    states = [state for _, state in chain.label_partners if state >= 0]
     assert len(states) == len(set(states)) <= 3
 
 
 def test_a_long_sequence_is_drawn_in_as_many_places_as_can_be_seen():
     labels = np.random.default_rng(0).integers(0, 5, 100_000)
     labels[30_000:60_000] = 2
-    found = runs(labels)
-    assert len(found) <= 700
-    assert (found[0][0], found[-1][1]) == (0, len(labels))
-    assert all(a[1] == b[0] and a[2] != b[2] for a, b in pairwise(found))
-    longest = max(found, key=lambda run: run[1] - run[0])
+    bins = runs(labels)
+    assert len(bins) <= 700
+    assert (bins[0][0], bins[-1][1]) == (0, len(labels))
+    assert all(a[1] == b[0] and a[2] != b[2] for a, b in pairwise(bins))
+    longest = max(bins, key=lambda run: run[1] - run[0])
     assert longest[2] == 2
     assert_allclose(longest[:2], (30_000, 60_000), atol=2 * 100_000 / 700)
     few = labels[:500]
@@ -159,7 +163,7 @@ def test_many_sequences_and_many_states_are_summed_up(path):
     readable(page)
     assert "With more than 40 states no map of transitions is drawn" in page.text
     assert "40 of 50 sequences are drawn." in page.text
-    assert sum(said.startswith("Decoded states over time") for said in page.said) == 5
+    assert sum(text.startswith("Decoded states over time") for text in page.said) == 5
     assert len(page.source) < 1_000_000
 
 

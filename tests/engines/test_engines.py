@@ -23,8 +23,8 @@ def _scaled(values: np.ndarray, factor: float) -> np.ndarray:
     return factor * values
 
 
-def _shifted(values: np.ndarray, own: float, factor: float) -> np.ndarray:
-    return factor * values + own
+def _shifted(values: np.ndarray, shift: float, factor: float) -> np.ndarray:
+    return factor * values + shift
 
 
 def _added(parts: list[np.ndarray]) -> np.ndarray:
@@ -37,17 +37,17 @@ def test_local_threads_give_the_map_in_order_whatever_is_kept(threads: int, memo
     engine = Local(threads, memory)
     shards = engine.place(_load, range(20), [1] * 20)
     for _ in range(2):
-        found = engine.map(_shifted, shards, 2.0, each=list(range(20)))
-        assert all(np.array_equal(one, 2.0 * VALUES[i] + i) for i, one in enumerate(found))
+        results = engine.map(_shifted, shards, 2.0, each=list(range(20)))
+        assert all(np.array_equal(result, 2.0 * VALUES[i] + i) for i, result in enumerate(results))
 
 
 @pytest.mark.parametrize("count", [1, 2, FAN_IN, FAN_IN + 1, 70])
 def test_the_reduce_is_one_tree_for_any_number_of_threads(count: int) -> None:
-    found = [
+    results = [
         Local(threads).reduce(_scaled, _added, Local(threads).place(_load, range(count)), 0.1) for threads in (1, 2, 5)
     ]
-    assert all(np.array_equal(one, found[0]) for one in found)
-    np.testing.assert_allclose(found[0], 0.1 * np.sum(VALUES[:count], axis=0), rtol=1e-12, atol=1e-13)
+    assert all(np.array_equal(result, results[0]) for result in results)
+    np.testing.assert_allclose(results[0], 0.1 * np.sum(VALUES[:count], axis=0), rtol=1e-12, atol=1e-13)
 
 
 def test_derived_shards_are_made_of_shards_and_kept_with_them() -> None:

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from consilience import families as f
-from consilience.families.evidence import NARROW, EvidenceFamily
+from consilience.families.evidence import POINT_VARIANCE_SHARE, EvidenceFamily
 from tests import tolerances
 from tests.families.zoo import ZOO, D
 
@@ -88,7 +88,7 @@ def test_points_are_gaussians_that_are_narrow_in_any_unit():
     family, eta = f.Point(D).evidence_form(points)
     law = family.from_natural(eta)
     near(law["mean"], points - points.mean(axis=0))
-    near(law["variance"], np.full(5, NARROW * np.var(points, axis=0).mean()))
+    near(law["variance"], np.full(5, POINT_VARIANCE_SHARE * np.var(points, axis=0).mean()))
     for unit in (1e-9, 1e9):
         scaled = family.from_natural(f.Point(D).evidence_form(unit * points)[1])
         near(scaled["mean"], unit * law["mean"])
@@ -117,7 +117,7 @@ def test_category_probabilities_are_the_mean_of_a_narrow_dirichlet_law():
     eta = kind.draw(np.random.default_rng(3), 4)
     family, form = kind.family.evidence_form(eta)
     near(centre(family, form)[0], kind.family.from_natural(eta)["probabilities"])
-    near(family.information(form), np.full((4, 1), 1 / NARROW))
+    near(family.information(form), np.full((4, 1), 1 / POINT_VARIANCE_SHARE))
 
 
 # -- Reweighting.

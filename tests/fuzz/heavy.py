@@ -2,7 +2,13 @@
 
 import json
 
-from consilience.files.budget import _DOCUMENT, _HEADER, _HEADER_COPIES, ALLOWANCE, TIMES
+from consilience.files.budget import (
+    _DOCUMENT_COSTS,
+    _HEADER_COPIES,
+    _HEADER_COSTS,
+    ALLOWANCE_BYTES,
+    MEMORY_PER_FILE_BYTE,
+)
 from tests.fuzz.mutants import KEY, assembled
 
 _POSTERIOR = {"format": "consilience-posterior", "format_version": 1, "library_version": "1", "source": {}}
@@ -79,9 +85,10 @@ def heavy(name, count, *, taken=True):
         text, header = "", HEADERS[name](count)
     bare = json.dumps(header, separators=(",", ":")).encode()
     most = max(
-        _cost(bare, _HEADER) + _HEADER_COPIES * (len(bare) + 200), _cost(text.encode(), _DOCUMENT) + 4 * len(text)
+        _cost(bare, _HEADER_COSTS) + _HEADER_COPIES * (len(bare) + 200),
+        _cost(text.encode(), _DOCUMENT_COSTS) + 4 * len(text),
     )
-    size = max(0, (most - ALLOWANCE) // TIMES) + 4000 if taken else 0
+    size = max(0, (most - ALLOWANCE_BYTES) // MEMORY_PER_FILE_BYTE) + 4000 if taken else 0
     pad = 8 * (max(0, size - len(bare)) // 8)
     if pad:
         header["pad"] = {"dtype": "U8", "shape": [pad], "data_offsets": [0, pad]}

@@ -7,10 +7,10 @@ import warnings
 import torch  # noqa: F401  (which readers import for types that only it has: once, and not on account of a file)
 
 import consilience as cs
-from consilience.cli.inspect import _found
+from consilience.api.kinds import inspect_file
 from consilience.errors import ConsilienceError
-from consilience.files.budget import allowed
-from consilience.files.limits import Limits, beyond
+from consilience.files.budget import allowed_memory
+from consilience.files.limits import Limits, exceeded_limits
 from consilience.networks.files import read_symmetry
 
 SECONDS = 5.0
@@ -19,8 +19,8 @@ SECONDS = 5.0
 def readers(name):
     """Return what reads a mutant of this seed; what ``inspect`` says comes from the readers of headers."""
     if name.endswith(".json"):
-        return [read_symmetry, _found]
-    return [cs.load, _found, lambda path: beyond(path, Limits())]
+        return [read_symmetry, inspect_file]
+    return [cs.load, inspect_file, lambda path: exceeded_limits(path, Limits())]
 
 
 def outcome(path, reader):
@@ -42,4 +42,4 @@ def outcome(path, reader):
 
 def too_much(size, seconds, peak):
     """Whether a reading took too long or too much."""
-    return seconds > SECONDS or peak > allowed(size)
+    return seconds > SECONDS or peak > allowed_memory(size)

@@ -161,7 +161,7 @@ METHODS = {
     "rebasin, restarts": {"method": "rebasin", "restarts": 3, "weights": [1.0, 2.0, 3.0]},
     "fedma": {"method": "fedma"},
     "fedma, growth": {"method": "fedma", "growth": True, "gamma": 20.0, "sigma": 0.5},
-    "fedma, plain": {"method": "fedma", "shrink": False, "sweeps": 1},
+    "fedma, plain": {"method": "fedma", "shrink": False, "max_iterations": 1},
     "average": {"method": "average"},
     "average, trim": {"method": "average", "robust": "trim", "trim": 0.4},
     "average, median": {"method": "average", "robust": "median"},
@@ -312,9 +312,9 @@ def _informed(folder, chosen):
 INFORMATION = {
     "diagonal": {"kind": "diagonal"},
     "factors": {"kind": "factors", "rank": 4},
-    "sampled": {"kind": "diagonal", "samples": 2, "rng": 5},
+    "sampled": {"kind": "diagonal", "n_draws": 2, "rng": 5},
     "gaussian": {"kind": "factors", "likelihood": "gaussian", "noise": 0.5},
-    "bernoulli": {"kind": "diagonal", "likelihood": "bernoulli", "observations": 400.0},
+    "bernoulli": {"kind": "diagonal", "likelihood": "bernoulli", "n_observations": 400.0},
     "compat": {"kind": "factors", "compat": True},
 }
 

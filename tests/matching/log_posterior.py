@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 import consilience as cs
 from consilience import families as f
-from consilience.matching.beta_bernoulli import Normal
+from consilience.matching.beta_bernoulli import AtomLaw
 
 
 def log_marginal(points, law):
@@ -58,4 +58,4 @@ def fused(sites, **options):
 
 
 def law_of(fusion):
-    return Normal(*(fusion.atoms.attached[name].values for name in ("mean", "within_variance", "between_variance")))
+    return AtomLaw(*(fusion.atoms.attached[name].values for name in ("mean", "within_variance", "between_variance")))

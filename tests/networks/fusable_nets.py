@@ -29,7 +29,7 @@ def random_orders(symmetry, rng, units=None):
     """Return a random order of the units of every group, those inside others following them."""
     units = units or symmetry.groups
     orders = {}
-    for group in sorted(symmetry.all_groups, key=lambda one: one.parent is not None):
+    for group in sorted(symmetry.all_groups, key=lambda group: group.parent is not None):
         if group.parent is None:
             orders[group.name] = rng.permutation(units[group.name])
         else:
@@ -47,20 +47,20 @@ def shuffled(module, symmetry, seed, units=None):
 def outputs(module, inputs):
     """Return all outputs of a module in one row."""
 
-    def flat(one):
-        if isinstance(one, torch.Tensor):
-            return [one]
-        return [part for item in (one.values() if isinstance(one, dict) else one) for part in flat(item)]
+    def flat(output):
+        if isinstance(output, torch.Tensor):
+            return [output]
+        return [tensor for item in (output.values() if isinstance(output, dict) else output) for tensor in flat(item)]
 
     with torch.no_grad():
-        given = module(**inputs) if isinstance(inputs, dict) else module(inputs)
-    return np.concatenate([one.double().numpy().ravel() for one in flat(given)])
+        result = module(**inputs) if isinstance(inputs, dict) else module(inputs)
+    return np.concatenate([tensor.double().numpy().ravel() for tensor in flat(result)])
 
 
-def deviation(one, other, inputs):
+def deviation(model, other, inputs):
     """Return the largest difference of two modules' outputs, relative to the largest output."""
     expected = outputs(other, inputs)
-    return np.abs(outputs(one, inputs) - expected).max() / np.abs(expected).max()
+    return np.abs(outputs(model, inputs) - expected).max() / np.abs(expected).max()
 
 
 def raw(arrays):
@@ -76,12 +76,12 @@ def dense_net(layers, activation=nn.ReLU):
     """Return a module in double precision from pairs (W, b); b may be None."""
     parts = []
     for number, (weight, bias) in enumerate(layers):
-        made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=torch.float64)
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=torch.float64)
         with torch.no_grad():
-            made.weight.copy_(torch.tensor(weight))
+            linear.weight.copy_(torch.tensor(weight))
             if bias is not None:
-                made.bias.copy_(torch.tensor(bias))
-        parts += [made, activation()] if number < len(layers) - 1 else [made]
+                linear.bias.copy_(torch.tensor(bias))
+        parts += [linear, activation()] if number < len(layers) - 1 else [linear]
     return nn.Sequential(*parts).eval()
 
 
@@ -95,10 +95,10 @@ def random_layers(widths, rng, bias=True):
 
 def layers_of(module):
     """Return the pairs (W, b) of a module made by `dense_net`."""
-    linear = [one for one in module if isinstance(one, nn.Linear)]
+    linear = [layer for layer in module if isinstance(layer, nn.Linear)]
     return [
-        (one.weight.detach().numpy().copy(), None if one.bias is None else one.bias.detach().numpy().copy())
-        for one in linear
+        (layer.weight.detach().numpy().copy(), None if layer.bias is None else layer.bias.detach().numpy().copy())
+        for layer in linear
     ]
 
 
@@ -120,17 +120,17 @@ def symmetry_of_layers(module):
 
 def fused_layers(models, method, **options):
     """Return the fusion of networks given as layers."""
-    modules = [dense_net(one) for one in models]
+    modules = [dense_net(layers) for layers in models]
     return cs.fuse(modules, method=method, symmetry=symmetry_of_layers(modules[0]), **options)
 
 
 def drawn_layers(widths, number, seed=0, bias=True):
     rng = np.random.default_rng(seed)
-    return [random_layers(one, rng, bias) for one in (widths if isinstance(widths, list) else [widths] * number)]
+    return [random_layers(sizes, rng, bias) for sizes in (widths if isinstance(widths, list) else [widths] * number)]
 
 
-def assert_layers(found, expected, tolerance=1e-9):
-    for (weight, bias), (value, other) in zip(found, expected, strict=True):
+def assert_layers(layers, expected, tolerance=1e-9):
+    for (weight, bias), (value, other) in zip(layers, expected, strict=True):
         np.testing.assert_allclose(weight, value, rtol=0, atol=tolerance)
         if bias is not None:
             np.testing.assert_allclose(bias, other, rtol=0, atol=tolerance)
@@ -140,6 +140,6 @@ def coupling_of(transport):
     """Return the plan (k_new, k_old) of a transport."""
     if hasattr(transport, "coupling"):
         return transport.coupling
-    found = np.zeros((transport.width, len(transport.labels)))
-    found[transport.labels, np.arange(len(transport.labels))] = 1 / transport.width
-    return found
+    plan = np.zeros((transport.width, len(transport.labels)))
+    plan[transport.labels, np.arange(len(transport.labels))] = 1 / transport.width
+    return plan

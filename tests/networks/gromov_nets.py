@@ -55,12 +55,12 @@ class Recurrent(nn.Module):
             self.enc = nn.Embedding(VOCABULARY, inner)
         if front == "frozen":
             self.enc.weight.requires_grad_(False)
-        read = features if front == "none" else inner
-        self.rnn = cell(read, hidden, **{"batch_first": True, **options, **more})
+        n_inputs = features if front == "none" else inner
+        self.rnn = cell(n_inputs, hidden, **{"batch_first": True, **options, **more})
         ways = 2 if self.rnn.bidirectional else 1
-        given = self.rnn.proj_size or hidden
-        self.first = nn.Parameter(torch.zeros(self.rnn.num_layers * ways, 1, given)) if learned else None
-        self.out = nn.Linear(given * (1 if last else ways), classes)
+        n_outputs = self.rnn.proj_size or hidden
+        self.first = nn.Parameter(torch.zeros(self.rnn.num_layers * ways, 1, n_outputs)) if learned else None
+        self.out = nn.Linear(n_outputs * (1 if last else ways), classes)
 
     def forward(self, x):
         x = self.enc(x) if hasattr(self, "enc") else x
@@ -69,10 +69,10 @@ class Recurrent(nn.Module):
             start = self.first.expand(-1, x.shape[0 if self.batch_first else 1], -1).contiguous()
             if isinstance(self.rnn, nn.LSTM):
                 start = (start, torch.zeros_like(start))
-        given, state = self.rnn(x, start)
+        outputs, state = self.rnn(x, start)
         if self.last:
-            given = (state[0] if isinstance(state, tuple) else state)[-1]
-        return self.out(given)
+            outputs = (state[0] if isinstance(state, tuple) else state)[-1]
+        return self.out(outputs)
 
 
 ARCHITECTURES = {
@@ -119,12 +119,12 @@ def net(name, seed=0, **changes):
 
 def sequences(name, **changes):
     """Return a batch of sequences."""
-    made = {**ARCHITECTURES[name], **changes}
+    options = {**ARCHITECTURES[name], **changes}
     source = torch.Generator().manual_seed(3)
-    shape = (BATCH, STEPS) if made.get("batch_first", True) else (STEPS, BATCH)
-    if made.get("front") in ("embedding", "frozen"):
+    shape = (BATCH, STEPS) if options.get("batch_first", True) else (STEPS, BATCH)
+    if options.get("front") in ("embedding", "frozen"):
         return torch.randint(0, VOCABULARY, shape, generator=source)
-    return torch.randn(*shape, made.get("features", FEATURES), dtype=torch.float64, generator=source)
+    return torch.randn(*shape, options.get("features", FEATURES), dtype=torch.float64, generator=source)
 
 
 @cache
@@ -141,8 +141,8 @@ def fused(models, name, **options):
 
 def moved(module, symmetry, orders, signs=None):
     """Return a network with unit ``orders[group][u]`` at place u, and with ``signs[group][u]`` on that place."""
-    made = deepcopy(module)
-    arrays = dict(made.state_dict(keep_vars=True))
+    moved = deepcopy(module)
+    arrays = dict(moved.state_dict(keep_vars=True))
     for name, layout in symmetry.layouts.items():
         values = arrays[name].detach().numpy().copy()
         for number, axis in enumerate(layout.axes):
@@ -153,20 +153,20 @@ def moved(module, symmetry, orders, signs=None):
                     order += range(len(order), len(order) + stretch)
                     factor += [1.0] * stretch
                     continue
-                own = orders[segment.group]
-                turn = np.ones(len(own)) if signs is None or segment.group not in signs else signs[segment.group]
+                unit_order = orders[segment.group]
+                turn = np.ones(len(unit_order)) if signs is None or segment.group not in signs else signs[segment.group]
                 begin = len(order)
                 for copy in range(segment.outer):
                     turns = segment.odd is None or copy in segment.odd
-                    for place, unit in enumerate(own):
+                    for new_unit, unit in enumerate(unit_order):
                         for position in range(segment.inner):
-                            order.append(begin + (copy * len(own) + int(unit)) * segment.inner + position)
-                            factor.append(turn[place] if turns else 1.0)
+                            order.append(begin + (copy * len(unit_order) + int(unit)) * segment.inner + position)
+                            factor.append(turn[new_unit] if turns else 1.0)
             shape = [1] * values.ndim
             shape[number] = -1
             values = np.take(values, order, axis=number) * np.reshape(factor, shape)
         arrays[name].data = torch.tensor(values)
-    return made
+    return moved
 
 
 def may_turn(symmetry):
@@ -177,7 +177,7 @@ def may_turn(symmetry):
         if "weight_hh" in name
         for segment in layout.axes[0].segments
     }
-    return [one.name for one in symmetry.all_groups if "sign" in one.actions and one.name in rows]
+    return [group.name for group in symmetry.all_groups if "sign" in group.actions and group.name in rows]
 
 
 def renumbered(module, name, seed, turned=False):
@@ -189,10 +189,10 @@ def renumbered(module, name, seed, turned=False):
     return moved(module, symmetry, orders, signs if turned else None)
 
 
-def difference(one, other, name):
+def difference(model, other, name):
     """Return the largest difference of outputs, relative to the largest output."""
     expected = outputs(other, sequences(name))
-    return np.abs(outputs(one, sequences(name)) - expected).max() / np.abs(expected).max()
+    return np.abs(outputs(model, sequences(name)) - expected).max() / np.abs(expected).max()
 
 
 def plan_of(transport):

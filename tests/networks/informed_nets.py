@@ -22,25 +22,25 @@ def observations(seed, number=40, width=3):
 
 def one_by_one(module, inputs, likelihood="categorical", noise=1.0):
     """Return rows (observations * outputs, P) whose products sum to the information, a backward pass for each."""
-    own = [values for values in module.parameters() if values.requires_grad]
+    parameters = [values for values in module.parameters() if values.requires_grad]
     rows = []
     for x in inputs:
         outputs = module(x[None])
         outputs = outputs.reshape(1, -1) if likelihood != "categorical" else outputs
         flat = outputs.flatten(2) if outputs.ndim > 2 else outputs[:, :, None]
-        for place in range(flat.shape[2]):
-            logits = flat[0, :, place]
+        for position in range(flat.shape[2]):
+            logits = flat[0, :, position]
             for output in range(len(logits)):
                 if likelihood == "categorical":
-                    share = logits.softmax(0)[output].detach()
-                    value = share.sqrt() * logits.log_softmax(0)[output]
+                    probability = logits.softmax(0)[output].detach()
+                    value = probability.sqrt() * logits.log_softmax(0)[output]
                 elif likelihood == "bernoulli":
-                    share = logits[output].sigmoid().detach()
-                    value = (share * (1 - share)).sqrt() * logits[output]
+                    probability = logits[output].sigmoid().detach()
+                    value = (probability * (1 - probability)).sqrt() * logits[output]
                 else:
                     value = logits[output] / noise
-                found = torch.autograd.grad(value, own, retain_graph=True, materialize_grads=True)
-                rows.append(torch.cat([one.reshape(-1) for one in found]))
+                gradients = torch.autograd.grad(value, parameters, retain_graph=True, materialize_grads=True)
+                rows.append(torch.cat([gradient.reshape(-1) for gradient in gradients]))
     return torch.stack(rows)
 
 
@@ -55,7 +55,7 @@ def dense(information):
     if not information.factors:
         return residual
     rows = torch.cat(
-        [torch.as_tensor(one).reshape(information.rank, -1) for one in information.factors.values()], dim=1
+        [torch.as_tensor(factors).reshape(information.rank, -1) for factors in information.factors.values()], dim=1
     )
     return rows.T @ rows + residual
 
@@ -72,11 +72,11 @@ def informed(kind="factors", prior_precision=0.7, number=3):
     for seed in range(number):
         model = perceptron()
         with torch.no_grad():
-            for values, own in zip(model.parameters(), perceptron(seed + 1).parameters(), strict=True):
-                values += 0.3 * own
+            for values, step in zip(model.parameters(), perceptron(seed + 1).parameters(), strict=True):
+                values += 0.3 * step
         models.append(model)
-    known = [
+    informations = [
         cs.fisher(model, observations(seed) + seed, kind, rank=None, prior_precision=prior_precision, minimum=1)
         for seed, model in enumerate(models)
     ]
-    return models, known
+    return models, informations

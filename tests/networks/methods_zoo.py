@@ -37,8 +37,8 @@ MARGINALS = 1e-6
 
 
 def named(*names):
-    known = METHODS | VARIANTS
-    return pytest.mark.parametrize("method", [known[name] for name in names], ids=names)
+    all_methods = METHODS | VARIANTS
+    return pytest.mark.parametrize("method", [all_methods[name] for name in names], ids=names)
 
 
 def fused(models, method, name, **options):
@@ -48,12 +48,12 @@ def fused(models, method, name, **options):
 
 def near(module, size, seed):
     """Return a copy of a network with a little noise on its parameters."""
-    made = deepcopy(module)
+    copied = deepcopy(module)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for array in made.parameters():
+        for array in copied.parameters():
             array.data += size * torch.randn_like(array)
-    return made
+    return copied
 
 
 def as_scaled(method):

@@ -58,8 +58,8 @@ def outputs(net, inputs):
         return net(inputs)
 
 
-def error(net, inputs, wanted):
-    return float((outputs(net, inputs) - wanted).square().mean())
+def error(net, inputs, targets):
+    return float((outputs(net, inputs) - targets).square().mean())
 
 
 class Texts(nn.Module):
@@ -72,8 +72,8 @@ class Texts(nn.Module):
         self.turned = turned
 
     def forward(self, words):
-        read = self.embedding(words.T if self.turned else words)
-        states, _ = self.recurrent(read)
+        embedded = self.embedding(words.T if self.turned else words)
+        states, _ = self.recurrent(embedded)
         return self.decoder(states[:, -1] if self.recurrent.batch_first else states[-1])
 
 

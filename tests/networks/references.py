@@ -16,9 +16,9 @@ def plan(costs):
     """Return the cheapest coupling of uniform marginals."""
     n, m = costs.shape
     if n == m:
-        found = np.zeros((n, m))
-        found[linear_sum_assignment(costs)] = 1 / n
-        return found
+        permutation = np.zeros((n, m))
+        permutation[linear_sum_assignment(costs)] = 1 / n
+        return permutation
     return linear_programme(costs, np.full(n, 1 / n), np.full(m, 1 / m))
 
 
@@ -26,21 +26,21 @@ def linear_programme(costs, rows, columns):
     """Return the cheapest coupling of any marginals."""
     n, m = costs.shape
     sums = np.vstack([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
-    found = linprog(costs.ravel(), A_eq=sums, b_eq=np.concatenate([rows, columns]), method="highs")
-    return found.x.reshape(n, m)
+    solution = linprog(costs.ravel(), A_eq=sums, b_eq=np.concatenate([rows, columns]), method="highs")
+    return solution.x.reshape(n, m)
 
 
 def sinkhorn(costs, epsilon, rows, columns, iterations=50_000):
     """Return the entropic coupling: plain iterations of the kernel."""
     kernel = np.exp(-costs / epsilon)
-    left, right = np.ones(len(rows)), np.ones(len(columns))
+    row_scales, column_scales = np.ones(len(rows)), np.ones(len(columns))
     for _ in range(iterations):
-        before = left
-        left = rows / (kernel @ right)
-        right = columns / (kernel.T @ left)
-        if np.abs(left / before - 1).max() < 1e-14:
+        before = row_scales
+        row_scales = rows / (kernel @ column_scales)
+        column_scales = columns / (kernel.T @ row_scales)
+        if np.abs(row_scales / before - 1).max() < 1e-14:
             break
-    return left[:, None] * kernel * right[None, :]
+    return row_scales[:, None] * kernel * column_scales[None, :]
 
 
 # -- Layer by layer: OT fusion, and Wasserstein barycenters by the tensor of all four indices.
@@ -49,10 +49,10 @@ def sinkhorn(costs, epsilon, rows, columns, iterations=50_000):
 def couplings_to_reference(models, reference):
     """Return the couplings (k_reference, k_j) of every model and hidden layer: OT fusion, steps 1 to 6."""
     target = models[reference]
-    found = []
+    couplings = []
     for layers in models:
         before = np.eye(layers[0][0].shape[1])
-        own = []
+        model_couplings = []
         for number in range(len(layers) - 1):
             weight, bias = layers[number]
             moved = weight @ before if number == 0 else weight @ (before * weight.shape[1]).T
@@ -60,9 +60,9 @@ def couplings_to_reference(models, reference):
             if bias is not None:
                 costs += (target[number][1][:, None] - bias[None, :]) ** 2
             before = plan(costs)
-            own.append(before)
-        found.append(own)
-    return found
+            model_couplings.append(before)
+        couplings.append(model_couplings)
+    return couplings
 
 
 def spread_average(models, couplings, shares, paper=False):
@@ -71,10 +71,10 @@ def spread_average(models, couplings, shares, paper=False):
     depth = len(models[0])
     for number in range(depth):
         total_w, total_b = 0.0, 0.0
-        for layers, own, share in zip(models, couplings, shares, strict=True):
+        for layers, model_couplings, share in zip(models, couplings, shares, strict=True):
             weight, bias = layers[number]
-            out = own[number] if number < depth - 1 else np.eye(len(weight)) / len(weight)
-            into = own[number - 1] if number else np.eye(weight.shape[1]) / weight.shape[1]
+            out = model_couplings[number] if number < depth - 1 else np.eye(len(weight)) / len(weight)
+            into = model_couplings[number - 1] if number else np.eye(weight.shape[1]) / weight.shape[1]
             new, old = len(into), into.shape[1]
             split = new if paper else old
             moved = np.zeros((len(out), new))
@@ -114,8 +114,8 @@ def barycenter(models, shares, reference, paper=False, iterations=200):
     for number in range(depth - 1):
         target = models[reference][number]
         befores = [
-            own[-1] if own else np.eye(layers[0][0].shape[1]) / layers[0][0].shape[1]
-            for layers, own in zip(models, couplings, strict=True)
+            model_couplings[-1] if model_couplings else np.eye(layers[0][0].shape[1]) / layers[0][0].shape[1]
+            for layers, model_couplings in zip(models, couplings, strict=True)
         ]
         history, last = [], None
         for _ in range(iterations):
@@ -123,14 +123,14 @@ def barycenter(models, shares, reference, paper=False, iterations=200):
                 four_way_costs(target, layers[number], before, paper)
                 for layers, before in zip(models, befores, strict=True)
             ]
-            plans = [plan(one) for one in costs]
+            plans = [plan(model_costs) for model_costs in costs]
             history.append(sum(a * (c * p).sum() for a, c, p in zip(shares, costs, plans, strict=True)))
             if last is not None and all(np.allclose(p, q, atol=1e-12) for p, q in zip(plans, last, strict=True)):
                 break
             last = plans
-            target = barycentric_rows([one[number] for one in models], plans, befores, shares, paper)
-        for own, one in zip(couplings, plans, strict=True):
-            own.append(one)
+            target = barycentric_rows([layers[number] for layers in models], plans, befores, shares, paper)
+        for model_couplings, coupling in zip(couplings, plans, strict=True):
+            model_couplings.append(coupling)
         histories.append(history)
     return spread_average(models, couplings, shares, paper), couplings, histories
 
@@ -151,19 +151,19 @@ def barycentric_rows(layers, plans, befores, shares, paper=False):
 
 def permuted_layers(layers, orders):
     """Return the layers with hidden unit `orders[l][u]` at place u."""
-    found = []
+    permuted = []
     for number, (weight, bias) in enumerate(layers):
         out = orders[number] if number < len(orders) else np.arange(len(weight))
         into = orders[number - 1] if number else np.arange(weight.shape[1])
-        found.append((weight[np.ix_(out, into)], None if bias is None else bias[list(out)]))
-    return found
+        permuted.append((weight[np.ix_(out, into)], None if bias is None else bias[list(out)]))
+    return permuted
 
 
-def squared_distance(one, other):
+def squared_distance(layers, others):
     """Return the squared distance of all weights and biases of two networks."""
     return sum(
         ((w - v) ** 2).sum() + (0.0 if b is None else ((b - c) ** 2).sum())
-        for (w, b), (v, c) in zip(one, other, strict=True)
+        for (w, b), (v, c) in zip(layers, others, strict=True)
     )
 
 
@@ -175,20 +175,20 @@ def every_order(widths):
 def concatenated(models, shares):
     """Return the network that has all hidden units of all models side by side, and their mean logits."""
     depth = len(models[0])
-    found = []
+    joint_layers = []
     for number in range(depth):
-        weights, biases = [one[number][0] for one in models], [one[number][1] for one in models]
+        weights, biases = [layers[number][0] for layers in models], [layers[number][1] for layers in models]
         if number == 0 < depth - 1:
             weight = np.vstack(weights)
         elif number < depth - 1:
-            weight = np.zeros((sum(map(len, weights)), sum(one.shape[1] for one in weights)))
+            weight = np.zeros((sum(map(len, weights)), sum(weight.shape[1] for weight in weights)))
             row = column = 0
-            for one in weights:
-                weight[row : row + len(one), column : column + one.shape[1]] = one
-                row, column = row + len(one), column + one.shape[1]
+            for block in weights:
+                weight[row : row + len(block), column : column + block.shape[1]] = block
+                row, column = row + len(block), column + block.shape[1]
         else:
-            weight = np.hstack([share * one for share, one in zip(shares, weights, strict=True)])
+            weight = np.hstack([share * block for share, block in zip(shares, weights, strict=True)])
         last = number == depth - 1
         bias = sum(s * b for s, b in zip(shares, biases, strict=True)) if last else np.concatenate(biases)
-        found.append((weight, bias))
-    return found
+        joint_layers.append((weight, bias))
+    return joint_layers

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from consilience.core.progress import silent
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.weight_matching.match import matched
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.network import Network
 from consilience.networks.symmetry.transport import move
 from consilience.networks.tracing.proof import symmetry
@@ -77,18 +77,18 @@ def inputs_for(kind, count=120, seed=9):
 
 
 def average(nets, weights):
-    found = deepcopy(nets[0])
+    mean = deepcopy(nets[0])
     states = [net.state_dict() for net in nets]
-    for name, values in found.state_dict().items():
+    for name, values in mean.state_dict().items():
         if values.is_floating_point():
             values.copy_(sum(w * state[name] for w, state in zip(weights, states, strict=True)))
-    return found
+    return mean
 
 
-def permuted_copy(net, found, transports):
+def permuted_copy(net, traced, transports):
     copy = deepcopy(net)
     moved = {
-        name: move(values, found.layouts[name], transports, found.groups)
+        name: move(values, traced.layouts[name], transports, traced.groups)
         for name, values in net.state_dict().items()
         if values.is_floating_point()
     }
@@ -96,8 +96,8 @@ def permuted_copy(net, found, transports):
     return copy
 
 
-def same_state(one, two):
-    pairs = zip(one.state_dict().items(), two.state_dict().items(), strict=True)
+def same_state(net_a, net_b):
+    pairs = zip(net_a.state_dict().items(), net_b.state_dict().items(), strict=True)
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
 
 
@@ -135,11 +135,11 @@ def digits(kind):
     train, held_out = order[:1200], order[1200:]
     answers = torch.tensor(labels)
     nets = [_trained(kind, seed, inputs[train], answers[train]) for seed in range(2)]
-    found = symmetry(nets[0], inputs[:2])
-    networks = tuple(Network(dict(net.state_dict()), found, str(n)) for n, net in enumerate(nets))
+    traced = symmetry(nets[0], inputs[:2])
+    networks = tuple(Network(dict(net.state_dict()), traced, str(n)) for n, net in enumerate(nets))
     ensemble = NetworkEnsemble(networks, np.array([0.5, 0.5]), dict(networks[0].units))
-    transports = matched(ensemble, ["receiving"], 50, np.random.default_rng(0), silent).transports
-    aligned = [permuted_copy(net, found, moves) for net, moves in zip(nets, transports, strict=True)]
+    transports = match_weights(ensemble, ["receiving"], 50, np.random.default_rng(0), silent).transports
+    aligned = [permuted_copy(net, traced, moves) for net, moves in zip(nets, transports, strict=True)]
     return Trained(aligned, inputs[train], inputs[held_out], answers[held_out])
 
 

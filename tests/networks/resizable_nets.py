@@ -47,7 +47,7 @@ SHAPES = {"mlp": (4,), "tanh": (4,), "lenet": (1, 8, 8), "residual": (2, 6, 6)}
 every_network = pytest.mark.parametrize("kind", list(MAKERS))
 
 
-def made(kind, seed, *widths):
+def random_net(kind, seed, *widths):
     """Return a network in double precision with biases that matter."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -67,7 +67,7 @@ SYMMETRY = {}
 
 def symmetry_of_kind(kind):
     if kind not in SYMMETRY:
-        SYMMETRY[kind] = cs.symmetry(made(kind, 0), inputs_of(kind))
+        SYMMETRY[kind] = cs.symmetry(random_net(kind, 0), inputs_of(kind))
     return SYMMETRY[kind]
 
 

@@ -27,8 +27,8 @@ def test_models_of_one_start_that_stayed_close_are_averaged_as_they_are_numbered
     module, inputs, _ = proved(name)
     models = [near(module, 1e-3, seed) for seed in range(3)]
     expected = fused(models, "average", name)
-    found = fused(models, method, name)
-    assert deviation(found.model, expected.model, inputs) < 100 * SINGLE_PRECISION
+    fusion = fused(models, method, name)
+    assert deviation(fusion.model, expected.model, inputs) < 100 * SINGLE_PRECISION
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_the_fused_network_is_the_weighted_average_of_the_aligned_models(method,
     fusion = fused(models, method, name, weights=weights)
     for key, value in fusion.network.arrays.items():
         if value.is_floating_point():
-            mean = sum(w * one.arrays[key].double() for w, one in zip(weights, fusion.aligned, strict=True))
+            mean = sum(w * model.arrays[key].double() for w, model in zip(weights, fusion.aligned, strict=True))
             torch.testing.assert_close(value.double(), mean, rtol=1e-5, atol=1e-6)
 
 
@@ -74,8 +74,8 @@ def test_statistics_of_batch_normalisation_are_averaged_and_counters_copied(meth
     fusion = fused(models, method, "resnet18", reference=1)
     for kind in ("running_mean", "running_var"):
         moved = [
-            one.state_dict()[f"bn1.{kind}"][torch.as_tensor(move["conv1"].order)]
-            for one, move in zip(models, fusion.transports, strict=True)
+            model.state_dict()[f"bn1.{kind}"][torch.as_tensor(move["conv1"].order)]
+            for model, move in zip(models, fusion.transports, strict=True)
         ]
         if not isinstance(method, cs.Consensus):  # which writes the models in other scales first
             torch.testing.assert_close(fusion.network.arrays[f"bn1.{kind}"], sum(moved) / 3)
@@ -92,20 +92,20 @@ def test_statistics_of_batch_normalisation_are_averaged_and_counters_copied(meth
 @named("ot", "wb", "rebasin", "consensus", "fedma")
 def test_models_that_went_in_are_left_as_they_are(method, name):
     models = siblings(name, 2)
-    before = [raw(one.state_dict()) for one in models]
+    before = [raw(model.state_dict()) for model in models]
     fusion = fused(models, method, name)
     made = fusion.model
     for array in made.parameters():
         array.data.zero_()
-    assert [raw(one.state_dict()) for one in models] == before
+    assert [raw(model.state_dict()) for model in models] == before
 
 
 def test_fitting_layers_anew_leaves_the_models_as_they_are():
     models = siblings("mlp", 2)
     models[0].train()
-    before = [raw(one.state_dict()) for one in models]
+    before = [raw(model.state_dict()) for model in models]
     made = fused(models, cs.Consensus(), "mlp").model
-    assert [raw(one.state_dict()) for one in models] == before
+    assert [raw(model.state_dict()) for model in models] == before
     assert models[0].training
     assert not made.training
 
@@ -159,7 +159,7 @@ def test_outputs_are_never_renumbered(method, name):
     """Two copies whose classes were exchanged average to equal logits of these classes."""
     module, inputs, _ = proved(name)
     other = deepcopy(module)
-    last = [one for one in other.modules() if isinstance(one, torch.nn.Linear)][-1]
+    last = [layer for layer in other.modules() if isinstance(layer, torch.nn.Linear)][-1]
     swap = [1, 0, *range(2, last.out_features)]
     last.weight.data, last.bias.data = last.weight.data[swap], last.bias.data[swap]
     found = outputs(fused([module, other], method, name).model, inputs).reshape(-1, last.out_features)
@@ -173,5 +173,5 @@ def test_modules_and_files_are_fused_together(tmp_path, method):
     models = [module, near(module, 0.1, 1), near(module, 0.1, 2)]
     cs.save(models[1], tmp_path / "plain.safetensors")
     cs.save(models[2], tmp_path / "known.safetensors", symmetry=symmetry)
-    found = cs.fuse([module, tmp_path / "plain.safetensors", tmp_path / "known.safetensors"], method, example=inputs)
-    assert deviation(found.model, fused(models, method, "mlp").model, inputs) < SINGLE_PRECISION
+    fusion = cs.fuse([module, tmp_path / "plain.safetensors", tmp_path / "known.safetensors"], method, example=inputs)
+    assert deviation(fusion.model, fused(models, method, "mlp").model, inputs) < SINGLE_PRECISION

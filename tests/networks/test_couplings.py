@@ -33,7 +33,9 @@ def test_couplings_have_uniform_marginals(method, name, epsilon):
                 np.testing.assert_allclose(one.coupling.sum(0), 1 / units, rtol=0, atol=MARGINALS)
                 np.testing.assert_allclose(one.coupling.sum(1), 1 / units, rtol=0, atol=MARGINALS)
                 assert one.coupling.min() >= 0
-    assert epsilon == 0 or any(not isinstance(one, Injection) for moves in fusion.transports for one in moves.values())
+    assert epsilon == 0 or any(
+        not isinstance(transport, Injection) for moves in fusion.transports for transport in moves.values()
+    )
 
 
 @pytest.mark.parametrize("kind", ["ot", "wb"])
@@ -54,9 +56,9 @@ def test_little_entropy_leaves_copies_the_same_function(kind):
 def test_units_are_matched_by_what_they_give_on_inputs(method, name):
     module, inputs, symmetry = proved(name)
     module = deepcopy(module)
-    for one in module.modules():
-        if isinstance(one, torch.nn.BatchNorm2d):
-            one.bias.data += 3.0  # or some channels are always 0, and nothing tells them apart
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.bias.data += 3.0  # or some channels are always 0, and nothing tells them apart
     copies = [shuffled(module, symmetry, seed) for seed in range(3)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

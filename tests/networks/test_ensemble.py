@@ -38,8 +38,8 @@ def average(models, name, **options):
 def test_identical_networks_average_to_themselves_bit_for_bit(name, weights, dtype):
     module = ZOO[name].module().to(dtype)
     fusion = cs.fuse([module] * len(weights), method="average", symmetry=proved(name)[2], weights=weights)
-    found, expected = raw(fusion.network.arrays), raw(module.state_dict())
-    assert [key for key in found if found[key] != expected[key]] == []
+    fused, expected = raw(fusion.network.arrays), raw(module.state_dict())
+    assert [key for key in fused if fused[key] != expected[key]] == []
 
 
 @pytest.mark.parametrize("weights", [None, [0.5, 0.3, 0.2], [5, 3, 2], [1, 0, 0]])
@@ -49,27 +49,27 @@ def test_every_array_is_averaged_by_the_weights(name, weights):
     shares = np.ones(3) / 3 if weights is None else np.array(weights) / np.sum(weights)
     fusion = average(models, name, weights=weights)
     for key, value in fusion.model.state_dict().items():
-        parts = [one.state_dict()[key] for one in models]
+        arrays = [model.state_dict()[key] for model in models]
         if value.is_floating_point():
-            mean = sum(share * one.double() for share, one in zip(shares, parts, strict=True))
+            mean = sum(share * array.double() for share, array in zip(shares, arrays, strict=True))
             torch.testing.assert_close(value.double(), mean, rtol=SINGLE_PRECISION, atol=SINGLE_PRECISION)
-            low, high = torch.stack(parts).amin(0), torch.stack(parts).amax(0)
+            low, high = torch.stack(arrays).amin(0), torch.stack(arrays).amax(0)
             assert ((value >= low - SINGLE_PRECISION) & (value <= high + SINGLE_PRECISION)).all()
         else:
-            assert any(torch.equal(value, one) for one in parts)
+            assert any(torch.equal(value, array) for array in arrays)
 
 
 def test_the_order_of_models_changes_no_byte_of_the_average():
     models = siblings("resnet18", 4)
-    one = average(models, "resnet18", weights=[1, 2, 3, 4])
+    fusion = average(models, "resnet18", weights=[1, 2, 3, 4])
     other = average(models[::-1], "resnet18", weights=[4, 3, 2, 1])
-    assert raw(one.network.arrays) == raw(other.network.arrays)
+    assert raw(fusion.network.arrays) == raw(other.network.arrays)
 
 
 def test_counters_are_copied_from_one_model():
     models = siblings("resnet18", 2)
-    for one in models:
-        one.bn1.num_batches_tracked.fill_(41)
+    for model in models:
+        model.bn1.num_batches_tracked.fill_(41)
     assert average(models, "resnet18").model.bn1.num_batches_tracked.item() == 41
 
 
@@ -77,7 +77,7 @@ def test_an_average_of_many_half_precision_networks_does_not_drift():
     models = [ZOO["mlp"].module(seed).half() for seed in range(20)]
     fusion = cs.fuse(models, method="average", symmetry=proved("mlp")[2])
     for key, value in fusion.network.arrays.items():
-        mean = torch.stack([one.state_dict()[key].double() for one in models]).mean(0)
+        mean = torch.stack([model.state_dict()[key].double() for model in models]).mean(0)
         torch.testing.assert_close(value.double(), mean, rtol=1e-3, atol=1e-6)
 
 
@@ -96,15 +96,17 @@ def test_networks_of_other_widths_cannot_be_averaged():
 def test_an_ensemble_of_copies_answers_as_the_copies(name, mean):
     module, inputs, symmetry = proved(name)
     fusion = cs.fuse([shuffled(module, symmetry, seed) for seed in range(3)], method="ensemble", mean=mean)
-    found, expected = (torch.as_tensor(outputs(one, inputs)).reshape(len(inputs), -1) for one in (fusion.model, module))
-    torch.testing.assert_close(found.softmax(1), expected.softmax(1), rtol=1e-5, atol=1e-6)
+    fused, expected = (
+        torch.as_tensor(outputs(model, inputs)).reshape(len(inputs), -1) for model in (fusion.model, module)
+    )
+    torch.testing.assert_close(fused.softmax(1), expected.softmax(1), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("weights", [None, [0.5, 0.3, 0.2]])
 def test_an_ensemble_averages_probabilities_or_logits(weights):
     models, inputs = siblings("mlp"), proved("mlp")[1]
     shares = np.ones(3) / 3 if weights is None else np.array(weights)
-    logits = np.stack([outputs(one, inputs).reshape(len(inputs), -1) for one in models])
+    logits = np.stack([outputs(model, inputs).reshape(len(inputs), -1) for model in models])
     chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     answers = {
         mean: outputs(cs.fuse(models, method="ensemble", mean=mean, weights=weights).model, inputs).reshape(3, -1)
@@ -123,7 +125,7 @@ def test_an_ensemble_takes_networks_of_any_architecture_and_is_not_saved(tmp_pat
     models = [dense_net(random_layers(widths, rng)) for widths in ((4, 5, 3), (4, 6, 7, 3))]
     inputs = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     fusion = cs.fuse(models, method="ensemble", mean="logits", example=inputs)
-    expected = sum(outputs(one, inputs) for one in models) / 2
+    expected = sum(outputs(model, inputs) for model in models) / 2
     np.testing.assert_allclose(outputs(fusion.model, inputs), expected, rtol=ROUNDING)
     with pytest.raises(cs.InputError, match="ensemble"):
         fusion.save(tmp_path / "fused.safetensors")
@@ -131,29 +133,29 @@ def test_an_ensemble_takes_networks_of_any_architecture_and_is_not_saved(tmp_pat
 
 def test_the_order_of_an_ensembles_models_does_not_matter():
     models, inputs = siblings("lenet"), proved("lenet")[1]
-    one = cs.fuse(models, method="ensemble", weights=[0.5, 0.3, 0.2]).model
+    ensemble = cs.fuse(models, method="ensemble", weights=[0.5, 0.3, 0.2]).model
     other = cs.fuse(models[::-1], method="ensemble", weights=[0.2, 0.3, 0.5]).model
-    assert deviation(one, other, inputs) < SINGLE_PRECISION
+    assert deviation(ensemble, other, inputs) < SINGLE_PRECISION
 
 
 @pytest.mark.parametrize("widths", [((4, 5, 3), (4, 5, 3)), ((4, 3, 3), (4, 6, 3)), ((4, 5, 6, 3), (4, 3, 2, 3))])
 def test_an_ensemble_of_logits_is_one_network_with_all_units_side_by_side(widths):
     rng = np.random.default_rng(1)
-    models = [random_layers(one, rng) for one in widths]
+    models = [random_layers(sizes, rng) for sizes in widths]
     shares = np.array([0.6, 0.4])
     inputs = torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    asked = cs.fuse([dense_net(one) for one in models], method="ensemble", mean="logits", weights=shares).model
-    assert deviation(asked, dense_net(concatenated(models, shares)), inputs) < ROUNDING
+    ensemble = cs.fuse([dense_net(layers) for layers in models], method="ensemble", mean="logits", weights=shares).model
+    assert deviation(ensemble, dense_net(concatenated(models, shares)), inputs) < ROUNDING
 
 
 def test_asking_an_ensemble_leaves_its_models_in_training_mode_if_they_were():
     models = [dense_net(random_layers((4, 5, 3), np.random.default_rng(seed))).train() for seed in range(2)]
-    before = [layers_of(one) for one in models]
+    before = [layers_of(model) for model in models]
     model = cs.fuse(models, method="ensemble").model
     model(torch.zeros(2, 4, dtype=torch.float64))
-    assert all(one.training for one in models)
-    for module, kept in zip(models, before, strict=True):
-        for (weight, bias), (old, old_bias) in zip(layers_of(module), kept, strict=True):
+    assert all(module.training for module in models)
+    for module, old_layers in zip(models, before, strict=True):
+        for (weight, bias), (old, old_bias) in zip(layers_of(module), old_layers, strict=True):
             assert np.array_equal(weight, old)
             assert np.array_equal(bias, old_bias)
-    assert not any(isinstance(one, nn.Dropout) and one.training for one in model.modules())
+    assert not any(isinstance(layer, nn.Dropout) and layer.training for layer in model.modules())

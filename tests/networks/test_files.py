@@ -16,9 +16,9 @@ from safetensors.numpy import save as to_safetensors
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from consilience.api.kinds import format_of
 from consilience.errors import FileFormatError, InputError
 from consilience.networks.files import (
-    file_kind,
     read_network,
     read_network_summary,
     read_symmetry,
@@ -40,17 +40,17 @@ def proved(symmetry):
     return replace(symmetry, proof=Proof(symmetry.digest, 1e-15, 2))
 
 
-def one(group, outer=1, inner=1, side="output"):
+def axis(group, outer=1, inner=1, side="output"):
     return Axis((Segment(group, outer, inner),), side)
 
 
 SYMMETRY = proved(
     Symmetry(
         {
-            "out.weight": Layout((one(None, inner=3), one("head", side="input"))),
-            "embed.weight": Layout((one(None, inner=7), one("head"))),
-            "conv.weight": Layout((one("conv"), one("conv", side="input"), one(None, inner=2)), blocks=2),
-            "rows.weight": Layout((one("in head"), one(None, inner=5, side="input"))),
+            "out.weight": Layout((axis(None, inner=3), axis("head", side="input"))),
+            "embed.weight": Layout((axis(None, inner=7), axis("head"))),
+            "conv.weight": Layout((axis("conv"), axis("conv", side="input"), axis(None, inner=2)), blocks=2),
+            "rows.weight": Layout((axis("in head"), axis(None, inner=5, side="input"))),
             "steps": Layout(()),
             "nothing": Layout(fixed_axes((0, 4))),
         },
@@ -64,8 +64,8 @@ SHAPES |= {"steps": (), "nothing": (0, 4)}
 
 
 def arrays(rng, dtype=np.float32):
-    found = {name: rng.normal(size=shape).astype(dtype) for name, shape in SHAPES.items()}
-    return {**found, "steps": np.array(17)}
+    floating = {name: rng.normal(size=shape).astype(dtype) for name, shape in SHAPES.items()}
+    return {**floating, "steps": np.array(17)}
 
 
 @pytest.fixture
@@ -78,12 +78,12 @@ def path(tmp_path):
     return tmp_path / "net.safetensors"
 
 
-def alike(found, expected):
-    assert set(found) == set(expected)
+def assert_same_arrays(arrays, expected):
+    assert set(arrays) == set(expected)
     for name, values in expected.items():
-        assert str(found[name].dtype).rpartition(".")[2] == str(values.dtype).rpartition(".")[2]
-        assert tuple(found[name].shape) == tuple(values.shape)
-        assert as_bytes(found[name]) == as_bytes(values)
+        assert str(arrays[name].dtype).rpartition(".")[2] == str(values.dtype).rpartition(".")[2]
+        assert tuple(arrays[name].shape) == tuple(values.shape)
+        assert as_bytes(arrays[name]) == as_bytes(values)
 
 
 def as_bytes(values):
@@ -98,20 +98,20 @@ def as_bytes(values):
 def test_a_network_comes_back_with_symmetry_and_provenance(path, rng):
     written = arrays(rng)
     write_network(path, written, SYMMETRY, PROVENANCE)
-    found = read_network(path)
-    alike(found.arrays, {**written, "decode.weight": written["embed.weight"]})
-    assert all(isinstance(values, np.ndarray) for values in found.arrays.values())
-    assert found.symmetry == SYMMETRY
-    assert found.symmetry.proved
-    assert found.provenance == PROVENANCE
-    assert Network(found.arrays, found.symmetry).units == {"head": 2, "in head": 6, "conv": 4}
+    loaded = read_network(path)
+    assert_same_arrays(loaded.arrays, {**written, "decode.weight": written["embed.weight"]})
+    assert all(isinstance(values, np.ndarray) for values in loaded.arrays.values())
+    assert loaded.symmetry == SYMMETRY
+    assert loaded.symmetry.proved
+    assert loaded.provenance == PROVENANCE
+    assert Network(loaded.arrays, loaded.symmetry).units == {"head": 2, "in head": 6, "conv": 4}
 
 
 def test_arrays_stand_in_the_order_in_which_methods_sum(path, rng):
     write_network(path, dict(reversed(arrays(rng).items())), SYMMETRY)
-    found = read_network(path)
-    assert list(found.symmetry.layouts) == list(SYMMETRY.layouts)
-    assert list(found.arrays) == [*SYMMETRY.layouts, "decode.weight"]
+    loaded = read_network(path)
+    assert list(loaded.symmetry.layouts) == list(SYMMETRY.layouts)
+    assert list(loaded.arrays) == [*SYMMETRY.layouts, "decode.weight"]
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_state_dicts_of_modules_come_back_and_load_strictly(path, name):
     module, other = ZOO[name].module(), ZOO[name].module(seed=1)
     symmetry = proved(trace(module, ZOO[name].inputs()))
     write_network(path, module.state_dict(), symmetry)
-    found = read_network(path)
-    assert found.symmetry == symmetry
-    assert found.symmetry.proved
-    alike(found.arrays, module.state_dict())
+    loaded = read_network(path)
+    assert loaded.symmetry == symmetry
+    assert loaded.symmetry.proved
+    assert_same_arrays(loaded.arrays, module.state_dict())
     other.load_state_dict(load_file(path), strict=True)
-    alike(other.state_dict(), module.state_dict())
+    assert_same_arrays(other.state_dict(), module.state_dict())
     write_symmetry(path.with_suffix(".json"), symmetry)
     assert read_symmetry(path.with_suffix(".json")) == symmetry == read_symmetry(path)
 
@@ -137,7 +137,7 @@ def test_tied_weights_are_written_under_all_their_names(path, rng, names, librar
     written = {name: library(values) for name, values in arrays(rng).items()}
     tied = written.pop("embed.weight")
     write_network(path, {**written, **dict.fromkeys(names, tied)}, SYMMETRY)
-    alike(load_file(path), {**written, "embed.weight": tied, "decode.weight": tied})
+    assert_same_arrays(load_file(path), {**written, "embed.weight": tied, "decode.weight": tied})
 
 
 def test_tied_weights_that_differ_are_refused(path, rng):
@@ -151,13 +151,13 @@ def test_tied_weights_that_differ_are_refused(path, rng):
 def test_the_same_network_gives_the_same_bytes_from_any_library(path, rng):
     written, contents = arrays(rng), set()
     tensors = {name: torch.as_tensor(values) for name, values in written.items()}
-    for given in (written, dict(reversed(written.items())), tensors, {**tensors, "steps": written["steps"]}):
+    for state in (written, dict(reversed(written.items())), tensors, {**tensors, "steps": written["steps"]}):
         for provenance in (PROVENANCE, dict(reversed(PROVENANCE.items()))):
-            write_network(path, given, SYMMETRY, provenance)
+            write_network(path, state, SYMMETRY, provenance)
             contents.add(path.read_bytes())
     assert len(contents) == 1
-    found = read_network(path)
-    write_network(path, found.arrays, found.symmetry, found.provenance)
+    loaded = read_network(path)
+    write_network(path, loaded.arrays, loaded.symmetry, loaded.provenance)
     assert {path.read_bytes()} == contents
 
 
@@ -180,15 +180,15 @@ TORCH_TYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "f
 
 @pytest.mark.parametrize("dtype", [*NUMPY_TYPES, *TORCH_TYPES])
 def test_every_type_comes_back(path, dtype):
-    wanted = torch.tensor([0.0, 1.0, 1.0, 0.0]).to(getattr(torch, dtype))
-    write_network(path, {"wanted": wanted, "single": wanted[1], "none": wanted[:0], "other": np.ones(2)})
-    found = read_network(path)
-    alike(found.arrays, {"wanted": wanted, "single": wanted[1], "none": wanted[:0], "other": np.ones(2)})
+    flags = torch.tensor([0.0, 1.0, 1.0, 0.0]).to(getattr(torch, dtype))
+    write_network(path, {"wanted": flags, "single": flags[1], "none": flags[:0], "other": np.ones(2)})
+    loaded = read_network(path)
+    assert_same_arrays(loaded.arrays, {"wanted": flags, "single": flags[1], "none": flags[:0], "other": np.ones(2)})
     library = torch.Tensor if dtype in TORCH_TYPES else np.ndarray
-    assert all(isinstance(values, library) for values in found.arrays.values())
+    assert all(isinstance(values, library) for values in loaded.arrays.values())
     if dtype in NUMPY_TYPES:
         before = path.read_bytes()
-        write_network(path, {**found.arrays, "other": np.ones(2)})
+        write_network(path, {**loaded.arrays, "other": np.ones(2)})
         assert path.read_bytes() == before
 
 
@@ -204,16 +204,16 @@ def test_arrays_are_written_however_they_lie_in_memory(path, rng):
         "conj": torch.complex(tensor, tensor).to(torch.complex64).conj(),
     }
     write_network(path, numpy)
-    alike(read_network(path).arrays, {**numpy, "swapped": values})
+    assert_same_arrays(read_network(path).arrays, {**numpy, "swapped": values})
     write_network(path, torch_ones)
-    alike(read_network(path).arrays, {**torch_ones, "conj": torch_ones["conj"].resolve_conj()})
+    assert_same_arrays(read_network(path).arrays, {**torch_ones, "conj": torch_ones["conj"].resolve_conj()})
 
 
 @pytest.mark.parametrize("written", [{}, {"a": np.zeros((0, 3)), "b": np.zeros((3, 0, 2))}, {"n": np.array(3)}])
 def test_networks_of_nothing_come_back(path, written):
-    for given in (written, {name: torch.as_tensor(values) for name, values in written.items()}):
-        write_network(path, given)
-        alike(read_network(path).arrays, written)
+    for arrays in (written, {name: torch.as_tensor(values) for name, values in written.items()}):
+        write_network(path, arrays)
+        assert_same_arrays(read_network(path).arrays, written)
 
 
 # -- Files of others.
@@ -223,23 +223,23 @@ def test_any_checkpoint_is_read(path):
     state = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)).state_dict()
     for metadata in (None, {"format": "pt"}):
         save_file(state, path, metadata)
-        found, summary = read_network(path), read_network_summary(path)
-        alike(found.arrays, state)
-        assert (found.symmetry, found.provenance) == (None, None)
-        assert (file_kind(path), summary.kind, summary.library_version) == ("checkpoint", "checkpoint", None)
+        loaded, summary = read_network(path), read_network_summary(path)
+        assert_same_arrays(loaded.arrays, state)
+        assert (loaded.symmetry, loaded.provenance) == (None, None)
+        assert (format_of(path).name, summary.kind, summary.library_version) == ("checkpoint", "checkpoint", None)
         assert summary.shapes == {name: tuple(values.shape) for name, values in state.items()}
         assert summary.dtypes["1.num_batches_tracked"] == "int64"
 
 
 def test_kinds_are_told_from_the_header(path, rng):
     path.write_bytes(GOOD)
-    assert file_kind(path) == "posterior"
-    for read in (read_network, read_network_summary, read_symmetry):
+    assert format_of(path).name == "posterior"
+    for reader in (read_network, read_network_summary, read_symmetry):
         with pytest.raises(FileFormatError, match=r"net.safetensors: is a posterior file, expected a network"):
-            read(path)
+            reader(path)
     write_network(path, arrays(rng), SYMMETRY, PROVENANCE)
     summary = read_network_summary(path)
-    assert file_kind(path) == summary.kind == "network"
+    assert format_of(path).name == summary.kind == "network"
     assert (summary.symmetry, summary.provenance) == (SYMMETRY, PROVENANCE)
     assert summary.shapes == {**SHAPES, "decode.weight": (7, 2)}
 
@@ -280,9 +280,9 @@ UNWRITABLE = {
 
 @pytest.mark.parametrize("case", UNWRITABLE)
 def test_what_no_file_can_have_is_refused(path, case):
-    given, message = UNWRITABLE[case]
+    arrays, message = UNWRITABLE[case]
     with pytest.raises(InputError, match=f"net.safetensors: cannot be written: .*{message}"):
-        write_network(path, given)
+        write_network(path, arrays)
     assert not path.exists()
 
 
@@ -324,7 +324,7 @@ def test_a_disk_that_refuses_leaves_what_was_there(path, library, before):
             write_network(path, {"a": library(np.ones((300, 300)))})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [one.read_bytes() for one in path.parent.iterdir()] == ([] if before is None else [before])
+    assert [file.read_bytes() for file in path.parent.iterdir()] == ([] if before is None else [before])
 
 
 # -- Forged files.
@@ -333,22 +333,22 @@ def test_a_disk_that_refuses_leaves_what_was_there(path, library, before):
 BROKEN = ("is empty", "is a pickle or zip", NOT_SAFETENSORS)
 
 
-@pytest.mark.parametrize("name", [name for name, (_, said) in BAD.items() if said.startswith(BROKEN)])
+@pytest.mark.parametrize("name", [name for name, (_, message) in BAD.items() if message.startswith(BROKEN)])
 def test_what_is_no_safetensors_file_is_refused(path, name):
     content, message = BAD[name]
     path.write_bytes(content)
-    for read in (file_kind, read_network, read_network_summary):
+    for reader in (format_of, read_network, read_network_summary):
         with pytest.raises(FileFormatError, match=f"net.safetensors: {message}.*; write it with consilience.save"):
-            read(path)
+            reader(path)
     with pytest.raises(FileFormatError, match=r"net.safetensors: .*; (trace|write)"):
         read_symmetry(path)
 
 
 @pytest.mark.parametrize("name", ["nowhere", ".", "n" * 300, "zero\0byte"])
 def test_what_cannot_be_opened_is_refused(tmp_path, name):
-    for read in (file_kind, read_network, read_network_summary, read_symmetry):
+    for reader in (format_of, read_network, read_network_summary, read_symmetry):
         with pytest.raises(FileFormatError, match="cannot be read"):
-            read(tmp_path / name)
+            reader(tmp_path / name)
 
 
 DOCUMENT = {
@@ -391,12 +391,12 @@ def test_forged_headers_are_refused(path, rng, case):
     change, message = FORGED[case]
     text = change if isinstance(change, str) else json.dumps({**DOCUMENT, **change})
     path.write_bytes(to_safetensors(arrays(rng), metadata={"consilience": text}))
-    for read in (read_network, read_network_summary, read_symmetry):
+    for reader in (read_network, read_network_summary, read_symmetry):
         with pytest.raises(FileFormatError, match=f"^.*net.safetensors: .*{message}"):
-            read(path)
+            reader(path)
     if case in ("json", "list", "null", "deep", "digits", "twice", "other format", "format list"):
         with pytest.raises(FileFormatError, match=r"net.safetensors: its metadata is not valid"):
-            file_kind(path)
+            format_of(path)
 
 
 def tensor(dtype="F32", shape=(1,), size=4):
@@ -422,16 +422,16 @@ def test_forged_tensors_are_refused(path, case):
     assert read_network_summary(path).kind == "checkpoint"
 
 
-def changed(place, value):
+def changed(keys, value):
     """Return the document of the symmetry with something else at one place, or without that place."""
     document = symmetry_to_json(SYMMETRY)
     inside = document
-    for key in place[:-1]:
+    for key in keys[:-1]:
         inside = inside[key]
     if value is changed:
-        del inside[place[-1]]
+        del inside[keys[-1]]
     else:
-        inside[place[-1]] = value
+        inside[keys[-1]] = value
     return document
 
 
@@ -477,8 +477,8 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_symmetries_are_refused_with_file_and_place(path, case):
-    place, value, message = WRONG[case]
-    document = changed(place, value)
+    keys, value, message = WRONG[case]
+    document = changed(keys, value)
     with pytest.raises(FileFormatError, match=f"^site: its symmetry is not valid.* {message}.*; trace it again"):
         symmetry_from_json(document, "site")
     header = {"format": "consilience-symmetry", "format_version": 1, "library_version": "1"}
@@ -505,24 +505,24 @@ def places(document, before=()):
 
 def test_no_change_of_a_symmetry_is_taken_for_the_proved_one():
     """Whatever is put in whatever place: refused, or read and no longer proved, and it never fails otherwise."""
-    read = 0
-    for place in places(symmetry_to_json(SYMMETRY)):
+    n_read = 0
+    for keys in places(symmetry_to_json(SYMMETRY)):
         for value in (None, -1, 0, 1, 2, 3, 2**39, 2**70, 1.5, True, "x", "head", "conv", [], {}, ["x"], changed):
-            document = changed(place, value)
+            document = changed(keys, value)
             try:
-                found = symmetry_from_json(copy.deepcopy(document), "site")
+                loaded = symmetry_from_json(copy.deepcopy(document), "site")
             except FileFormatError:
                 continue
-            read += 1
-            assert symmetry_to_json(found) == document
-            resizable = place[0] == "groups" and place[-1] == "size" and found.all_groups[place[1]].resizable
-            free = place[0] == "notes" or place[:2] in (("proof", "deviation"), ("proof", "trials")) or resizable
-            assert found.proved == (free or found == SYMMETRY), (place, value)
+            n_read += 1
+            assert symmetry_to_json(loaded) == document
+            resizable = keys[0] == "groups" and keys[-1] == "size" and loaded.all_groups[keys[1]].resizable
+            free = keys[0] == "notes" or keys[:2] in (("proof", "deviation"), ("proof", "trials")) or resizable
+            assert loaded.proved == (free or loaded == SYMMETRY), (keys, value)
             try:
-                found.units(SHAPES)
+                loaded.units(SHAPES)
             except InputError:
                 continue
-    assert read > 50
+    assert n_read > 50
 
 
 # -- Files of a symmetry.
@@ -533,17 +533,17 @@ def test_a_symmetry_file_is_text_and_always_the_same(tmp_path):
     write_symmetry(path, SYMMETRY)
     before = path.read_bytes()
     assert json.loads(before)["format"] == "consilience-symmetry"
-    found = read_symmetry(path)
-    assert found == SYMMETRY
-    assert found.proved
-    assert list(found.layouts) == list(SYMMETRY.layouts)
-    write_symmetry(path, found)
+    loaded = read_symmetry(path)
+    assert loaded == SYMMETRY
+    assert loaded.proved
+    assert list(loaded.layouts) == list(SYMMETRY.layouts)
+    write_symmetry(path, loaded)
     assert path.read_bytes() == before
 
 
 def test_a_network_file_without_symmetry_is_no_symmetry(path):
-    for given in ({"a": np.ones(3)}, {}):
-        write_network(path, given)
+    for arrays in ({"a": np.ones(3)}, {}):
+        write_network(path, arrays)
         with pytest.raises(FileFormatError, match=r"net.safetensors: carries no symmetry; trace it again"):
             read_symmetry(path)
 
@@ -567,7 +567,7 @@ def test_what_is_no_symmetry_file_is_refused(path, content, message):
 
 
 def test_a_symmetry_file_without_end_is_not_read_whole(path, monkeypatch):
-    monkeypatch.setattr("consilience.networks.files.MAX_HEADER", 1000)
+    monkeypatch.setattr("consilience.networks.files.MAX_HEADER_BYTES", 1000)
     write_symmetry(path, SYMMETRY)
     with pytest.raises(FileFormatError, match=r"net.safetensors: is too long for a symmetry"):
         read_symmetry(path)

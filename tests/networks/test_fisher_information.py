@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.networks.fisher.sample_gradients import SampleGradients
+from consilience.networks.fisher.sample_gradients import PerSampleBackward
 from consilience.networks.network import Network, complete_orders
 from consilience.networks.symmetry.transport import permutation
 from tests.networks.fusable_nets import proved, random_orders, raw
@@ -34,16 +34,16 @@ def test_the_diagonal_is_that_of_gradients_taken_one_by_one(name):
     likelihood = "categorical" if outputs.ndim == 2 else "gaussian"
     information = cs.fisher(module, inputs, likelihood=likelihood, minimum=1)
     expected = (one_by_one(module, inputs, likelihood) ** 2).sum(dim=0)
-    found = flat({key: information.residual[key] for key, _ in module.named_parameters()})
-    assert (found - expected).abs().max() <= 1e3 * ROUNDING * expected.max()
+    diagonal = flat({key: information.residual[key] for key, _ in module.named_parameters()})
+    assert (diagonal - expected).abs().max() <= 1e3 * ROUNDING * expected.max()
 
 
 @without_projections_warning
 @pytest.mark.parametrize("name", [*AT_ONCE, *ONE_BY_ONE])
 def test_the_usual_layers_are_differentiated_for_all_observations_at_once(name):
     module = ZOO[name].module()
-    own = {key: values for key, values in module.named_parameters() if values.requires_grad}
-    assert SampleGradients(module, own).fits(ZOO[name].inputs()) == (name in AT_ONCE)
+    trained = {key: values for key, values in module.named_parameters() if values.requires_grad}
+    assert PerSampleBackward(module, trained).is_batchable(ZOO[name].inputs()) == (name in AT_ONCE)
 
 
 class Unusual(nn.Module):
@@ -67,12 +67,12 @@ def test_shared_frozen_and_bare_parameters_are_counted_once_and_right(left_out):
     module = Unusual().double()
     for key in left_out:
         getattr(module, key).requires_grad_(False)
-    own = {key: values for key, values in module.named_parameters() if values.requires_grad}
+    trained = {key: values for key, values in module.named_parameters() if values.requires_grad}
     x = observations(0, 12)
-    assert SampleGradients(module, own).fits(x) == bool(left_out)
+    assert PerSampleBackward(module, trained).is_batchable(x) == bool(left_out)
     information = cs.fisher(module, x, "factors", rank=None, minimum=1)
     expected = one_by_one(module, x)
-    assert list(information.residual) == list(own)
+    assert list(information.residual) == list(trained)
     assert (dense(information) - expected.T @ expected).abs().max() < 1e2 * ROUNDING * (expected**2).sum()
     assert information.aliases == {"last.weight": "first.weight"}
 
@@ -94,17 +94,17 @@ def test_factors_are_the_whole_matrix_unless_they_are_cut(likelihood):
 def test_no_factor_is_the_gradient_of_an_observation():
     module, x = perceptron(), observations(2, 200)
     rows = one_by_one(module, x)
-    known = cs.fisher(module, x, "factors", rank=None)
-    factors = torch.cat([one.reshape(known.rank, -1) for one in known.factors.values()], dim=1)
+    information = cs.fisher(module, x, "factors", rank=None)
+    factors = torch.cat([values.reshape(information.rank, -1) for values in information.factors.values()], dim=1)
     cosines = nn.functional.normalize(factors) @ nn.functional.normalize(rows).T
     assert (cosines.abs() < 1 - 1e-6).all()
-    assert known.rank <= sum(values.numel() for values in module.parameters())
+    assert information.rank <= sum(values.numel() for values in module.parameters())
     products = factors @ factors.T
     assert (products - torch.diag(products.diagonal())).abs().max() < 1e-9 * products.max()
 
 
-@pytest.mark.parametrize(("samples", "classes"), [(1, 10), (None, 2)])
-def test_inputs_cannot_be_taken_out_of_factors(samples, classes):
+@pytest.mark.parametrize(("n_draws", "classes"), [(1, 10), (None, 2)])
+def test_inputs_cannot_be_taken_out_of_factors(n_draws, classes):
     """Rows of the first layer are products of a gradient and an input: enough directions are taken apart into them.
 
     (Two random projections of the directions to matrices have the rows' parts as common eigenvectors.)
@@ -113,14 +113,14 @@ def test_inputs_cannot_be_taken_out_of_factors(samples, classes):
     module = perceptron(inputs=16, hidden=128, classes=classes)
 
     def recovered(rank):
-        known = cs.fisher(module, x, "factors", samples=samples, rank=rank)
-        arrays = torch.cat([known.factors["0.weight"], known.factors["0.bias"][:, :, None]], dim=2).numpy()
+        information = cs.fisher(module, x, "factors", n_draws=n_draws, rank=rank)
+        arrays = torch.cat([information.factors["0.weight"], information.factors["0.bias"][:, :, None]], dim=2).numpy()
         rng = np.random.default_rng(0)
-        one, two = (arrays @ rng.normal(size=17) for _ in range(2))
-        _, parts = np.linalg.eig(one @ np.linalg.pinv(two))
+        first, second = (arrays @ rng.normal(size=17) for _ in range(2))
+        _, parts = np.linalg.eig(first @ np.linalg.pinv(second))
         rows = np.linalg.pinv(parts) @ arrays.reshape(len(arrays), -1)
-        found = [np.linalg.svd(row.reshape(128, 17))[2][0] for row in rows]
-        inputs = np.array([np.real(row[:16] / row[16]) for row in found])
+        right_vectors = [np.linalg.svd(row.reshape(128, 17))[2][0] for row in rows]
+        inputs = np.array([np.real(row[:16] / row[16]) for row in right_vectors])
         distance = np.sqrt(((x.numpy()[:, None] - inputs) ** 2).mean(axis=2)).min(axis=1)
         return int((distance < 0.01).sum())
 
@@ -141,15 +141,15 @@ def test_a_weight_that_is_used_twice_is_noticed_in_any_precision(dtype):
     torch.manual_seed(0)
     module, x = Twice(), observations(8).float()
     expected = flat(cs.fisher(module, x, minimum=1).residual)
-    found = flat(cs.fisher(module.to(dtype), x, minimum=1).residual)
-    assert (found - expected).abs().max() < 0.1 * expected.max()
+    diagonal = flat(cs.fisher(module.to(dtype), x, minimum=1).residual)
+    assert (diagonal - expected).abs().max() < 0.1 * expected.max()
 
 
 def test_a_first_batch_of_one_observation_hides_nothing():
     class Centred(nn.Linear):
         def forward(self, x):
-            made = super().forward(x)
-            return made - made.mean(dim=0)
+            outputs = super().forward(x)
+            return outputs - outputs.mean(dim=0)
 
     torch.manual_seed(0)
     module, x = Centred(3, 2), observations(0).float()
@@ -171,7 +171,7 @@ def test_information_is_additive_and_batches_change_nothing():
 
 def test_some_observations_stand_for_all():
     module, x = perceptron(), observations(4)
-    some, all_of_them = (cs.fisher(module, x, "factors", observations=n, minimum=1) for n in (None, 4000))
+    some, all_of_them = (cs.fisher(module, x, "factors", n_observations=n, minimum=1) for n in (None, 4000))
     assert torch.allclose(dense(all_of_them), 100 * dense(some), rtol=1e-9)
     assert (all_of_them.observations, all_of_them.seen) == (4000.0, 40)
 
@@ -180,12 +180,29 @@ def test_some_observations_stand_for_all():
 def test_outcomes_drawn_from_the_model_give_the_same_on_average(likelihood):
     module, x = perceptron(), observations(5, 30)
     exact = flat(cs.fisher(module, x, likelihood=likelihood, minimum=1).residual)
-    runs = [cs.fisher(module, x, likelihood=likelihood, samples=4, rng=seed, minimum=1) for seed in range(40)]
+    runs = [cs.fisher(module, x, likelihood=likelihood, n_draws=4, rng=seed, minimum=1) for seed in range(40)]
     drawn = torch.stack([flat(run.residual) for run in runs])
     error = drawn.std(dim=0) / math.sqrt(len(runs))
     assert ((drawn.mean(dim=0) - exact).abs() <= STANDARD_ERRORS * error).all()
-    again = cs.fisher(module, x, likelihood=likelihood, samples=4, rng=0, minimum=1)
+    again = cs.fisher(module, x, likelihood=likelihood, n_draws=4, rng=0, minimum=1)
     assert raw(again.residual) == raw(runs[0].residual)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [({"samples": 3}, {"n_draws": 3}), ({"observations": 400.0}, {"n_observations": 400.0})]
+)
+def test_former_names_of_options_give_the_same_with_a_warning(old, new):
+    module, x = perceptron(), observations(0)
+    (old_name,), (new_name,) = old, new
+    warning = f"{old_name} is deprecated since 0.2 and goes in 0.3; use {new_name}"
+    with pytest.warns(DeprecationWarning, match=warning) as warned:
+        former = cs.fisher(module, x, **old, minimum=1)
+    assert warned[0].filename == __file__
+    present = cs.fisher(module, x, **new, minimum=1)
+    assert raw(former.residual) == raw(present.residual)
+    assert (former.samples, former.observations) == (present.samples, present.observations)
+    with pytest.raises(cs.OptionError, match=f"give {new_name} alone"):
+        cs.fisher(module, x, **old, **new, minimum=1)
 
 
 def test_positions_of_a_sequence_add_up():
@@ -211,7 +228,7 @@ def test_it_is_known_which_networks_are_linear_in_their_parameters():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
     deep = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     product = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    assert [cs.fisher(one, x, minimum=1).linear for one in (linear, deep, product)] == [True, False, False]
+    assert [cs.fisher(module, x, minimum=1).linear for module in (linear, deep, product)] == [True, False, False]
 
 
 @pytest.mark.parametrize("name", ["mlp", "depthwise", "gru", "lstm both ways"])
@@ -220,39 +237,43 @@ def test_information_moves_with_the_units(name, kind):
     module, inputs, symmetry = proved(name)
     likelihood = "gaussian" if isinstance(module(inputs), torch.Tensor) and module(inputs).ndim > 2 else "categorical"
     orders = random_orders(symmetry, np.random.default_rng(0))
-    moved = cs.permute(module, symmetry, orders)
-    expected = cs.fisher(moved, inputs, kind, likelihood, rank=None, minimum=1)
+    permuted = cs.permute(module, symmetry, orders)
+    expected = cs.fisher(permuted, inputs, kind, likelihood, rank=None, minimum=1)
     network = Network(module.state_dict(), symmetry)
     transports = {key: permutation(order) for key, order in complete_orders(symmetry, network.units, orders).items()}
-    found = cs.fisher(module, inputs, kind, likelihood, rank=None, minimum=1).moved(network, transports)
+    moved = cs.fisher(module, inputs, kind, likelihood, rank=None, minimum=1).moved(network, transports)
     for key, values in expected.diagonal.items():
-        assert torch.allclose(found.diagonal[key], values, atol=1e2 * SINGLE_PRECISION * float(values.max()))
+        assert torch.allclose(moved.diagonal[key], values, atol=1e2 * SINGLE_PRECISION * float(values.max()))
     if kind == "factors":
         names = list(expected.residual)
-        one, two = (torch.cat([k.factors[key].flatten(1) for key in names], dim=1) for k in (found, expected))
-        assert torch.allclose(one.T @ one, two.T @ two, atol=1e2 * SINGLE_PRECISION * float((two**2).sum()))
+        rows, expected_rows = (
+            torch.cat([information.factors[key].flatten(1) for key in names], dim=1)
+            for information in (moved, expected)
+        )
+        rounding = 1e2 * SINGLE_PRECISION * float((expected_rows**2).sum())
+        assert torch.allclose(rows.T @ rows, expected_rows.T @ expected_rows, atol=rounding)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "factors"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
     module, x = perceptron().to(dtype), observations(0).to(dtype)
-    information = cs.fisher(module, x, kind, prior_precision=2.5, samples=2, minimum=1)
+    information = cs.fisher(module, x, kind, prior_precision=2.5, n_draws=2, minimum=1)
     for name in ("one", "two"):
         cs.save(information, tmp_path / name)
     read = cs.load(tmp_path / "one")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert isinstance(read, cs.FisherInformation)
     fields = ("observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest")
-    assert [getattr(read, one) for one in fields] == [getattr(information, one) for one in fields]
+    assert [getattr(read, field) for field in fields] == [getattr(information, field) for field in fields]
     for key, values in information.diagonal.items():
         assert np.array_equal(torch.as_tensor(read.diagonal[key]).float().numpy(), values.float().numpy())
 
 
 def test_the_published_sums_are_of_a_sampled_logit():
     module, x = nn.Linear(3, 2, bias=False).double(), observations(7, 50)
-    found = cs.fisher(module, x, "factors", compat=True, minimum=1)
+    published = cs.fisher(module, x, "factors", compat=True, minimum=1)
     # A logit's gradient is the input, in the row of the class that was drawn.
-    assert torch.allclose(found.diagonal["weight"].sum(dim=0), (x**2).sum(dim=0))
-    assert torch.allclose(found.factors["weight"][0].sum(dim=0), x.mean(dim=0))
-    assert found.rank == 1
+    assert torch.allclose(published.diagonal["weight"].sum(dim=0), (x**2).sum(dim=0))
+    assert torch.allclose(published.factors["weight"][0].sum(dim=0), x.mean(dim=0))
+    assert published.rank == 1

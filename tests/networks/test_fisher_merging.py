@@ -9,7 +9,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
-from consilience.networks.methods.fisher.masked_objective import MaskedObjective, Site, draw_masks
+from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, MaskedObjective, draw_masks
 from tests.networks.fusable_nets import deviation, outputs, proved, shuffled
 from tests.networks.informed_nets import dense, informed, observations, perceptron, vector
 from tests.tolerances import DIFFERENCES, ROUNDING, SINGLE_PRECISION
@@ -38,28 +38,28 @@ def merged(models, method, fishers, **options):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_equal_models_are_returned(name):
-    _, known = informed(prior_precision=0.0)
+    _, infos = informed(prior_precision=0.0)
     twins = [perceptron() for _ in range(3)]
-    known = [replace(one, digest=None) for one in known]
-    found = merged(twins, EVERY[name], known)
+    infos = [replace(info, digest=None) for info in infos]
+    theta = merged(twins, EVERY[name], infos)
     expected = vector(twins[0])
-    assert (found - expected).abs().max() <= (0.0 if name in LAST_BIT else 1e-6 if "sgd" in name else ROUNDING)
+    assert (theta - expected).abs().max() <= (0.0 if name in LAST_BIT else 1e-6 if "sgd" in name else ROUNDING)
 
 
 @every_method
 def test_the_order_of_the_models_changes_nothing(method):
-    models, known = informed()
-    one = merged(models, method, known, weights=[1.0, 2.0, 3.0])
-    other = merged(models[::-1], method, known[::-1], weights=[3.0, 2.0, 1.0])
+    models, infos = informed()
+    one = merged(models, method, infos, weights=[1.0, 2.0, 3.0])
+    other = merged(models[::-1], method, infos[::-1], weights=[3.0, 2.0, 1.0])
     assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", ["isotropic", "diagonal", "low rank", "full"])
 def test_a_model_counted_twice_is_two_models(name):
-    models, known = informed()
+    models, infos = informed()
     method = replace(EVERY[name], prior="ignored")
-    twice = merged([*models, models[0]], method, [*known, known[0]])
-    weighted = merged(models, method, known, weights=[2.0, 1.0, 1.0])
+    twice = merged([*models, models[0]], method, [*infos, infos[0]])
+    weighted = merged(models, method, infos, weights=[2.0, 1.0, 1.0])
     assert torch.allclose(weighted, twice, atol=1e-7)
 
 
@@ -67,16 +67,16 @@ def test_a_model_counted_twice_is_two_models(name):
 def test_units_in_another_order_are_matched_first(method):
     models, x = informed()[0], observations(9)
     symmetry = cs.symmetry(models[0], x)
-    others = [models[0], *(shuffled(one, symmetry, seed) for seed, one in enumerate(models[1:], 1))]
-    known, moved = (
-        [cs.fisher(one, observations(seed), "factors", rank=None, minimum=1) for seed, one in enumerate(nets)]
+    others = [models[0], *(shuffled(model, symmetry, seed) for seed, model in enumerate(models[1:], 1))]
+    infos, moved = (
+        [cs.fisher(model, observations(seed), "factors", rank=None, minimum=1) for seed, model in enumerate(nets)]
         for nets in (models, others)
     )
-    plain = cs.fuse(models, replace(method, prior="kept"), fishers=known, example=x, reference=0)
-    found = cs.fuse(others, replace(method, prior="kept"), fishers=moved, example=x, reference=0)
-    assert found.details["aligned"]
+    plain = cs.fuse(models, replace(method, prior="kept"), fishers=infos, example=x, reference=0)
+    fusion = cs.fuse(others, replace(method, prior="kept"), fishers=moved, example=x, reference=0)
+    assert fusion.details["aligned"]
     # Masks and windows are drawn by the place of a parameter, which is the reference's.
-    assert deviation(found.model, plain.model, x) < 1e-6
+    assert deviation(fusion.model, plain.model, x) < 1e-6
 
 
 def test_signs_of_units_are_matched_too():
@@ -87,10 +87,10 @@ def test_signs_of_units_are_matched_too():
         turned[0].weight[1] *= -1
         turned[0].bias[1] *= -1
         turned[2].weight[:, 1] *= -1
-    known = [cs.fisher(one, x, "factors", rank=None, minimum=1) for one in (models[0], models[1], turned)]
-    plain = cs.fuse([models[0], models[1]], "fisher", fishers=known[:2], example=x)
-    found = cs.fuse([models[0], turned], "fisher", fishers=[known[0], known[2]], example=x)
-    assert deviation(found.model, plain.model, x) < 1e-9
+    infos = [cs.fisher(model, x, "factors", rank=None, minimum=1) for model in (models[0], models[1], turned)]
+    plain = cs.fuse([models[0], models[1]], "fisher", fishers=infos[:2], example=x)
+    fusion = cs.fuse([models[0], turned], "fisher", fishers=[infos[0], infos[2]], example=x)
+    assert deviation(fusion.model, plain.model, x) < 1e-9
 
 
 def test_networks_of_different_starts_are_told_to_be_aligned():
@@ -105,44 +105,44 @@ def test_networks_of_different_starts_are_told_to_be_aligned():
 
 
 def test_equal_information_gives_the_mean_and_scales_cancel():
-    models, known = informed("diagonal")
+    models, infos = informed("diagonal")
     mean = merged(models, EVERY["isotropic"], None)
-    constant = [{key: np.full(values.shape, 0.3) for key, values in known[0].residual.items()}] * 3
+    constant = [{key: np.full(values.shape, 0.3) for key, values in infos[0].residual.items()}] * 3
     assert torch.allclose(merged(models, "fisher", constant), mean, atol=ROUNDING)
-    same = [replace(known[0], digest=None)] * 3
+    same = [replace(infos[0], digest=None)] * 3
     assert torch.allclose(merged(models, "fisher", same), mean, atol=ROUNDING)
-    scaled = [replace(one, residual={k: 1e-9 * v for k, v in one.residual.items()}) for one in known]
-    assert torch.allclose(merged(models, "fisher", scaled), merged(models, "fisher", known), atol=1e-10)
+    scaled = [replace(info, residual={k: 1e-9 * v for k, v in info.residual.items()}) for info in infos]
+    assert torch.allclose(merged(models, "fisher", scaled), merged(models, "fisher", infos), atol=1e-10)
 
 
 def test_where_nobody_knows_anything_the_mean_or_the_target_is_taken():
-    models, known = informed("diagonal")
-    blind = [{key: values.clone() for key, values in one.residual.items()} for one in known]
+    models, infos = informed("diagonal")
+    blind = [{key: values.clone() for key, values in info.residual.items()} for info in infos]
     for one in blind:
         one["0.weight"][0] = 0.0
     found = cs.fuse(models, "fisher", fishers=blind).model[0].weight[0]
-    assert torch.allclose(found, sum(one[0].weight[0] for one in models) / 3)
+    assert torch.allclose(found, sum(model[0].weight[0] for model in models) / 3)
     target = cs.fuse(models, "fisher", fishers=blind, favor_target=1).model[0].weight[0]
     assert torch.allclose(target, models[1][0].weight[0])
 
 
 def test_the_prior_is_counted_as_told():
-    models, known = informed("diagonal", 0.7)
-    diagonals = [torch.cat([values.ravel() for values in one.residual.values()]) for one in known]
-    thetas = [vector(one) for one in models]
+    models, infos = informed("diagonal", 0.7)
+    diagonals = [torch.cat([values.ravel() for values in info.residual.values()]) for info in infos]
+    thetas = [vector(model) for model in models]
     above = sum((f + 0.7) * theta for f, theta in zip(diagonals, thetas, strict=True))
     for prior, below in (("removed", sum(diagonals) + 0.7), ("kept", sum(diagonals) + 3 * 0.7)):
-        assert torch.allclose(merged(models, "fisher", known, prior=prior), above / below)
-    own = merged(models, "fisher", known, prior="removed", prior_precision=2.0)
+        assert torch.allclose(merged(models, "fisher", infos, prior=prior), above / below)
+    own = merged(models, "fisher", infos, prior="removed", prior_precision=2.0)
     assert torch.allclose(own, above / (sum(diagonals) + 2.0))
 
 
 def test_sites_of_one_weight_decay_keep_their_priors():
-    models, known = informed()
+    models, infos = informed()
     products = [0.7 * (1 + 1e-9), 0.7, 0.7 * (1 - 1e-9)]
-    rounded = [replace(one, prior_precision=alpha) for one, alpha in zip(known, products, strict=True)]
+    rounded = [replace(info, prior_precision=alpha) for info, alpha in zip(infos, products, strict=True)]
     assert cs.fuse(models, "fisher", fishers=rounded).details["prior"] == "removed"
-    mixed = [replace(one, prior_precision=alpha) for one, alpha in zip(known, (0.5, 1.0, 2.0), strict=True)]
+    mixed = [replace(info, prior_precision=alpha) for info, alpha in zip(infos, (0.5, 1.0, 2.0), strict=True)]
     fusion = cs.fuse(models, "fisher", fishers=mixed)
     assert fusion.details["prior"] == "kept"
     assert "priors differ" in fusion.details["notes"][0]
@@ -150,23 +150,23 @@ def test_sites_of_one_weight_decay_keep_their_priors():
 
 
 def test_a_site_whose_information_is_larger_need_not_count_more():
-    models, known = informed()
+    models, infos = informed()
 
     def enlarged(one):
         residual = {key: 7.0 * values for key, values in one.residual.items()}
         return replace(one, residual=residual, factors={key: 7.0**0.5 * values for key, values in one.factors.items()})
 
-    scaled = [known[0], *map(enlarged, known[1:])]
+    scaled = [infos[0], *map(enlarged, infos[1:])]
     for method in ("fisher", "ssf"):
         options = {"prior": "ignored", "normalize": True, **SOLVED}
-        one, other = (merged(models, method, given, **options) for given in (scaled, known))
+        one, other = (merged(models, method, given, **options) for given in (scaled, infos))
         assert torch.allclose(one, other, atol=1e-6)
 
 
 def test_dynamic_ranges_of_any_size_are_weighed():
-    models, known = informed("diagonal")
-    tiny = {key: np.full(values.shape, 1e-15, np.float32) for key, values in known[0].residual.items()}
-    huge = {key: np.full(values.shape, 1e15, np.float32) for key, values in known[0].residual.items()}
+    models, infos = informed("diagonal")
+    tiny = {key: np.full(values.shape, 1e-15, np.float32) for key, values in infos[0].residual.items()}
+    huge = {key: np.full(values.shape, 1e15, np.float32) for key, values in infos[0].residual.items()}
     assert torch.allclose(merged(models[:2], "fisher", [tiny, huge]), vector(models[1]), atol=ROUNDING)
 
 
@@ -193,15 +193,15 @@ def test_linear_regressions_on_disjoint_data_give_the_regression_on_all(structur
         xs = [torch.randn(40, 5) + shift for shift in (-1.0, 0.0, 2.0)]
         ys = [x @ torch.randn(5, 2) + 0.3 * torch.randn(40, 2) for x in xs]
         models = [linear(ridge(x, y, prior, 0.3)) for x, y in zip(xs, ys, strict=True)]
-        known = [
-            cs.fisher(one, x, "factors", "gaussian", noise=0.3, prior_precision=prior, minimum=1)
-            for one, x in zip(models, xs, strict=True)
+        infos = [
+            cs.fisher(model, x, "factors", "gaussian", noise=0.3, prior_precision=prior, minimum=1)
+            for model, x in zip(models, xs, strict=True)
         ]
-        found = cs.fuse(models, "fisher", fishers=known, structure=structure, **SOLVED)
+        fusion = cs.fuse(models, "fisher", fishers=infos, structure=structure, **SOLVED)
         pooled = ridge(torch.cat(xs), torch.cat(ys), prior, 0.3)
-        assert (found.model.weight - pooled).abs().max() < 1e-10
+        assert (fusion.model.weight - pooled).abs().max() < 1e-10
         # With the first site twice, its data count twice.
-        twice = cs.fuse([*models, models[0]], "fisher", fishers=[*known, known[0]], structure=structure, **SOLVED)
+        twice = cs.fuse([*models, models[0]], "fisher", fishers=[*infos, infos[0]], structure=structure, **SOLVED)
         doubled = ridge(torch.cat([*xs, xs[0]]), torch.cat([*ys, ys[0]]), prior, 0.3)
         assert (twice.model.weight - doubled).abs().max() < 1e-10
     finally:
@@ -212,14 +212,14 @@ def test_linear_regressions_on_disjoint_data_give_the_regression_on_all(structur
 def test_logistic_regressions_give_the_product_of_their_laplace_posteriors(structure):
     torch.manual_seed(1)
     models = [nn.Linear(4, 3).double() for _ in range(3)]
-    known = [
-        cs.fisher(one, observations(seed, 60, 4), "factors", rank=None, prior_precision=0.5, minimum=1)
-        for seed, one in enumerate(models)
+    infos = [
+        cs.fisher(model, observations(seed, 60, 4), "factors", rank=None, prior_precision=0.5, minimum=1)
+        for seed, model in enumerate(models)
     ]
-    precisions = [dense(one) + 0.5 * torch.eye(15, dtype=torch.float64) for one in known]
+    precisions = [dense(info) + 0.5 * torch.eye(15, dtype=torch.float64) for info in infos]
     total = sum(precisions) - 2 * 0.5 * torch.eye(15, dtype=torch.float64)
     expected = torch.linalg.solve(total, sum(p @ vector(one) for p, one in zip(precisions, models, strict=True)))
-    fusion = cs.fuse(models, "fisher", fishers=known, structure=structure, **SOLVED)
+    fusion = cs.fuse(models, "fisher", fishers=infos, structure=structure, **SOLVED)
     assert fusion.details["shrinkage"] == 0.0
     assert torch.allclose(vector(fusion.model), expected, atol=1e-9)
 
@@ -227,24 +227,24 @@ def test_logistic_regressions_give_the_product_of_their_laplace_posteriors(struc
 @pytest.mark.parametrize("shrinkage", [0.0, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("prior", ["removed", "kept", "ignored"])
 def test_conjugate_gradients_solve_what_a_full_matrix_solves(shrinkage, prior):
-    models, known = informed()
+    models, infos = informed()
     options = {"shrinkage": shrinkage, "prior": prior, "weights": [1.0, 2.0, 0.5]}
-    full = cs.fuse(models, "fisher", fishers=known, structure="full", **options)
-    found = cs.fuse(models, "fisher", fishers=known, **SOLVED, **options)
-    assert found.objective == pytest.approx(full.objective, rel=1e-7, abs=1e-10)
-    assert torch.allclose(vector(found.model), vector(full.model), atol=1e-5)
+    full = cs.fuse(models, "fisher", fishers=infos, structure="full", **options)
+    fusion = cs.fuse(models, "fisher", fishers=infos, **SOLVED, **options)
+    assert fusion.objective == pytest.approx(full.objective, rel=1e-7, abs=1e-10)
+    assert torch.allclose(vector(fusion.model), vector(full.model), atol=1e-5)
 
 
 def test_everything_shrunk_is_the_diagonal_merge():
-    models, known = informed()
-    whole = merged(models, "fisher", known, shrinkage=1.0, **SOLVED)
-    assert torch.allclose(whole, merged(models, "fisher", known, structure="diagonal", prior="removed"), atol=1e-10)
+    models, infos = informed()
+    whole = merged(models, "fisher", infos, shrinkage=1.0, **SOLVED)
+    assert torch.allclose(whole, merged(models, "fisher", infos, structure="diagonal", prior="removed"), atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["low rank", "ssf", "ssf, windows"])
 def test_the_objective_never_rises(name):
-    models, known = informed()
-    fusion = cs.fuse(models, EVERY[name], fishers=known)
+    models, infos = informed()
+    fusion = cs.fuse(models, EVERY[name], fishers=infos)
     assert fusion.status is cs.Status.CONVERGED
     assert len(fusion.history) > 1
     assert np.all(np.diff(fusion.history) <= ROUNDING * np.abs(fusion.history[:-1]))
@@ -252,26 +252,26 @@ def test_the_objective_never_rises(name):
 
 
 def test_equations_that_are_not_solved_in_time_say_so():
-    models, known = informed()
+    models, infos = informed()
     for method in ("fisher", "ssf"):
-        assert cs.fuse(models, method, fishers=known, max_iterations=1).status is cs.Status.UNSOLVED
+        assert cs.fuse(models, method, fishers=infos, max_iterations=1).status is cs.Status.UNSOLVED
 
 
 def test_directions_of_which_nothing_is_known_stay_at_the_diagonal_merge():
     models, _ = informed()
     x = observations(0).clone()
     x[:, 0] = 0.0
-    known = [cs.fisher(one, x, "factors", rank=None, prior_precision=0.0, minimum=1) for one in models]
-    fusion = cs.fuse(models, "fisher", fishers=known, **SOLVED)
+    infos = [cs.fisher(model, x, "factors", rank=None, prior_precision=0.0, minimum=1) for model in models]
+    fusion = cs.fuse(models, "fisher", fishers=infos, **SOLVED)
     assert fusion.details["ridge"] > 0
-    expected = sum(one[0].weight[:, 0] for one in models) / 3
+    expected = sum(model[0].weight[:, 0] for model in models) / 3
     assert torch.allclose(fusion.model[0].weight[:, 0], expected, atol=1e-6)
 
 
 def test_a_zero_gradient_needs_no_step():
-    found = conjugate_gradients(lambda v: v, np.zeros(3), np.ones(3), 1e-8, 10, lambda *_: None)
-    assert found.converged
-    assert not found.x.any()
+    solution = conjugate_gradients(lambda v: v, np.zeros(3), np.ones(3), 1e-8, 10, lambda *_: None)
+    assert solution.converged
+    assert not solution.x.any()
 
 
 # -- Masked parameters.
@@ -279,7 +279,7 @@ def test_a_zero_gradient_needs_no_step():
 
 def random_sites(rng, size=9, rank=4, number=2):
     return [
-        Site(rng.normal(size=size), rng.normal(size=(size, rank)), rng.uniform(0.5, 1.5, size), count)
+        LowRankGaussian(rng.normal(size=size), rng.normal(size=(size, rank)), rng.uniform(0.5, 1.5, size), count)
         for count in rng.uniform(0.5, 1.5, number).tolist()
     ]
 
@@ -314,7 +314,7 @@ def test_the_objective_is_that_of_conditional_gaussians(masked):
             m = mask.masked
             r = np.setdiff1d(np.arange(5), m)
             for site in sites:
-                p = site.rows @ site.rows.T + np.diag(site.own)
+                p = site.rows @ site.rows.T + np.diag(site.diagonal_part)
                 mean = site.mean[m] - np.linalg.solve(p[np.ix_(m, m)], p[np.ix_(m, r)] @ (theta[r] - site.mean[r]))
                 total += site.count * 0.5 * np.sum(np.diag(p)[m] * (theta[m] - mean) ** 2)
             total -= 0.5 * 0.3 * np.sum(theta[m] ** 2)
@@ -327,56 +327,56 @@ def test_the_objective_is_that_of_conditional_gaussians(masked):
 @pytest.mark.parametrize("window", [None, 7])
 def test_all_parameters_are_masked_equally_often(window):
     masks = draw_masks(10, 15, 4, window, np.random.default_rng(0))
-    counts = np.bincount(np.concatenate([one.masked for one in masks]), minlength=10)
+    counts = np.bincount(np.concatenate([mask.masked for mask in masks]), minlength=10)
     assert counts.max() - counts.min() <= 1
-    assert all(len(np.unique(one.masked)) == 4 for one in masks)
-    for one in masks:
+    assert all(len(np.unique(mask.masked)) == 4 for mask in masks)
+    for mask in masks:
         if window is not None:
-            assert len(np.unique(one.window)) == window
-            assert np.isin(one.masked, one.window).all()
+            assert len(np.unique(mask.window)) == window
+            assert np.isin(mask.masked, mask.window).all()
 
 
 def test_all_masked_is_the_diagonal_merge():
-    models, known = informed()
-    diagonal = merged(models, "fisher", known, structure="diagonal", prior="removed")
-    assert torch.allclose(merged(models, "ssf", known, mask_rate=1.0, **SOLVED), diagonal, atol=1e-10)
+    models, infos = informed()
+    diagonal = merged(models, "fisher", infos, structure="diagonal", prior="removed")
+    assert torch.allclose(merged(models, "ssf", infos, mask_rate=1.0, **SOLVED), diagonal, atol=1e-10)
 
 
 def test_diagonal_information_gives_the_diagonal_merge_for_every_mask():
-    models, known = informed("diagonal")
-    diagonal = merged(models, "fisher", known, prior="removed")
+    models, infos = informed("diagonal")
+    diagonal = merged(models, "fisher", infos, prior="removed")
     for options in ({"mask_rate": 0.3}, {"mask_rate": 0.1, "window": 9, "masks": 80}):
-        assert torch.allclose(merged(models, "ssf", known, **options, **SOLVED), diagonal, atol=1e-8)
+        assert torch.allclose(merged(models, "ssf", infos, **options, **SOLVED), diagonal, atol=1e-8)
 
 
 @pytest.mark.parametrize("prior", ["ignored", "kept"])
 def test_parameters_that_no_mask_touches_stay_at_the_diagonal_merge(prior):
-    models, known = informed()
-    fusion = cs.fuse(models, "ssf", fishers=known, mask_rate=0.5, window=6, masks=2, prior=prior, shrinkage=0.9)
-    start = merged(models, "fisher", known, structure="diagonal", prior=prior)
+    models, infos = informed()
+    fusion = cs.fuse(models, "ssf", fishers=infos, mask_rate=0.5, window=6, masks=2, prior=prior, shrinkage=0.9)
+    start = merged(models, "fisher", infos, structure="diagonal", prior=prior)
     assert fusion.status is cs.Status.CONVERGED
     assert (torch.abs(vector(fusion.model) - start) < 1e-12).sum() >= len(start) - 12
 
 
 def test_a_site_without_a_prior_is_held_by_a_ridge_of_its_own():
-    models, known = informed()
-    mixed = [replace(one, prior_precision=float(number)) for number, one in enumerate(known)]
+    models, infos = informed()
+    mixed = [replace(info, prior_precision=float(number)) for number, info in enumerate(infos)]
     fusion = cs.fuse(models, "ssf", fishers=mixed, shrinkage=0.0, prior="kept")
     assert fusion.details["ridge"] > 0
 
 
 def test_flat_priors_leave_the_mean_where_nobody_knows_anything():
-    models, known = informed("diagonal", 0.7)
-    blind = [replace(one, residual={k: v.clone() for k, v in one.residual.items()}) for one in known]
+    models, infos = informed("diagonal", 0.7)
+    blind = [replace(info, residual={k: v.clone() for k, v in info.residual.items()}) for info in infos]
     for one in blind:
         one.residual["0.weight"][0] = 0.0
     found = cs.fuse(models, "fisher", fishers=blind, prior_precision=0.0).model[0].weight[0]
-    assert torch.allclose(found, sum(one[0].weight[0] for one in models) / 3)
+    assert torch.allclose(found, sum(model[0].weight[0] for model in models) / 3)
 
 
 def test_stochastic_descent_ends_near_the_exact_solution():
-    models, known = informed()
-    options = {"fishers": known, "mask_rate": 0.5, "masks": 8, "shrinkage": 0.9}
+    models, infos = informed()
+    options = {"fishers": infos, "mask_rate": 0.5, "masks": 8, "shrinkage": 0.9}
     exact = cs.fuse(models, "ssf", **options, **SOLVED)
     start = cs.fuse(models, "ssf", **options, solver="sgd", steps=1)
     descended = cs.fuse(models, "ssf", **options, solver="sgd", steps=200, start="random")
@@ -388,11 +388,11 @@ def test_stochastic_descent_ends_near_the_exact_solution():
 
 def test_the_published_version_runs_on_the_published_sums():
     models, _ = informed()
-    known = [
-        cs.fisher(one, observations(seed), "factors", prior_precision=0.1, compat=True, minimum=1)
-        for seed, one in enumerate(models)
+    infos = [
+        cs.fisher(model, observations(seed), "factors", prior_precision=0.1, compat=True, minimum=1)
+        for seed, model in enumerate(models)
     ]
-    fusion = cs.fuse(models, "ssf", fishers=known, compat=True, steps=200)
+    fusion = cs.fuse(models, "ssf", fishers=infos, compat=True, steps=200)
     assert (fusion.details["learning_rate"], fusion.details["shrinkage"]) == (0.01, 0.0)
     assert fusion.history[-1] < fusion.history[0]
 
@@ -401,7 +401,7 @@ def test_the_published_version_runs_on_the_published_sums():
 
 
 def _known(models, inputs, kind):
-    return [cs.fisher(one, inputs, kind, minimum=1) for one in models]
+    return [cs.fisher(model, inputs, kind, minimum=1) for model in models]
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "factors"])
@@ -417,9 +417,9 @@ def test_buffers_are_averaged_and_frozen_parameters_kept(kind):
         model[1].running_mean += number
         with torch.no_grad():
             model[3].weight += number
-    known = _known(models, observations(0).float(), kind)
-    assert list(known[0].residual) == ["1.weight", "1.bias", "3.weight", "3.bias"]
-    fusion = cs.fuse(models, "fisher", fishers=known)
+    infos = _known(models, observations(0).float(), kind)
+    assert list(infos[0].residual) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    fusion = cs.fuse(models, "fisher", fishers=infos)
     assert torch.equal(fusion.model[0].weight, models[0][0].weight)
     assert torch.allclose(fusion.model[1].running_mean, torch.full((4,), 0.5))
     assert fusion.needs_repair
@@ -429,9 +429,9 @@ def test_buffers_are_averaged_and_frozen_parameters_kept(kind):
 def test_tied_weights_stay_tied(aligned):
     module, inputs, symmetry = proved("tied embedding")
     models = [module, shuffled(module, symmetry, 1)]
-    known = [cs.fisher(one, inputs, likelihood="gaussian", minimum=1) for one in models]
+    infos = [cs.fisher(model, inputs, likelihood="gaussian", minimum=1) for model in models]
     options = {"example": inputs, "symmetry": symmetry} if aligned else {}
-    fusion = cs.fuse(models, "fisher", fishers=known, **options)
+    fusion = cs.fuse(models, "fisher", fishers=infos, **options)
     assert fusion.details["aligned"] is aligned
     tied = [values for key, values in fusion.model.state_dict().items() if key in ("embed.weight", "out.weight")]
     assert all(torch.equal(values, tied[0]) for values in tied)
@@ -441,14 +441,14 @@ def test_tied_weights_stay_tied(aligned):
 
 @pytest.mark.parametrize("method", ["fisher", "ssf"])
 def test_arrays_of_either_library_give_the_same(method):
-    models, known = informed()
+    models, infos = informed()
     symmetry = cs.symmetry(models[0], observations(0))
-    plain = cs.fuse(models, method, fishers=known, symmetry=symmetry)
-    networks = [cs.Network({k: v.numpy() for k, v in one.state_dict().items()}, symmetry) for one in models]
-    found = cs.fuse(networks, method, fishers=known)
+    plain = cs.fuse(models, method, fishers=infos, symmetry=symmetry)
+    networks = [cs.Network({k: v.numpy() for k, v in model.state_dict().items()}, symmetry) for model in models]
+    fusion = cs.fuse(networks, method, fishers=infos)
     for key, values in plain.network.arrays.items():
-        assert isinstance(found.network.arrays[key], np.ndarray)
-        assert np.allclose(found.network.arrays[key], values.numpy(), atol=1e-9)
+        assert isinstance(fusion.network.arrays[key], np.ndarray)
+        assert np.allclose(fusion.network.arrays[key], values.numpy(), atol=1e-9)
 
 
 def test_the_average_needs_no_symmetry_either():

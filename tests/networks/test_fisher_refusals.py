@@ -13,20 +13,20 @@ import consilience as cs
 from tests.networks.informed_nets import informed, observations, perceptron
 
 
-def refused(error, *said, **options):
+def refused(error, *messages, **options):
     """Assert that fusing is refused, by check as by fuse."""
     models = options.pop("models", None) or informed()[0]
     method = options.pop("method", "fisher")
     with pytest.raises(error) as raised:
         cs.fuse(models, method, **options)
-    assert all(part in str(raised.value) for part in said), str(raised.value)
+    assert all(part in str(raised.value) for part in messages), str(raised.value)
     if error is cs.InputError:
         assert cs.check(models, method, **options) == list(raised.value.problems)
 
 
 def diagonals(change=None, number=0):
     """Return the diagonals by parameter, the first changed."""
-    found = [{key: np.asarray(values).copy() for key, values in one.diagonal.items()} for one in informed()[1]]
+    found = [{key: np.asarray(values).copy() for key, values in info.diagonal.items()} for info in informed()[1]]
     if change is not None:
         change(found[number])
     return found
@@ -36,13 +36,13 @@ def diagonals(change=None, number=0):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"kind": "full"}, "kind: expected 'diagonal' or 'factors'"),
         ({"likelihood": "poisson"}, "likelihood: expected"),
-        ({"samples": 0}, "samples: expected a positive integer"),
+        ({"n_draws": 0}, "n_draws: expected a positive integer"),
         ({"rank": 0}, "rank: expected"),
-        ({"observations": -3.0}, "observations: expected a positive number"),
+        ({"n_observations": -3.0}, "n_observations: expected a positive number"),
         ({"prior_precision": -1.0}, "prior_precision: expected"),
         ({"noise": 0.0}, "noise: expected"),
         ({"noise": "a"}, "noise: expected"),
@@ -52,13 +52,13 @@ def diagonals(change=None, number=0):
         ({"rng": -1}, "rng"),
     ],
 )
-def test_options_that_do_not_exist_are_refused(options, said):
-    with pytest.raises(cs.OptionError, match=said):
+def test_options_that_do_not_exist_are_refused(options, message):
+    with pytest.raises(cs.OptionError, match=message):
         cs.fisher(perceptron(), observations(0), **options)
 
 
 @pytest.mark.parametrize(
-    ("module", "batches", "options", "said"),
+    ("module", "batches", "options", "message"),
     [
         (perceptron(), observations(0, 99), {}, "99 observations may betray single ones; give at least 100"),
         (perceptron().requires_grad_(False), observations(0), {"minimum": 1}, "no parameter with requires_grad"),
@@ -69,12 +69,12 @@ def test_options_that_do_not_exist_are_refused(options, said):
         (perceptron(), observations(0).numpy(), {"minimum": 1}, "found a NumPy array"),
         (perceptron(), observations(0, 40, 5), {"minimum": 1}, "does not take these inputs"),
         (perceptron(), [{"wrong": observations(0)}], {"minimum": 1}, "does not take these inputs"),
-        (perceptron(), observations(0), {"minimum": 1, "observations": 39.0}, "fewer than the 40"),
+        (perceptron(), observations(0), {"minimum": 1, "n_observations": 39.0}, "fewer than the 40"),
         ("a network", observations(0), {}, "expected a torch module"),
     ],
 )
-def test_networks_and_data_that_give_no_information_are_refused(module, batches, options, said):
-    with pytest.raises(cs.InputError, match=said):
+def test_networks_and_data_that_give_no_information_are_refused(module, batches, options, message):
+    with pytest.raises(cs.InputError, match=message):
         cs.fisher(module, batches, **options)
 
 
@@ -118,15 +118,15 @@ def test_a_saturated_network_says_nothing():
 
 
 def test_information_must_be_there_for_every_network():
-    known = informed()[1]
+    infos = informed()[1]
     refused(cs.InputError, "needs fishers=")
-    refused(cs.OptionError, "expected 3, one for each network", fishers=known[:2])
-    refused(cs.OptionError, "expected a list", fishers=known[0])
-    refused(cs.InputError, "fishers[1]", "found NoneType", fishers=[known[0], None, known[2]])
+    refused(cs.OptionError, "expected 3, one for each network", fishers=infos[:2])
+    refused(cs.OptionError, "expected a list", fishers=infos[0])
+    refused(cs.InputError, "fishers[1]", "found NoneType", fishers=[infos[0], None, infos[2]])
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda one: one["0.weight"].__setitem__((0, 0), -1.0), "fishers[0]: parameter 0.weight has negative"),
         (lambda one: one["0.weight"].__setitem__((0, 0), np.nan), "0.weight has NaN"),
@@ -139,69 +139,69 @@ def test_information_must_be_there_for_every_network():
         (lambda one: one.clear(), "has no parameters"),
     ],
 )
-def test_diagonals_that_are_none_are_refused(change, said):
-    refused(cs.InputError, said, fishers=diagonals(change))
+def test_diagonals_that_are_none_are_refused(change, message):
+    refused(cs.InputError, message, fishers=diagonals(change))
 
 
 def test_information_of_another_network_is_refused():
-    models, known = informed()
-    refused(cs.InputError, "computed at other parameters than those of model 0", fishers=[known[1], known[0], known[2]])
+    models, infos = informed()
+    refused(cs.InputError, "computed at other parameters than those of model 0", fishers=[infos[1], infos[0], infos[2]])
     symmetry = cs.symmetry(models[0], observations(0))
     permuted = [cs.permute(models[0], symmetry, {"0": [1, 0, 2, 3]}), *models[1:]]
-    refused(cs.InputError, "other order of units", models=permuted, fishers=known)
+    refused(cs.InputError, "other order of units", models=permuted, fishers=infos)
 
 
 def test_scales_that_differ_are_refused():
-    known = informed()[1]
-    refused(cs.InputError, "counted on another scale", fishers=[diagonals()[0], *known[1:]], structure="diagonal")
-    other = replace(known[0], likelihood="gaussian")
-    refused(cs.InputError, "counted on another scale", "likelihood", fishers=[other, *known[1:]])
+    infos = informed()[1]
+    refused(cs.InputError, "counted on another scale", fishers=[diagonals()[0], *infos[1:]], structure="diagonal")
+    other = replace(infos[0], likelihood="gaussian")
+    refused(cs.InputError, "counted on another scale", "likelihood", fishers=[other, *infos[1:]])
     models = informed()[0]
     published = cs.fisher(models[0], observations(0), "factors", compat=True, minimum=1)
-    refused(cs.InputError, "the published code's sums", fishers=[published, *known[1:]])
+    refused(cs.InputError, "the published code's sums", fishers=[published, *infos[1:]])
 
 
 def test_priors_must_be_known_where_they_count():
-    known = informed()[1]
-    silent = [replace(one, prior_precision=None) for one in known]
+    infos = informed()[1]
+    silent = [replace(info, prior_precision=None) for info in infos]
     for method in ("fisher", "ssf"):
         refused(cs.InputError, "says no prior precision", method=method, fishers=silent)
     refused(cs.InputError, "says no prior precision", fishers=diagonals(), structure="low_rank")
     cs.fuse(informed()[0], "fisher", fishers=silent, prior="ignored")
-    mixed = [replace(known[0], prior_precision=3.0), *known[1:]]
+    mixed = [replace(infos[0], prior_precision=3.0), *infos[1:]]
     refused(cs.InputError, "different priors (precisions 0.7, 0.7, 3)", "=", fishers=mixed, prior="removed")
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior_precision=1.0)
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior="kept")
 
 
 def test_the_published_sums_are_for_the_published_method():
-    models, known = informed()
-    published = [cs.fisher(one, observations(0), "factors", compat=True, minimum=1) for one in models]
+    models, infos = informed()
+    published = [cs.fisher(model, observations(0), "factors", compat=True, minimum=1) for model in models]
     refused(cs.InputError, "only method 'ssf' reads", fishers=published)
-    refused(cs.InputError, "compat=True needs the sums of the published code", method="ssf", compat=True, fishers=known)
+    refused(cs.InputError, "compat=True needs the sums of the published code", method="ssf", compat=True, fishers=infos)
 
 
 def test_a_matrix_that_is_too_large_is_refused():
     models = [nn.Linear(100, 90) for _ in range(2)]
-    known = [{key: np.ones(v.shape) for key, v in one.state_dict().items()} for one in models]
-    said = "matrix of 9090 x 9090 parameters"
-    refused(cs.InputError, said, models=models, fishers=known, structure="full", prior="ignored")
+    infos = [{key: np.ones(v.shape) for key, v in model.state_dict().items()} for model in models]
+    message = "matrix of 9090 x 9090 parameters"
+    refused(cs.InputError, message, models=models, fishers=infos, structure="full", prior="ignored")
 
 
 def test_priors_taken_out_of_masks_that_hold_too_little_are_an_error():
     rng = np.random.default_rng(0)
     models = [nn.Linear(30, 1, bias=False).double() for _ in range(4)]
     rows = [torch.as_tensor(rng.normal(size=(1, 1, 30))) for _ in models]
-    known = [cs.FisherInformation({"weight": 0 * row[0]}, {"weight": 100 * row}, 10.0, 1.0, "gaussian") for row in rows]
-    options = {"fishers": known, "mask_rate": 0.03, "masks": 30, "shrinkage": 0.0}
+    infos = [cs.FisherInformation({"weight": 0 * row[0]}, {"weight": 100 * row}, 10.0, 1.0, "gaussian") for row in rows]
+    options = {"fishers": infos, "mask_rate": 0.03, "masks": 30, "shrinkage": 0.0}
     with pytest.raises(cs.InputError, match="no minimum for these masks"):
         cs.fuse(models, "ssf", **options)
     cs.fuse(models, "ssf", **options, prior="kept")
 
 
 def test_information_alone_is_no_network(files):
-    known = sorted(map(str, files.glob("*.fisher.safetensors")))
-    refused(cs.InputError, "give the networks too", models=known)
+    infos = sorted(map(str, files.glob("*.fisher.safetensors")))
+    refused(cs.InputError, "give the networks too", models=infos)
 
 
 def test_factors_of_rank_zero_are_refused():
@@ -210,13 +210,13 @@ def test_factors_of_rank_zero_are_refused():
 
 
 def test_steps_that_diverge_are_an_error():
-    models, known = informed()
+    models, infos = informed()
     with pytest.raises(cs.OptionError, match="give a lower one"):
-        cs.fuse(models, "ssf", fishers=known, solver="sgd", learning_rate=1e3, steps=200)
+        cs.fuse(models, "ssf", fishers=infos, solver="sgd", learning_rate=1e3, steps=200)
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "said"),
+    ("method", "options", "message"),
     [
         ("fisher", {"structure": "kronecker"}, "structure must be"),
         ("fisher", {"prior": "none"}, "prior must be"),
@@ -231,8 +231,8 @@ def test_steps_that_diverge_are_an_error():
         ("ssf", {"start": "zero"}, "start must be"),
     ],
 )
-def test_values_of_options_that_mean_nothing_are_refused(method, options, said):
-    with pytest.raises(cs.OptionError, match=said):
+def test_values_of_options_that_mean_nothing_are_refused(method, options, message):
+    with pytest.raises(cs.OptionError, match=message):
         cs.fuse(informed()[0], method, fishers=informed()[1], **options)
 
 
@@ -242,10 +242,10 @@ def test_alignment_that_was_asked_for_needs_a_symmetry():
 
 def test_networks_of_other_widths_are_refused():
     wide = perceptron(hidden=5)
-    known = [cs.fisher(one, observations(0), minimum=1) for one in (informed()[0][0], wide)]
+    infos = [cs.fisher(one, observations(0), minimum=1) for one in (informed()[0][0], wide)]
     models = [informed()[0][0], wide]
-    refused(cs.InputError, "needs the same everywhere", models=models, fishers=known, example=observations(0))
-    refused(cs.InputError, "0.weight has shape (5, 3)", models=models, fishers=known)
+    refused(cs.InputError, "needs the same everywhere", models=models, fishers=infos, example=observations(0))
+    refused(cs.InputError, "0.weight has shape (5, 3)", models=models, fishers=infos)
 
 
 # -- Files.
@@ -253,37 +253,37 @@ def test_networks_of_other_widths_are_refused():
 
 @pytest.fixture
 def files(tmp_path):
-    models, known = informed()
-    for name, model, information in zip("abc", models, known, strict=True):
+    models, infos = informed()
+    for name, model, information in zip("abc", models, infos, strict=True):
         cs.save(model, tmp_path / f"{name}.safetensors")
         cs.save(information, tmp_path / f"{name}.fisher.safetensors")
     return tmp_path
 
 
 def test_files_of_information_find_their_networks(files):
-    networks, known = (sorted(map(str, files.glob(pattern))) for pattern in ("?.safetensors", "*.fisher.safetensors"))
+    networks, infos = (sorted(map(str, files.glob(pattern))) for pattern in ("?.safetensors", "*.fisher.safetensors"))
     expected = cs.fuse(informed()[0], "fisher", fishers=informed()[1]).model.state_dict()
-    for given in ([*known[::-1], *networks], sorted(map(str, files.glob("*")))):
+    for given in ([*infos[::-1], *networks], sorted(map(str, files.glob("*")))):
         fusion = cs.fuse(given, "fisher")
         assert all(np.allclose(fusion.network.arrays[key], values, atol=1e-12) for key, values in expected.items())
         records = fusion.provenance["inputs"]
-        assert all(len(one["fisher"]["sha256"]) == 64 for one in records)
-    told = cs.fuse(networks, "fisher", fishers=known)
+        assert all(len(record["fisher"]["sha256"]) == 64 for record in records)
+    told = cs.fuse(networks, "fisher", fishers=infos)
     assert all(np.allclose(told.network.arrays[key], values, atol=1e-12) for key, values in expected.items())
-    assert len(cs.fuse([*networks, *known], "average").inputs) == 3
+    assert len(cs.fuse([*networks, *infos], "average").inputs) == 3
 
 
 def test_files_without_a_network_and_networks_without_a_file_are_named(files, tmp_path):
-    networks, known = (sorted(map(str, files.glob(pattern))) for pattern in ("?.safetensors", "*.fisher.safetensors"))
-    refused(cs.InputError, "c.safetensors: no file of Fisher", models=[*networks, *known[:2]])
-    refused(cs.InputError, "c.fisher.safetensors: was computed at other", models=[*networks[:2], *known])
+    networks, infos = (sorted(map(str, files.glob(pattern))) for pattern in ("?.safetensors", "*.fisher.safetensors"))
+    refused(cs.InputError, "c.safetensors: no file of Fisher", models=[*networks, *infos[:2]])
+    refused(cs.InputError, "c.fisher.safetensors: was computed at other", models=[*networks[:2], *infos])
     (tmp_path / "copy").write_bytes((files / "a.fisher.safetensors").read_bytes())
-    refused(cs.InputError, "copy: is of", models=[*networks, *known, str(tmp_path / "copy")])
+    refused(cs.InputError, "copy: is of", models=[*networks, *infos, str(tmp_path / "copy")])
     refused(cs.InputError, "a.safetensors: is no file of Fisher information", models=networks, fishers=networks)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda header, arrays: header.update(format_version=2), "has format version 2"),
         (lambda header, arrays: header.update(likelihood="poisson"), "not valid at likelihood"),
@@ -295,7 +295,7 @@ def test_files_without_a_network_and_networks_without_a_file_are_named(files, tm
         (lambda header, arrays: arrays.update({"factors/0.weight": np.array(1.0)}), "factors"),
     ],
 )
-def test_files_that_were_tampered_with_are_refused(files, change, said):
+def test_files_that_were_tampered_with_are_refused(files, change, message):
     path = files / "a.fisher.safetensors"
     from safetensors import safe_open
 
@@ -304,7 +304,7 @@ def test_files_that_were_tampered_with_are_refused(files, change, said):
     arrays = load_file(path)
     change(header, arrays)
     save_file(arrays, path, {"consilience": json.dumps(header)})
-    with pytest.raises(cs.InputError, match=said):
+    with pytest.raises(cs.InputError, match=message):
         cs.load(path)
 
 

@@ -57,8 +57,8 @@ def test_renumbered_and_turned_copies_fuse_into_the_same_function(name, turned):
     fusion = fused([renumbered(module, name, seed, turned) for seed in range(3)], name, reference=0)
     assert difference(fusion.model, module, name) < EXACT
     assert abs(fusion.objective) < EXACT
-    assert all(difference(one, module, name) < EXACT for one in fusion.aligned_models)
-    assert all(isinstance(one, Injection) for moves in fusion.transports for one in moves.values())
+    assert all(difference(model, module, name) < EXACT for model in fusion.aligned_models)
+    assert all(isinstance(transport, Injection) for moves in fusion.transports for transport in moves.values())
 
 
 @every_cell
@@ -170,8 +170,8 @@ def test_between_equal_widths_the_objective_is_the_squared_distance_of_all_weigh
     fusion = fused(models, name, weights=shares, signs=signs)
     distance = total_distance(fusion.model, fusion.aligned_models, shares)
     decoders = sum(
-        share * float(((fusion.model.out.bias - one.out.bias) ** 2).detach().sum())
-        for one, share in zip(models, shares, strict=True)
+        share * float(((fusion.model.out.bias - model.out.bias) ** 2).detach().sum())
+        for model, share in zip(models, shares, strict=True)
     )
     assert fusion.objective == pytest.approx((distance - decoders) / 5, rel=EXACT)
 
@@ -335,7 +335,7 @@ def test_every_layer_is_the_one_of_least_objective_for_its_couplings(name, optio
     before = "enc"
     for layer in ("l0", "l1"):
         found = by_gate(fusion.model, f"_{layer}")
-        own = [by_gate(one, f"_{layer}") for one in models]
+        own = [by_gate(model, f"_{layer}") for model in models]
         befores, plans = (
             [plan_of(moves[group])[0] for moves in fusion.transports] for group in (before, f"rnn.{layer}")
         )
@@ -427,10 +427,10 @@ def test_renumbering_any_model_but_the_reference_leaves_the_fused_function_uncha
     expected = fused(models, name, reference=0)
     for changed in (1, 2):
         for turned in (False, True):
-            others = [renumbered(one, name, 7, turned) if i == changed else one for i, one in enumerate(models)]
-            found = fused(others, name, reference=0)
-            assert found.objective == pytest.approx(expected.objective, rel=EXACT)
-            assert difference(found.model, expected.model, name) < EXACT
+            others = [renumbered(model, name, 7, turned) if i == changed else model for i, model in enumerate(models)]
+            fusion = fused(others, name, reference=0)
+            assert fusion.objective == pytest.approx(expected.objective, rel=EXACT)
+            assert difference(fusion.model, expected.model, name) < EXACT
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -438,8 +438,8 @@ def test_renumbering_any_model_but_the_reference_leaves_the_fused_function_uncha
 def test_renumbering_the_reference_leaves_the_fused_function_unchanged_from_any_start(name, start):
     models = [net(name, seed) for seed in range(2)]
     expected = fused(models, name, reference=0, starts=(start,))
-    found = fused([renumbered(models[0], name, 3), models[1]], name, reference=0, starts=(start,))
-    assert difference(found.model, expected.model, name) < EXACT
+    fusion = fused([renumbered(models[0], name, 3), models[1]], name, reference=0, starts=(start,))
+    assert difference(fusion.model, expected.model, name) < EXACT
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -448,10 +448,10 @@ def test_the_order_of_the_models_leaves_the_fused_function_unchanged(name, numbe
     models = [net(name, seed) for seed in range(number)]
     expected = fused(models, name, reference=0)
     for order in [(1, 0), (0, 1)] if number == 2 else [(1, 0, 2), (0, 2, 1), (2, 0, 1)]:
-        found = fused([models[i] for i in order], name, reference=order.index(0))
-        assert difference(found.model, expected.model, name) < ROUNDING
+        fusion = fused([models[i] for i in order], name, reference=order.index(0))
+        assert difference(fusion.model, expected.model, name) < ROUNDING
         for place, i in enumerate(order):
-            for group, one in found.transports[place].items():
+            for group, one in fusion.transports[place].items():
                 np.testing.assert_array_equal(one.labels, expected.transports[i][group].labels)
 
 

@@ -50,7 +50,7 @@ def test_averaging_what_units_send_as_the_paper_prints_it_is_another_function(ki
     module = net(kind)
     fusion = fused([module] * 2, kind, target=net(kind, hidden=10), paper_scaling=True)
     assert difference(fusion.model, module, kind) > 0.05
-    assert {one.scale for moves in fusion.transports for one in moves.values()} == {2.0}
+    assert {transport.scale for moves in fusion.transports for transport in moves.values()} == {2.0}
 
 
 @every_mode

@@ -10,7 +10,7 @@ from torch import nn
 
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.barrier import barrier, barrier_matrix
-from consilience.networks.landscape.parameters import Layout, interpolate
+from consilience.networks.landscape.parameters import ParameterLayout, interpolate
 from consilience.networks.landscape.plane import Axes, plane
 from tests.networks.landscape_nets import (
     OTHER_ORDER,
@@ -56,16 +56,16 @@ def test_a_permuted_copy_has_a_barrier_that_alignment_takes_away():
         for layer, name in ((0, "weight"), (0, "bias"), (2, "weight"), (2, "bias")):
             getattr(aligned[layer], name).copy_(getattr(twin[layer], name)[order])
         aligned[3].weight.copy_(twin[3].weight[:, order])
-    found = barrier(net, aligned, evaluate)
-    assert found.height() <= SINGLE_PRECISION
-    assert found.height("error") == 0.0
+    curve = barrier(net, aligned, evaluate)
+    assert curve.height() <= SINGLE_PRECISION
+    assert curve.height("error") == 0.0
 
 
 @every_kind
 def test_a_barrier_is_the_same_from_both_ends(kind):
-    one, two = make(kind, 1), make(kind, 2)
-    evaluate = task(kind, one)
-    there, back = barrier(one, two, evaluate, points=11), barrier(two, one, evaluate, points=11)
+    net_a, net_b = make(kind, 1), make(kind, 2)
+    evaluate = task(kind, net_a)
+    there, back = barrier(net_a, net_b, evaluate, points=11), barrier(net_b, net_a, evaluate, points=11)
     assert_allclose(there.t, 1.0 - back.t[::-1], atol=ROUNDING)
     assert_allclose(there.curve(), back.curve()[::-1], rtol=OTHER_ORDER)
     measures = ("height", "height_over_maximum", "height_over_mean", "midpoint", "area")
@@ -79,8 +79,8 @@ def test_a_barrier_is_the_same_from_both_ends(kind):
 
 def test_the_three_barriers_are_ordered_and_not_negative():
     for seed in range(5):
-        one, two = make("perceptron", seed), make("perceptron", seed + 10)
-        curve = barrier(one, two, task("perceptron", one), points=7)
+        net_a, net_b = make("perceptron", seed), make("perceptron", seed + 10)
+        curve = barrier(net_a, net_b, task("perceptron", net_a), points=7)
         for name in ("loss", "error"):
             assert curve.height(name) >= 0.0
             assert 0.0 <= curve.height_over_maximum(name) <= curve.height_over_mean(name)
@@ -93,7 +93,7 @@ def test_the_order_of_the_parameters_does_not_matter():
     assert_array_equal(
         barrier(nets[0], nets[1], evaluate, points=4).curve(), barrier(nets[0], states[1], evaluate, points=4).curve()
     )
-    vectors = [Layout.of(nets[0]).flatten(net) for net in nets]
+    vectors = [ParameterLayout.of(nets[0]).flatten(net) for net in nets]
     order = torch.randperm(len(vectors[0]), generator=torch.Generator().manual_seed(0))
     there, other = Axes.through(*vectors), Axes.through(*(vector[order] for vector in vectors))
     assert_allclose((there.dx, there.dy, there.skew), (other.dx, other.dy, other.skew), rtol=ROUNDING)
@@ -103,20 +103,20 @@ def test_the_order_of_the_parameters_does_not_matter():
 
 @pytest.mark.parametrize("points", [2, 3, 8, 25])
 def test_the_ends_and_the_middle_are_always_on_the_line(points):
-    one, two = make("perceptron", 1), make("perceptron", 2)
-    evaluate = one_by_one(task("perceptron", one))
-    curve = barrier(one, two, evaluate, points)
+    net_a, net_b = make("perceptron", 1), make("perceptron", 2)
+    evaluate = one_by_one(task("perceptron", net_a))
+    curve = barrier(net_a, net_b, evaluate, points)
     assert len(curve.t) == points + (points % 2 == 0)
     assert {0.0, 0.5, 1.0} <= set(curve.t.tolist())
-    assert (curve.curve()[0], curve.curve()[-1]) == (evaluate(one)["loss"], evaluate(two)["loss"])
-    middle = evaluate(interpolate(one, [one, two], [0.5, 0.5]))["loss"]
+    assert (curve.curve()[0], curve.curve()[-1]) == (evaluate(net_a)["loss"], evaluate(net_b)["loss"])
+    middle = evaluate(interpolate(net_a, [net_a, net_b], [0.5, 0.5]))["loss"]
     assert_allclose(curve.midpoint(), middle, rtol=SINGLE_PRECISION)
 
 
 def test_refining_adds_places_and_never_lowers_the_barrier():
-    one, two = make("perceptron", 1), make("perceptron", 2)
-    evaluate = task("perceptron", one)
-    coarse, fine = (barrier(one, two, evaluate, points=4, refine=refine) for refine in (False, True))
+    net_a, net_b = make("perceptron", 1), make("perceptron", 2)
+    evaluate = task("perceptron", net_a)
+    coarse, fine = (barrier(net_a, net_b, evaluate, points=4, refine=refine) for refine in (False, True))
     assert fine.height() > coarse.height()
     assert len(fine.t) == len(coarse.t) + 12
     assert set(coarse.t) < set(fine.t)
@@ -124,8 +124,8 @@ def test_refining_adds_places_and_never_lowers_the_barrier():
 
 
 def test_statistics_are_refreshed_at_every_place_and_only_there():
-    one, two = make("convolutional", 1), make("convolutional", 2)
-    evaluate = task("convolutional", one)
+    net_a, net_b = make("convolutional", 1), make("convolutional", 2)
+    evaluate = task("convolutional", net_a)
     seen = []
 
     def refresh(module):
@@ -138,15 +138,15 @@ def test_statistics_are_refreshed_at_every_place_and_only_there():
             module(evaluate.inputs)
         seen.append(int(module[1].num_batches_tracked))
 
-    for net in (one, two):
+    for net in (net_a, net_b):
         refresh(net)
-    before = [snapshot(net) for net in (one, two)]
+    before = [snapshot(net) for net in (net_a, net_b)]
     seen.clear()
-    curve = barrier(one, two, evaluate, points=5, refresh=refresh)
+    curve = barrier(net_a, net_b, evaluate, points=5, refresh=refresh)
     assert seen == [1] * 5
-    assert all(same(snapshot(net), old) for net, old in zip((one, two), before, strict=True))
+    assert all(same(snapshot(net), old) for net, old in zip((net_a, net_b), before, strict=True))
     # The ends had statistics of the same data, so they are what they were; the networks between are not.
-    plain = barrier(one, two, evaluate, points=5)
+    plain = barrier(net_a, net_b, evaluate, points=5)
     assert_allclose(curve.curve()[[0, -1]], plain.curve()[[0, -1]], rtol=OTHER_ORDER)
     assert abs(curve.midpoint() - plain.midpoint()) > 0.01
 
@@ -226,7 +226,7 @@ def test_the_average_of_two_networks_lies_in_the_middle_and_others_at_their_dist
     middle = found["fused"]
     assert_allclose((middle.alpha, middle.beta, middle.distance), (0.5, 0.0, 0.0), atol=10 * ROUNDING)
     assert_allclose(middle.values["loss"], evaluate(fused)["loss"], rtol=ROUNDING)
-    vectors = torch.stack([Layout.of(fused).flatten(net) for net in (*nets, outside)]).numpy()
+    vectors = torch.stack([ParameterLayout.of(fused).flatten(net) for net in (*nets, outside)]).numpy()
     sides = (vectors[1:3] - vectors[0]).T
     rest = vectors[3] - vectors[0] - sides @ np.linalg.lstsq(sides, vectors[3] - vectors[0], rcond=None)[0]
     assert_allclose(found["outside"].distance, np.linalg.norm(rest), rtol=10 * ROUNDING)
@@ -245,15 +245,15 @@ def test_the_grid_has_its_margin_and_holds_every_network():
 
 
 def test_networks_that_span_no_plane_are_refused():
-    one, two = make("perceptron", 1), make("perceptron", 2)
-    between = interpolate(one, [one, two], [0.3, 0.7])
-    evaluate = task("perceptron", one)
+    net_a, net_b = make("perceptron", 1), make("perceptron", 2)
+    between = interpolate(net_a, [net_a, net_b], [0.3, 0.7])
+    evaluate = task("perceptron", net_a)
     with pytest.raises(InputError, match="lie on one line"):
-        plane(one, between, two, evaluate)
+        plane(net_a, between, net_b, evaluate)
     with pytest.raises(InputError, match="lie on one line"):
-        plane(one, one, two, evaluate)
+        plane(net_a, net_a, net_b, evaluate)
     with pytest.raises(InputError, match="are the same network"):
-        plane(one, two, one, evaluate)
+        plane(net_a, net_b, net_a, evaluate)
 
 
 def test_options_of_a_plane_are_checked():

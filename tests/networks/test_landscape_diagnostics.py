@@ -20,20 +20,24 @@ from tests.tolerances import ROUNDING, SINGLE_PRECISION
 
 def test_a_permutation_is_a_coupling_of_one_partner_each():
     order = np.random.default_rng(0).permutation(9)
-    found = coupling_diagnostics(np.eye(9)[order] / 9)
-    assert_array_equal(found.permutation, order)
-    assert (found.mean_entropy, found.effective_partners, found.mean_largest) == (0.0, 1.0, 1.0)
-    assert_allclose((found.distance, found.off_permutation, found.row_error, found.column_error), 0.0, atol=ROUNDING)
+    diagnostics = coupling_diagnostics(np.eye(9)[order] / 9)
+    assert_array_equal(diagnostics.permutation, order)
+    assert (diagnostics.mean_entropy, diagnostics.effective_partners, diagnostics.mean_largest) == (0.0, 1.0, 1.0)
+    assert_allclose(
+        (diagnostics.distance, diagnostics.off_permutation, diagnostics.row_error, diagnostics.column_error),
+        0.0,
+        atol=ROUNDING,
+    )
 
 
 def test_the_independent_coupling_has_every_unit_as_partner():
-    found = coupling_diagnostics(np.full((4, 6), 1.0 / 24))
-    assert_allclose(found.mean_entropy, np.log(6), rtol=ROUNDING)
-    assert_allclose(found.effective_partners, 6.0, rtol=ROUNDING)
-    assert_allclose(found.mean_largest, 1.0 / 6.0, rtol=ROUNDING)
-    assert found.permutation is None
-    assert np.isnan(found.distance)
-    assert np.isnan(found.off_permutation)
+    diagnostics = coupling_diagnostics(np.full((4, 6), 1.0 / 24))
+    assert_allclose(diagnostics.mean_entropy, np.log(6), rtol=ROUNDING)
+    assert_allclose(diagnostics.effective_partners, 6.0, rtol=ROUNDING)
+    assert_allclose(diagnostics.mean_largest, 1.0 / 6.0, rtol=ROUNDING)
+    assert diagnostics.permutation is None
+    assert np.isnan(diagnostics.distance)
+    assert np.isnan(diagnostics.off_permutation)
 
 
 def test_diagnostics_do_not_depend_on_the_order_of_units():
@@ -47,9 +51,13 @@ def test_diagnostics_do_not_depend_on_the_order_of_units():
 
 
 def test_a_row_without_mass_has_no_entropy_and_counts_as_error():
-    found = coupling_diagnostics([[0.5, 0.5], [0.0, 0.0]])
-    assert np.isnan(found.entropy[1])
-    assert_allclose((found.effective_partners, found.row_error, found.column_error), (2.0, 1.0, 0.0), atol=ROUNDING)
+    diagnostics = coupling_diagnostics([[0.5, 0.5], [0.0, 0.0]])
+    assert np.isnan(diagnostics.entropy[1])
+    assert_allclose(
+        (diagnostics.effective_partners, diagnostics.row_error, diagnostics.column_error),
+        (2.0, 1.0, 0.0),
+        atol=ROUNDING,
+    )
 
 
 @pytest.mark.parametrize("bad", [[1.0, 2.0], [[-1.0, 2.0]], [[np.nan, 1.0]], np.zeros((2, 2)), np.zeros((0, 2))])
@@ -61,12 +69,12 @@ def test_what_is_no_coupling_is_refused(bad):
 def test_alignment_takes_distances_away():
     net = make("perceptron", 1)
     twin = permuted(net)
-    found = layer_distances(net, twin, net.state_dict())
-    assert found.names == tuple(net.state_dict())
-    assert_array_equal(found.after, 0.0)
-    assert np.all(found.before[:-1] > 0.0)
-    assert found.before[-1] == 0.0  # the bias of the output layer, which no permutation moves
-    assert_allclose(found.norm, [value.norm() for value in net.state_dict().values()], rtol=SINGLE_PRECISION)
+    diagnostics = layer_distances(net, twin, net.state_dict())
+    assert diagnostics.names == tuple(net.state_dict())
+    assert_array_equal(diagnostics.after, 0.0)
+    assert np.all(diagnostics.before[:-1] > 0.0)
+    assert diagnostics.before[-1] == 0.0  # the bias of the output layer, which no permutation moves
+    assert_allclose(diagnostics.norm, [value.norm() for value in net.state_dict().values()], rtol=SINGLE_PRECISION)
     with pytest.raises(InputError, match=r"aligned: has no tensor '0\.bias'"):
         layer_distances(net, twin, {"0.weight": net[0].weight})
 
@@ -81,18 +89,18 @@ def test_the_spread_does_not_collapse_between_a_network_and_itself(kind):
 
 
 def test_the_spread_collapses_between_networks_that_were_not_aligned():
-    one, two = make("convolutional", 1), make("convolutional", 2)
-    inputs = task("convolutional", one).inputs
-    assert all(ratio < 0.9 for ratio in variance_collapse(one, two, inputs).values())
+    net_a, net_b = make("convolutional", 1), make("convolutional", 2)
+    inputs = task("convolutional", net_a).inputs
+    assert all(ratio < 0.9 for ratio in variance_collapse(net_a, net_b, inputs).values())
     for end in (0.0, 1.0):
-        assert_allclose(list(variance_collapse(one, two, inputs, t=end).values()), 1.0, rtol=ROUNDING)
-    parts = [variance_collapse(one, two, inputs, batch_size=size) for size in (7, 1000)]
+        assert_allclose(list(variance_collapse(net_a, net_b, inputs, t=end).values()), 1.0, rtol=ROUNDING)
+    parts = [variance_collapse(net_a, net_b, inputs, batch_size=size) for size in (7, 1000)]
     assert_allclose(list(parts[0].values()), list(parts[1].values()), rtol=OTHER_ORDER)
 
 
 def test_a_layer_without_spread_has_no_ratio():
-    one, two = nn.Linear(2, 2), nn.Linear(2, 2)
-    assert np.isnan(variance_collapse(nn.Sequential(one), nn.Sequential(two), torch.ones(1, 2))["0"])
+    net_a, net_b = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert np.isnan(variance_collapse(nn.Sequential(net_a), nn.Sequential(net_b), torch.ones(1, 2))["0"])
 
 
 def test_spread_needs_samples():

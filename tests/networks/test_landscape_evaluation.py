@@ -10,7 +10,7 @@ from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.alignment import variance_collapse
 from consilience.networks.landscape.barrier import Barrier, barrier
 from consilience.networks.landscape.evaluation import BatchedEvaluation, Classification
-from consilience.networks.landscape.parameters import Layout
+from consilience.networks.landscape.parameters import ParameterLayout
 from consilience.networks.landscape.plane import plane
 from tests.networks.landscape_nets import (
     CLASSES,
@@ -31,7 +31,7 @@ from tests.tolerances import SINGLE_PRECISION
 def test_many_networks_at_once_are_worth_what_each_is_worth(kind):
     nets = [make(kind, seed) for seed in range(5)]
     evaluate = task(kind, nets[0], batch_size=17, models_at_once=2)
-    layout = Layout.of(nets[0])
+    layout = ParameterLayout.of(nets[0])
     states = layout.unflatten(torch.stack([layout.flatten(net) for net in nets]))
     together = evaluate.many(nets[0], states)
     alone = [evaluate(net) for net in nets]

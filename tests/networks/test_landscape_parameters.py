@@ -8,7 +8,7 @@ from torch import nn
 
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.landscape.barrier import barrier
-from consilience.networks.landscape.parameters import Layout, interpolate
+from consilience.networks.landscape.parameters import ParameterLayout, interpolate
 from consilience.networks.landscape.plane import plane
 from tests.networks.landscape_nets import every_kind, make, perceptron, same, snapshot, task
 from tests.tolerances import SINGLE_PRECISION
@@ -17,7 +17,7 @@ from tests.tolerances import SINGLE_PRECISION
 @every_kind
 def test_a_network_comes_back_from_its_vector(kind):
     net, other = make(kind, 1), make(kind, 2)
-    layout = Layout.of(net)
+    layout = ParameterLayout.of(net)
     vector = layout.flatten(net)
     assert vector.shape == (layout.size,)
     state = layout.unflatten(vector)
@@ -31,7 +31,7 @@ def test_a_network_comes_back_from_its_vector(kind):
 def test_each_tensor_keeps_its_dtype_and_its_bits(dtype):
     net = perceptron()
     net[0].to(dtype)
-    state = Layout.of(net).unflatten(Layout.of(net).flatten(net))
+    state = ParameterLayout.of(net).unflatten(ParameterLayout.of(net).flatten(net))
     assert {name: value.dtype for name, value in state.items()} == {k: v.dtype for k, v in net.state_dict().items()}
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in state.items())
 
@@ -39,14 +39,14 @@ def test_each_tensor_keeps_its_dtype_and_its_bits(dtype):
 def test_a_tied_tensor_counts_once_in_a_module_and_in_its_state():
     net = make("tied", 1)
     expected = sum(value.numel() for value in net.parameters())
-    assert Layout.of(net).size == Layout.of(net.state_dict()).size == expected
+    assert ParameterLayout.of(net).size == ParameterLayout.of(net.state_dict()).size == expected
 
 
 @pytest.mark.parametrize("lost", ["embed.weight", "out.weight"])
 def test_a_tied_tensor_may_be_saved_under_either_name_alone(lost):
     net = make("tied", 1)
     state = {name: value for name, value in net.state_dict().items() if name != lost}
-    assert torch.equal(Layout.of(net).flatten(state), Layout.of(net).flatten(net))
+    assert torch.equal(ParameterLayout.of(net).flatten(state), ParameterLayout.of(net).flatten(net))
 
 
 def test_tensors_that_are_tied_in_one_network_only_are_refused():
@@ -70,13 +70,17 @@ def test_a_network_of_the_mean_has_the_mean_of_every_tensor_and_the_counters_of_
 
 
 def test_a_network_of_weight_one_and_a_mean_of_equal_ones_are_exact():
-    one, two = (make("perceptron", seed).double() for seed in (1, 2))
+    net_a, net_b = (make("perceptron", seed).double() for seed in (1, 2))
     with torch.no_grad():
-        for value in (*one.parameters(), *two.parameters()):
+        for value in (*net_a.parameters(), *net_b.parameters()):
             value.div_(3.0)  # numbers that need all the digits of float64
-    for others, weights in (([two, one], [0.0, 1.0]), ([one, two], [1.0, 0.0]), ([one, one, one], [0.3, 0.6, 0.1])):
-        copied = interpolate(one, others, weights).state_dict()
-        assert all(torch.equal(copied[name], value) for name, value in one.state_dict().items())
+    for others, weights in (
+        ([net_b, net_a], [0.0, 1.0]),
+        ([net_a, net_b], [1.0, 0.0]),
+        ([net_a, net_a, net_a], [0.3, 0.6, 0.1]),
+    ):
+        copied = interpolate(net_a, others, weights).state_dict()
+        assert all(torch.equal(copied[name], value) for name, value in net_a.state_dict().items())
 
 
 def test_the_numbers_of_the_module_play_no_part_where_others_are_combined():
@@ -90,7 +94,7 @@ def test_the_numbers_of_the_module_play_no_part_where_others_are_combined():
 def test_arrays_do_for_tensors():
     net = make("perceptron", 1)
     arrays = {name: value.numpy() for name, value in net.state_dict().items()}
-    assert torch.equal(Layout.of(net).flatten(arrays), Layout.of(net).flatten(net))
+    assert torch.equal(ParameterLayout.of(net).flatten(arrays), ParameterLayout.of(net).flatten(net))
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.5, 0.6], [np.nan, 1.0], [[0.5, 0.5]]])
@@ -103,7 +107,7 @@ def test_weights_that_are_not_affine_are_refused(weights):
 def test_frozen_parameters_are_left_out_on_request_when_they_are_the_same():
     net, other = make("perceptron", 1), make("perceptron", 2)
     net[0].weight.requires_grad_(False)
-    assert Layout.of(net, include_frozen=False).size == Layout.of(net).size - net[0].weight.numel()
+    assert ParameterLayout.of(net, include_frozen=False).size == ParameterLayout.of(net).size - net[0].weight.numel()
     with pytest.raises(InputError, match=r"net_b: frozen tensor '0\.weight' is not that of net_a"):
         barrier(net, other, task("perceptron", net), include_frozen=False)
     with torch.no_grad():
@@ -147,6 +151,6 @@ def test_what_is_no_network_is_refused():
     with pytest.raises(InputError, match="no floating-point tensors"):
         barrier(nn.ReLU(), nn.ReLU(), task("perceptron", net))
     with pytest.raises(UnsupportedError, match="tensor 'w' is complex"):
-        Layout.of({"w": torch.ones(2, dtype=torch.complex64)})
+        ParameterLayout.of({"w": torch.ones(2, dtype=torch.complex64)})
     with pytest.raises(InputError, match="vector: expected 196 numbers"):
-        Layout.of(net).unflatten(torch.zeros(3))
+        ParameterLayout.of(net).unflatten(torch.zeros(3))

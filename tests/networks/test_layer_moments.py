@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from consilience.errors import FileFormatError, InputError
-from consilience.networks.repair.layer_moments import Moments, layer_moments, mixture
+from consilience.networks.repair.layer_moments import Moments, layer_moments, mixture_moments
 from consilience.networks.repair.predicted_statistics import predicted_statistics, statistics_error
 from consilience.networks.repair.repair import repair_from_moments
 from consilience.networks.symmetry.transport import Injection, Spread, move, permutation
@@ -34,23 +34,23 @@ UNEVEN = np.array([0.3, 0.7])
 
 def trio(kind, seed=0):
     """Two networks, their average, and inputs."""
-    one, two = randomised(kind, seed), randomised(kind, seed + 1)
-    return one, two, average([one, two], UNEVEN), inputs_for(kind)
+    net_a, net_b = randomised(kind, seed), randomised(kind, seed + 1)
+    return net_a, net_b, average([net_a, net_b], UNEVEN), inputs_for(kind)
 
 
 @every_net
 def test_moments_are_those_of_what_layers_are_given(kind):
     net, inputs = randomised(kind, 0), inputs_for(kind)
-    found = layer_moments(net, inputs.split(31))
-    name = next(iter(found.layers))
+    moments = layer_moments(net, inputs.split(31))
+    name = next(iter(moments.layers))
     layer = net.get_submodule(name)
     rows = inputs
     if isinstance(layer, nn.Conv2d):
-        told = {"dilation": layer.dilation, "padding": layer.padding, "stride": layer.stride}
-        rows = functional.unfold(inputs, layer.kernel_size, **told).transpose(1, 2).flatten(0, 1)
-    assert_allclose(found.layers[name].mean, rows.mean(dim=0), rtol=FLOAT64, atol=FLOAT64)
-    assert_allclose(found.layers[name].covariance, np.cov(rows.T.numpy(), bias=True), rtol=FLOAT64, atol=FLOAT64)
-    assert found.samples == len(inputs)
+        options = {"dilation": layer.dilation, "padding": layer.padding, "stride": layer.stride}
+        rows = functional.unfold(inputs, layer.kernel_size, **options).transpose(1, 2).flatten(0, 1)
+    assert_allclose(moments.layers[name].mean, rows.mean(dim=0), rtol=FLOAT64, atol=FLOAT64)
+    assert_allclose(moments.layers[name].covariance, np.cov(rows.T.numpy(), bias=True), rtol=FLOAT64, atol=FLOAT64)
+    assert moments.samples == len(inputs)
 
 
 @every_net
@@ -67,9 +67,8 @@ def test_statistics_of_a_fused_network_are_exact_in_the_first_layer_and_close_in
     fused = average(data.aligned, HALVES)
     moments = [layer_moments(net, data.inputs) for net in data.aligned]
     repaired = repair_from_moments(fused, data.aligned, None, moments).module
-    errors = list(
-        statistics_error(predicted_statistics(repaired, mixture(moments, HALVES)), repaired, data.inputs).values()
-    )
+    predicted = predicted_statistics(repaired, mixture_moments(moments, HALVES))
+    errors = list(statistics_error(predicted, repaired, data.inputs).values())
     assert max(errors[0].mean, errors[0].std) < SENT
     # By half a deviation in channels of the deepest layer; without repair the deviations there collapse further.
     assert max(max(error.mean, error.std) for error in errors[1:]) < 0.8
@@ -78,11 +77,11 @@ def test_statistics_of_a_fused_network_are_exact_in_the_first_layer_and_close_in
 def test_moments_move_as_the_network_does():
     for kind, example in (("perceptron", (2, 5)), ("convolutional", (2, 2, 6, 6)), ("residual", (2, 2, 6, 6))):
         net, inputs = randomised(kind, 0), inputs_for(kind)
-        found = symmetry(net, torch.randn(example, dtype=torch.float64))
+        traced = symmetry(net, torch.randn(example, dtype=torch.float64))
         rng = np.random.default_rng(1)
-        transports = {name: permutation(rng.permutation(size)) for name, size in found.groups.items()}
-        copy = permuted_copy(net, found, transports)
-        moved = layer_moments(net, inputs).moved(found, transports, found.groups)
+        transports = {name: permutation(rng.permutation(size)) for name, size in traced.groups.items()}
+        copy = permuted_copy(net, traced, transports)
+        moved = layer_moments(net, inputs).moved(traced, transports, traced.groups)
         for name, expected in layer_moments(copy, inputs).layers.items():
             assert_allclose(moved.layers[name].mean, expected.mean, rtol=FLOAT64, atol=FLOAT64)
             assert_allclose(moved.layers[name].covariance, expected.covariance, rtol=FLOAT64, atol=FLOAT64)
@@ -91,13 +90,13 @@ def test_moments_move_as_the_network_does():
 @pytest.mark.parametrize("transport", [Injection(np.arange(8), 12), Spread(np.repeat(np.eye(8), 2, axis=0) / 16)])
 def test_moments_move_into_a_wider_network_as_its_signals_do(transport):
     net, inputs = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).double(), inputs_for("perceptron")
-    found = symmetry(net, inputs[:2])
+    traced = symmetry(net, inputs[:2])
     wide = nn.Sequential(nn.Linear(5, transport.width), nn.ReLU(), nn.Linear(transport.width, 3)).double()
     state = net.state_dict()
     wide.load_state_dict(
-        {name: move(state[name], found.layouts[name], {"0": transport}, found.groups) for name in state}
+        {name: move(state[name], traced.layouts[name], {"0": transport}, traced.groups) for name in state}
     )
-    moved = layer_moments(net, inputs).moved(found, {"0": transport}, found.groups).layers["2"]
+    moved = layer_moments(net, inputs).moved(traced, {"0": transport}, traced.groups).layers["2"]
     expected = layer_moments(wide, inputs).layers["2"]
     assert_allclose(wide(inputs).detach(), net(inputs).detach(), rtol=FLOAT64, atol=FLOAT64)
     assert_allclose(moved.mean, expected.mean, rtol=FLOAT64, atol=FLOAT64)
@@ -106,17 +105,17 @@ def test_moments_move_into_a_wider_network_as_its_signals_do(transport):
 
 def test_moments_come_back_from_files(tmp_path):
     net = Residual().double()
-    found = layer_moments(net, inputs_for("residual"))
-    found.save(tmp_path / "moments.safetensors")
-    again = Moments.load(tmp_path / "moments.safetensors")
-    for name, one in found.layers.items():
-        assert_array_equal(again.layers[name].mean, one.mean)
-        assert_array_equal(again.layers[name].covariance, one.covariance)
-    for what in ("samples", "normalised", "outputs", "skipped"):
-        assert getattr(again, what) == getattr(found, what)
-    assert list(again.layers) == list(found.layers)
+    moments = layer_moments(net, inputs_for("residual"))
+    moments.save(tmp_path / "moments.safetensors")
+    loaded = Moments.load(tmp_path / "moments.safetensors")
+    for name, of_layer in moments.layers.items():
+        assert_array_equal(loaded.layers[name].mean, of_layer.mean)
+        assert_array_equal(loaded.layers[name].covariance, of_layer.covariance)
+    for field in ("samples", "normalised", "outputs", "skipped"):
+        assert getattr(loaded, field) == getattr(moments, field)
+    assert list(loaded.layers) == list(moments.layers)
     with safe_open(tmp_path / "moments.safetensors", framework="numpy") as file:
-        assert set(file.keys()) == {f"{what}.{name}" for what in ("mean", "covariance") for name in found.layers}
+        assert set(file.keys()) == {f"{field}.{name}" for field in ("mean", "covariance") for name in moments.layers}
 
 
 def test_other_files_are_refused(tmp_path):
@@ -134,17 +133,17 @@ def test_moments_over_few_samples_are_refused():
 
 def test_grouped_convolutions_have_no_moments_and_are_named():
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(16, 2)).double()
-    found = layer_moments(net, inputs_for("convolutional"))
-    assert list(found.layers) == ["0", "3"]
-    assert found.skipped == {"1": "is a grouped convolution"}
+    moments = layer_moments(net, inputs_for("convolutional"))
+    assert list(moments.layers) == ["0", "3"]
+    assert moments.skipped == {"1": "is a grouped convolution"}
 
 
 def test_moments_of_other_networks_are_refused():
-    one, two, fused, inputs = trio("perceptron")
+    net_a, net_b, fused, inputs = trio("perceptron")
     wide = layer_moments(nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 2)).double(), inputs)
     with pytest.raises(InputError, match="moments 1: layer 2 has 3 inputs, but 16 in moments 0"):
-        repair_from_moments(fused, [one, two], None, [layer_moments(one, inputs), wide])
+        repair_from_moments(fused, [net_a, net_b], None, [layer_moments(net_a, inputs), wide])
     with pytest.raises(InputError, match="layer 2 has 3 inputs; this network has no such layer"):
-        repair_from_moments(fused, [one, two], None, [wide, wide])
+        repair_from_moments(fused, [net_a, net_b], None, [wide, wide])
     with pytest.raises(InputError, match="expected one for each of 2 models, found 1"):
-        repair_from_moments(fused, [one, two], None, [wide])
+        repair_from_moments(fused, [net_a, net_b], None, [wide])

@@ -30,10 +30,10 @@ def test_renumbered_copies_fuse_into_the_same_function(method, name):
     fusion = fused([shuffled(module, symmetry, seed) for seed in range(3)], method, name)
     assert deviation(fusion.model, module, inputs) < 10 * SINGLE_PRECISION
     assert all(quality.distance < SINGLE_PRECISION**2 for quality in fusion.quality.values())
-    assert all(deviation(one, module, inputs) < 10 * SINGLE_PRECISION for one in fusion.aligned_models)
+    assert all(deviation(model, module, inputs) < 10 * SINGLE_PRECISION for model in fusion.aligned_models)
     assert fusion.groups == dict(symmetry.groups)
     if fusion.history.size:  # sums of squares that cancel, in the precision of the models
-        size = sum(float((one.detach().double() ** 2).sum()) for one in module.parameters())
+        size = sum(float((array.detach().double() ** 2).sum()) for array in module.parameters())
         assert abs(fusion.objective) < SINGLE_PRECISION * size
 
 
@@ -72,10 +72,10 @@ def test_renumbering_any_model_leaves_the_fused_function_unchanged(method, name)
     models = siblings(name)
     expected = fused(models, method, name, reference=0)
     for moved in range(3):
-        others = [shuffled(one, symmetry, 7) if i == moved else one for i, one in enumerate(models)]
-        found = fused(others, method, name, reference=0)
-        assert found.groups == expected.groups
-        assert deviation(found.model, expected.model, inputs) < 100 * SINGLE_PRECISION
+        others = [shuffled(model, symmetry, 7) if i == moved else model for i, model in enumerate(models)]
+        fusion = fused(others, method, name, reference=0)
+        assert fusion.groups == expected.groups
+        assert deviation(fusion.model, expected.model, inputs) < 100 * SINGLE_PRECISION
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
@@ -85,7 +85,7 @@ def test_renumbering_the_models_does_not_change_which_of_them_is_started_from(me
     models = siblings(name)
     expected = fused(models, method, name)
     for seed in range(4):
-        others = [shuffled(one, symmetry, 10 * seed + number) for number, one in enumerate(models)]
+        others = [shuffled(model, symmetry, 10 * seed + number) for number, model in enumerate(models)]
         assert deviation(fused(others, method, name).model, expected.model, inputs) < 100 * SINGLE_PRECISION
 
 
@@ -96,9 +96,9 @@ def test_renumbering_leaves_the_fused_function_of_one_hidden_layer_unchanged(met
     symmetry = cs.symmetry(models[0], inputs)
     expected = cs.fuse(models, method=method, symmetry=symmetry, reference=0)
     for moved in range(2):
-        others = [shuffled(one, symmetry, 7) if i == moved else one for i, one in enumerate(models)]
-        found = cs.fuse(others, method=method, symmetry=symmetry, reference=0)
-        assert deviation(found.model, expected.model, inputs) < ROUNDING
+        others = [shuffled(model, symmetry, 7) if i == moved else model for i, model in enumerate(models)]
+        fusion = cs.fuse(others, method=method, symmetry=symmetry, reference=0)
+        assert deviation(fusion.model, expected.model, inputs) < ROUNDING
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -41,17 +41,17 @@ every_quick_network = pytest.mark.parametrize(
 )
 
 
-def with_segment(found, place, segment):
+def with_segment(original, place, segment):
     """Return a symmetry with another segment at a place."""
-    layout = found.layouts[place.array]
+    layout = original.layouts[place.array]
     axis = layout.axes[place.axis]
     segments = (*axis.segments[: place.segment], *segment, *axis.segments[place.segment + 1 :])
     axes = (*layout.axes[: place.axis], Axis(segments, axis.side), *layout.axes[place.axis + 1 :])
-    return replace(found, layouts={**found.layouts, place.array: replace(layout, axes=axes)}, proof=None)
+    return replace(original, layouts={**original.layouts, place.array: replace(layout, axes=axes)}, proof=None)
 
 
-def segment_at(found, place):
-    return found.layouts[place.array].axes[place.axis].segments[place.segment]
+def segment_at(original, place):
+    return original.layouts[place.array].axes[place.axis].segments[place.segment]
 
 
 def refusal(module, broken, inputs):
@@ -70,23 +70,23 @@ def refused(module, broken, inputs, group):
 @every_network
 def test_what_is_traced_is_proved(entry):
     module, inputs, unproved = traced(entry.name)
-    found = prove(module, unproved, inputs)
-    assert found.proved
+    proved_symmetry = prove(module, unproved, inputs)
+    assert proved_symmetry.proved
     assert not unproved.proved
-    assert found.proof.trials == 2
-    assert found.proof.deviation < ROUNDING
-    assert all(group.actions[0] == "permute" for group in found.all_groups)
+    assert proved_symmetry.proof.trials == 2
+    assert proved_symmetry.proof.deviation < ROUNDING
+    assert all(group.actions[0] == "permute" for group in proved_symmetry.all_groups)
 
 
 @pytest.mark.slow
 @every_quick_network
 def test_a_symmetry_that_misses_any_place_is_refused(entry):
-    module, inputs, found = traced(entry.name)
+    module, inputs, traced_symmetry = traced(entry.name)
     passed = []
-    for group in found.by_name:
-        for place in found.places(group):
-            missing = Segment(None, inner=segment_at(found, place).length(found.groups))
-            if not refused(module, with_segment(found, place, [missing]), inputs, group):
+    for group in traced_symmetry.by_name:
+        for place in traced_symmetry.places(group):
+            missing = Segment(None, inner=segment_at(traced_symmetry, place).length(traced_symmetry.groups))
+            if not refused(module, with_segment(traced_symmetry, place, [missing]), inputs, group):
                 passed.append(f"{place} segment {place.segment}")
     assert passed == WITHOUT_EFFECT.get(entry.name, [])
 
@@ -101,34 +101,34 @@ def test_a_deep_symmetry_that_is_broken_anywhere_is_refused(name):
 
 @every_quick_network
 def test_a_place_given_to_another_group_is_refused(entry):
-    module, inputs, found = traced(entry.name)
-    with_places = [group for group in found.all_groups if found.places(group.name)]
+    module, inputs, traced_symmetry = traced(entry.name)
+    with_places = [group for group in traced_symmetry.all_groups if traced_symmetry.places(group.name)]
     for group in with_places:
         others = [o for o in with_places if o is not group and (o.size, o.parent) == (group.size, group.parent)]
         for other in others[:1]:
-            place = found.places(group.name)[0]
-            one = segment_at(found, place)
-            broken = with_segment(found, place, [Segment(other.name, one.outer, one.inner)])
+            place = traced_symmetry.places(group.name)[0]
+            segment = segment_at(traced_symmetry, place)
+            broken = with_segment(traced_symmetry, place, [Segment(other.name, segment.outer, segment.inner)])
             assert "changes the outputs" in refusal(module, broken, inputs), (group, other)
 
 
 @every_quick_network
 def test_units_taken_for_their_repetitions_are_refused(entry):
-    module, inputs, found = traced(entry.name)
-    for group in found.by_name:
-        for place in found.places(group):
-            one = segment_at(found, place)
-            if one.outer != one.inner:
-                turned = with_segment(found, place, [Segment(group, one.inner, one.outer)])
+    module, inputs, traced_symmetry = traced(entry.name)
+    for group in traced_symmetry.by_name:
+        for place in traced_symmetry.places(group):
+            segment = segment_at(traced_symmetry, place)
+            if segment.outer != segment.inner:
+                turned = with_segment(traced_symmetry, place, [Segment(group, segment.inner, segment.outer)])
                 assert refused(module, turned, inputs, group)
 
 
 def test_units_at_another_offset_are_refused():
-    module, inputs, found = traced("densenet")
-    (place,) = [one for one in found.places("convs.0") if one.array == "transition.weight"]
-    axis = found.layouts[place.array].axes[1]
-    assert [one.group for one in axis.segments] == ["first", "convs.0", "convs.1", "convs.2"]
-    swapped = with_segment(found, place, [axis.segments[2]])
+    module, inputs, traced_symmetry = traced("densenet")
+    (place,) = [p for p in traced_symmetry.places("convs.0") if p.array == "transition.weight"]
+    axis = traced_symmetry.layouts[place.array].axes[1]
+    assert [segment.group for segment in axis.segments] == ["first", "convs.0", "convs.1", "convs.2"]
+    swapped = with_segment(traced_symmetry, place, [axis.segments[2]])
     swapped = with_segment(swapped, replace(place, segment=2), [axis.segments[1]])
     assert refused(module, swapped, inputs, "convs.0")
     assert refused(module, swapped, inputs, "convs.1")
@@ -136,42 +136,42 @@ def test_units_at_another_offset_are_refused():
 
 def test_two_groups_taken_for_each_other_are_refused():
     module = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2))
-    found = trace(module, torch.zeros(2, 3))
-    for place in found.places("0"):
-        assert refused(module, with_segment(found, place, [Segment("2")]), torch.zeros(2, 3), "2")
+    traced_symmetry = trace(module, torch.zeros(2, 3))
+    for place in traced_symmetry.places("0"):
+        assert refused(module, with_segment(traced_symmetry, place, [Segment("2")]), torch.zeros(2, 3), "2")
 
 
 def test_units_that_follow_no_head_are_refused():
-    module, inputs, found = traced("multi-head attention")
-    inside = found.by_name["attention.value"]
-    loose = [replace(g, size=8, parent=None) if g is inside else g for g in found.all_groups]
-    broken = replace(found, all_groups=tuple(loose))
+    module, inputs, traced_symmetry = traced("multi-head attention")
+    inside = traced_symmetry.by_name["attention.value"]
+    loose = [replace(g, size=8, parent=None) if g is inside else g for g in traced_symmetry.all_groups]
+    broken = replace(traced_symmetry, all_groups=tuple(loose))
     assert refused(module, broken, inputs, "attention.value")
 
 
 def test_a_refusal_names_the_group_its_places_and_the_remedy():
     module = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
-    found = trace(module, torch.zeros(2, 3))
-    broken = with_segment(found, found.places("0")[1], [Segment(None, inner=5)])
+    traced_symmetry = trace(module, torch.zeros(2, 3))
+    broken = with_segment(traced_symmetry, traced_symmetry.places("0")[1], [Segment(None, inner=5)])
     with pytest.raises(InputError, match="group 0: another order of its units changes the outputs by") as refusal:
         prove(module, broken, torch.zeros(2, 3))
     assert "0.weight axis 0, 2.weight axis 1; correct the symmetry" in str(refusal.value)
 
 
 def test_a_symmetry_of_another_network_is_refused():
-    found = trace(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(2, 3))
+    traced_symmetry = trace(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(2, 3))
     with pytest.raises(InputError, match=r"Sequential: array 2\.weight has shape \(2, 5\)|array 2\.weight has shape"):
-        prove(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 2)), found, torch.zeros(2, 3))
+        prove(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 2)), traced_symmetry, torch.zeros(2, 3))
 
 
 def test_zeros_and_ones_hide_no_place():
     """A fresh batch normalisation has equal statistics, gains and biases for all units."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
     nn.init.zeros_(module[0].bias)
-    found = trace(module, images()())
-    assert len(found.places("0")) == 7
-    for place in found.places("0"):
-        broken = with_segment(found, place, [Segment(None, inner=4)])
+    traced_symmetry = trace(module, images()())
+    assert len(traced_symmetry.places("0")) == 7
+    for place in traced_symmetry.places("0"):
+        broken = with_segment(traced_symmetry, place, [Segment(None, inner=4)])
         assert refused(module, broken, images()(), "0")
 
 
@@ -180,9 +180,9 @@ def test_an_identity_hides_no_place():
     entry = ZOO["rnn"]
     module, inputs = entry.module(), entry.inputs()
     nn.init.eye_(module.rnn.weight_hh_l0)
-    found = trace(module, inputs)
-    for place in found.places("rnn.l0"):
-        assert refused(module, with_segment(found, place, [Segment(None, inner=4)]), inputs, "rnn.l0")
+    traced_symmetry = trace(module, inputs)
+    for place in traced_symmetry.places("rnn.l0"):
+        assert refused(module, with_segment(traced_symmetry, place, [Segment(None, inner=4)]), inputs, "rnn.l0")
 
 
 def actions(module, example):
@@ -204,12 +204,12 @@ def test_actions_are_those_that_activations_allow():
 
 def test_actions_on_attention_and_statistics():
     entry = ZOO["transformer encoder"]
-    found = actions(entry.module(), entry.inputs())
+    allowed = actions(entry.module(), entry.inputs())
     layer = "encoder.layers.0"
-    assert found[f"{layer}.self_attn.value"] == ("sign", "scale")
-    assert found[f"{layer}.self_attn.query_key"] == ("sign",)
-    assert found[f"{layer}.linear1"] == ("scale",)
-    assert found["embed"] == found[f"{layer}.self_attn.heads"] == ()
+    assert allowed[f"{layer}.self_attn.value"] == ("sign", "scale")
+    assert allowed[f"{layer}.self_attn.query_key"] == ("sign",)
+    assert allowed[f"{layer}.linear1"] == ("scale",)
+    assert allowed["embed"] == allowed[f"{layer}.self_attn.heads"] == ()
     assert set(actions(ZOO["resnet18"].module(), ZOO["resnet18"].inputs()).values()) == {()}
     tied = actions(ZOO["tied embedding"].module(), ZOO["tied embedding"].inputs())
     assert tied == {"embed": ("sign",), "hidden": ("scale",)}
@@ -218,9 +218,9 @@ def test_actions_on_attention_and_statistics():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_proved_in_double(dtype):
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).to(dtype)
-    found = symmetry(module, images()().to(dtype))
-    assert found.groups == {"0": 4}
-    assert found.proof.deviation < ROUNDING
+    proved_symmetry = symmetry(module, images()().to(dtype))
+    assert proved_symmetry.groups == {"0": 4}
+    assert proved_symmetry.proof.deviation < ROUNDING
     assert module[0].weight.dtype == dtype
 
 
@@ -236,9 +236,9 @@ class Single(nn.Module):
 
 
 def test_a_module_that_insists_on_single_precision_is_proved_in_it():
-    found = symmetry(Single(), torch.randn(2, 3))
-    assert found.proved
-    assert found.groups == {"first": 5}
+    proved_symmetry = symmetry(Single(), torch.randn(2, 3))
+    assert proved_symmetry.proved
+    assert proved_symmetry.groups == {"first": 5}
 
 
 def test_the_module_is_left_as_it_was():
@@ -251,10 +251,12 @@ def test_the_module_is_left_as_it_was():
 
 def test_a_proof_is_the_same_for_the_same_seed_and_bound_to_what_it_proves():
     module, inputs = ZOO["mlp"].module(), ZOO["mlp"].inputs()
-    found = symmetry(module, inputs, 3)
-    assert found == symmetry(module, inputs, np.random.default_rng(3))
-    place = found.places("0")[0]
-    assert not replace(with_segment(found, place, [Segment(None, inner=7)]), proof=found.proof).proved
+    proved_symmetry = symmetry(module, inputs, 3)
+    assert proved_symmetry == symmetry(module, inputs, np.random.default_rng(3))
+    place = proved_symmetry.places("0")[0]
+    assert not replace(
+        with_segment(proved_symmetry, place, [Segment(None, inner=7)]), proof=proved_symmetry.proof
+    ).proved
 
 
 def test_outputs_that_do_not_depend_on_the_weights_prove_nothing():
@@ -267,9 +269,9 @@ def test_outputs_that_do_not_depend_on_the_weights_prove_nothing():
 
 
 def test_a_network_without_groups_is_proved():
-    found = symmetry(nn.Linear(3, 2), torch.zeros(2, 3))
-    assert found.proved
-    assert found.groups == {}
+    proved_symmetry = symmetry(nn.Linear(3, 2), torch.zeros(2, 3))
+    assert proved_symmetry.proved
+    assert proved_symmetry.groups == {}
 
 
 class Uncopied(Single):

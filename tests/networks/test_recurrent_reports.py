@@ -75,10 +75,10 @@ def test_an_iteration_that_its_limit_ends_says_so():
 @pytest.mark.parametrize("method", ["gwb", "wb", "consensus"])
 def test_units_that_a_tied_array_makes_and_reads_keep_their_number(method):
     models, example = [Tied(seed) for seed in range(2)], torch.arange(6).reshape(2, 3)
-    told = {"example": example, "target_widths": {"words": 10}}
+    options = {"example": example, "target_widths": {"words": 10}}
     with pytest.raises(cs.InputError, match=r"model 0: group words has 5 units .* 10; .*tied weights") as raised:
-        cs.fuse(models, method, **told)
-    assert cs.check(models, method, **told) == list(raised.value.problems)
+        cs.fuse(models, method, **options)
+    assert cs.check(models, method, **options) == list(raised.value.problems)
     assert cs.fuse(models, method, example=example).matching["rnn.l0"].n_components == 5
 
 
@@ -111,6 +111,6 @@ def test_none_can_be_set_from_the_command_line(tmp_path):
     for seed, file in enumerate(files):
         cs.save(Reader(seed), file, symmetry=symmetry)
     out = str(tmp_path / "fused.safetensors")
-    told = ["--method", "gwb", "--set", "alpha=None", "--set", "starts=input,uniform"]
-    done = CliRunner().invoke(cli, ["fuse", *files, "-o", out, *told])
+    arguments = ["--method", "gwb", "--set", "alpha=None", "--set", "starts=input,uniform"]
+    done = CliRunner().invoke(cli, ["fuse", *files, "-o", out, *arguments])
     assert done.exit_code == 0, done.output

@@ -44,9 +44,9 @@ def test_a_fusion_that_is_the_model_is_refitted_to_itself(form, ridge):
     net = randomised(Reader(form), 0)
     inputs = inputs_for(net)
     before = deepcopy(net)
-    found = refit(net, [net, net], UNEVEN, inputs, ridge=ridge)
-    assert_allclose(outputs(found.module, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
-    assert found.notes == {}
+    fitted = refit(net, [net, net], UNEVEN, inputs, ridge=ridge)
+    assert_allclose(outputs(fitted.module, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
+    assert fitted.notes == {}
     assert same_state(net, before)
 
 
@@ -55,47 +55,47 @@ def test_single_precision_leaves_models_that_are_the_same_as_they_are_on_inputs_
     net = randomised(Reader(form), 0).float()
     inputs = inputs_for(net).float() * torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0])
     inputs[..., 1] = inputs[..., 0]
-    found = refit(net, [net, net], None, inputs, ridge=0.0, rescaled=False).module.recurrent
+    fitted = refit(net, [net, net], None, inputs, ridge=0.0, rescaled=False).module.recurrent
     # weights that no input tells anything of stay too
     for name, values in net.recurrent.named_parameters():
         if "weight" in name:
-            assert_allclose(getattr(found, name).detach(), values.detach(), atol=100 * SINGLE_PRECISION)
+            assert_allclose(getattr(fitted, name).detach(), values.detach(), atol=100 * SINGLE_PRECISION)
 
 
 @every_form
 @pytest.mark.parametrize("last", [False, True])
 def test_spoilt_weights_are_restored_from_one_model(form, last):
-    net, far = randomised(Reader(form, last), 0), randomised(Reader(form, last), 7)
+    net, spoilt = randomised(Reader(form, last), 0), randomised(Reader(form, last), 7)
     inputs = inputs_for(net, 400)
-    assert error(far, inputs, outputs(net, inputs)) > 0.1
-    found = refit(far, [net], None, inputs, ridge=0.0).module
-    assert_allclose(outputs(found, inputs), outputs(net, inputs), atol=LEAST_RIDGE)
+    assert error(spoilt, inputs, outputs(net, inputs)) > 0.1
+    fitted = refit(spoilt, [net], None, inputs, ridge=0.0).module
+    assert_allclose(outputs(fitted, inputs), outputs(net, inputs), atol=LEAST_RIDGE)
     other = inputs_for(net, 10, steps=12, seed=4)
-    assert_allclose(outputs(found, other), outputs(net, other), atol=LEAST_RIDGE)
+    assert_allclose(outputs(fitted, other), outputs(net, other), atol=LEAST_RIDGE)
 
 
 def poor(form):
     """Two networks that are alike, their average, and inputs."""
     base = randomised(Reader(form), 0)
-    one, two = (randomised(None, seed, near=base, scale=0.25) for seed in (1, 2))
-    return one, two, average([one, two], HALVES), inputs_for(base, 300)
+    net_a, net_b = (randomised(None, seed, near=base, scale=0.25) for seed in (1, 2))
+    return net_a, net_b, average([net_a, net_b], HALVES), inputs_for(base, 300)
 
 
 @every_form
 def test_a_poor_average_is_brought_nearer_to_the_mean_answers(form):
-    one, two, fused, inputs = poor(form)
-    wanted = (outputs(one, inputs) + outputs(two, inputs)) / 2
-    assert error(refit(fused, [one, two], None, inputs).module, inputs, wanted) < 0.9 * error(fused, inputs, wanted)
+    net_a, net_b, fused, inputs = poor(form)
+    target = (outputs(net_a, inputs) + outputs(net_b, inputs)) / 2
+    assert error(refit(fused, [net_a, net_b], None, inputs).module, inputs, target) < 0.9 * error(fused, inputs, target)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if "rnn" in form or "stacked" in form])
 def test_states_of_rnns_and_of_deeper_layers_are_brought_nearer_to_the_mean_states(form):
     """Not so of one layer with gates: only what is added up before the gates is fitted, not what they make of it."""
-    one, two, fused, inputs = poor(form)
-    found = refit(fused, [one, two], None, inputs).module
-    states, first, second, after = (outputs(net.recurrent, inputs)[0] for net in (fused, one, two, found))
-    wanted = (first + second) / 2
-    assert (after - wanted).square().mean() < 0.9 * (states - wanted).square().mean()
+    net_a, net_b, fused, inputs = poor(form)
+    fitted = refit(fused, [net_a, net_b], None, inputs).module
+    states, first, second, after = (outputs(net.recurrent, inputs)[0] for net in (fused, net_a, net_b, fitted))
+    target = (first + second) / 2
+    assert (after - target).square().mean() < 0.9 * (states - target).square().mean()
 
 
 def _forced(rows, answers):
@@ -114,58 +114,58 @@ def _before(net, inputs):
 
 
 def test_an_rnn_is_the_least_squares_fit_at_the_mean_states():
-    one, two = (randomised(Reader("rnn"), seed) for seed in (0, 1))
-    inputs, fused = inputs_for(one, 200), average([one, two], UNEVEN)
-    found = refit(fused, [one, two], UNEVEN, inputs, ridge=0.0).module.recurrent
-    x, before = inputs.numpy().reshape(-1, 5), [_before(net, inputs) for net in (one, two)]
-    wanted = 0.0
-    for share, net, h in zip(UNEVEN, (one, two), before, strict=True):
+    net_a, net_b = (randomised(Reader("rnn"), seed) for seed in (0, 1))
+    inputs, fused = inputs_for(net_a, 200), average([net_a, net_b], UNEVEN)
+    fitted = refit(fused, [net_a, net_b], UNEVEN, inputs, ridge=0.0).module.recurrent
+    x, before = inputs.numpy().reshape(-1, 5), [_before(net, inputs) for net in (net_a, net_b)]
+    target = 0.0
+    for weight, net, h in zip(UNEVEN, (net_a, net_b), before, strict=True):
         w, u, b, c = _numpy(net)
-        wanted = wanted + share * (x @ w.T + h @ u.T + b + c)
-    expected = _forced(np.hstack([x, UNEVEN[0] * before[0] + UNEVEN[1] * before[1]]), wanted)
-    assert_allclose(found.weight_ih_l0.detach(), expected[:, :5], rtol=1e-6, atol=1e-6)
-    assert_allclose(found.weight_hh_l0.detach(), expected[:, 5:-1], rtol=1e-6, atol=1e-6)
-    assert_allclose(found.bias_ih_l0.detach(), expected[:, -1], rtol=1e-6, atol=1e-6)
-    assert_array_equal(found.bias_hh_l0.detach(), 0.0)
+        target = target + weight * (x @ w.T + h @ u.T + b + c)
+    expected = _forced(np.hstack([x, UNEVEN[0] * before[0] + UNEVEN[1] * before[1]]), target)
+    assert_allclose(fitted.weight_ih_l0.detach(), expected[:, :5], rtol=1e-6, atol=1e-6)
+    assert_allclose(fitted.weight_hh_l0.detach(), expected[:, 5:-1], rtol=1e-6, atol=1e-6)
+    assert_allclose(fitted.bias_ih_l0.detach(), expected[:, -1], rtol=1e-6, atol=1e-6)
+    assert_array_equal(fitted.bias_hh_l0.detach(), 0.0)
 
 
 def test_the_last_gate_of_a_gru_is_fitted_to_input_and_state_apart():
-    one, two = (randomised(Reader("gru"), seed) for seed in (0, 1))
-    inputs, fused = inputs_for(one, 200), average([one, two], UNEVEN)
-    found = refit(fused, [one, two], UNEVEN, inputs, ridge=0.0).module.recurrent
-    before = [_before(net, inputs) for net in (one, two)]
-    wanted = 0.0
-    for share, net, h in zip(UNEVEN, (one, two), before, strict=True):
+    net_a, net_b = (randomised(Reader("gru"), seed) for seed in (0, 1))
+    inputs, fused = inputs_for(net_a, 200), average([net_a, net_b], UNEVEN)
+    fitted = refit(fused, [net_a, net_b], UNEVEN, inputs, ridge=0.0).module.recurrent
+    before = [_before(net, inputs) for net in (net_a, net_b)]
+    target = 0.0
+    for weight, net, h in zip(UNEVEN, (net_a, net_b), before, strict=True):
         _, u, _, c = _numpy(net)
-        wanted = wanted + share * (h @ u[12:].T + c[12:])
-    expected = _forced(UNEVEN[0] * before[0] + UNEVEN[1] * before[1], wanted)
-    assert_allclose(found.weight_hh_l0[12:].detach(), expected[:, :-1], rtol=1e-6, atol=1e-6)
-    assert_allclose(found.bias_hh_l0[12:].detach(), expected[:, -1], rtol=1e-6, atol=1e-6)
+        target = target + weight * (h @ u[12:].T + c[12:])
+    expected = _forced(UNEVEN[0] * before[0] + UNEVEN[1] * before[1], target)
+    assert_allclose(fitted.weight_hh_l0[12:].detach(), expected[:, :-1], rtol=1e-6, atol=1e-6)
+    assert_allclose(fitted.bias_hh_l0[12:].detach(), expected[:, -1], rtol=1e-6, atol=1e-6)
     # the input is the same for all, so that the mean of the models' weights answers it
-    assert_allclose(found.weight_ih_l0[12:].detach(), fused.recurrent.weight_ih_l0[12:].detach(), rtol=1e-6, atol=1e-6)
-    assert_array_equal(found.bias_hh_l0[:12].detach(), 0.0)
+    assert_allclose(fitted.weight_ih_l0[12:].detach(), fused.recurrent.weight_ih_l0[12:].detach(), rtol=1e-6, atol=1e-6)
+    assert_array_equal(fitted.bias_hh_l0[:12].detach(), 0.0)
 
 
 @every_form
 def test_batches_do_not_matter_and_few_samples_are_drawn_the_same_for_the_same_seed(form):
-    one, two = (randomised(Reader(form), seed) for seed in (0, 1))
-    inputs, fused = inputs_for(one, 100), average([one, two], UNEVEN)
-    axis = 0 if one.recurrent.batch_first else 1
-    whole = refit(fused, [one, two], UNEVEN, [inputs]).module
-    parts = refit(fused, [one, two], UNEVEN, list(inputs.split(30, dim=axis))).module
+    net_a, net_b = (randomised(Reader(form), seed) for seed in (0, 1))
+    inputs, fused = inputs_for(net_a, 100), average([net_a, net_b], UNEVEN)
+    axis = 0 if net_a.recurrent.batch_first else 1
+    whole = refit(fused, [net_a, net_b], UNEVEN, [inputs]).module
+    parts = refit(fused, [net_a, net_b], UNEVEN, list(inputs.split(30, dim=axis))).module
     assert_allclose(outputs(parts, inputs), outputs(whole, inputs), rtol=1e-6, atol=1e-6)
-    few = [refit(fused, [one, two], UNEVEN, [inputs], patches_per_layer=140, rng=3).module for _ in range(2)]
-    assert same_state(*few)
-    assert not same_state(few[0], whole)
+    drawn = [refit(fused, [net_a, net_b], UNEVEN, [inputs], patches_per_layer=140, rng=3).module for _ in range(2)]
+    assert same_state(*drawn)
+    assert not same_state(drawn[0], whole)
 
 
 def beside(small, wide, number):
     """Write a GRU of 6 units, in place, into one of 12: the first units or the last ones."""
-    own = slice(6 * number, 6 * number + 6)
+    units = slice(6 * number, 6 * number + 6)
     with torch.no_grad():
         for name, values in small.named_parameters():
-            gates = wide.get_parameter(name).unflatten(0, (3, 12))[:, own]
-            (gates[..., own] if "weight_hh" in name else gates).copy_(values.unflatten(0, (3, 6)))
+            gates = wide.get_parameter(name).unflatten(0, (3, 12))[:, units]
+            (gates[..., units] if "weight_hh" in name else gates).copy_(values.unflatten(0, (3, 6)))
 
 
 def zeros(module):
@@ -191,16 +191,16 @@ def test_recurrent_networks_side_by_side_still_answer_as_the_ensemble():
     inputs = inputs_for(fused)
     ensemble = sum(a * outputs(net, inputs) for a, net in zip(UNEVEN, small, strict=True))
     assert_allclose(outputs(fused, inputs), ensemble, atol=FLOAT64)
-    found = refit(fused, aligned, UNEVEN, inputs).module
-    assert_allclose(outputs(found, inputs), ensemble, atol=FLOAT64)
+    fitted = refit(fused, aligned, UNEVEN, inputs).module
+    assert_allclose(outputs(fitted, inputs), ensemble, atol=FLOAT64)
 
 
 def test_layers_that_start_from_states_of_other_layers_are_restored():
-    net, far = randomised(Bridged(), 0), randomised(Bridged(), 7)
+    net, spoilt = randomised(Bridged(), 0), randomised(Bridged(), 7)
     inputs = inputs_for(net, 400)
-    found = refit(far, [net], None, inputs, ridge=0.0)
-    assert found.notes == {}
-    assert_allclose(outputs(found.module, inputs), outputs(net, inputs), atol=LEAST_RIDGE)
+    fitted = refit(spoilt, [net], None, inputs, ridge=0.0)
+    assert fitted.notes == {}
+    assert_allclose(outputs(fitted.module, inputs), outputs(net, inputs), atol=LEAST_RIDGE)
 
 
 def test_parts_of_a_sequence_may_answer_with_states_beside_their_output():
@@ -216,20 +216,20 @@ def test_parts_of_a_sequence_may_answer_with_states_beside_their_output():
             nn.Linear(4, 3),
         )
 
-    net, far = randomised(build(), 0), randomised(build(), 7)
+    net, spoilt = randomised(build(), 0), randomised(build(), 7)
     with torch.no_grad():
-        far[0].weight.copy_(net[0].weight)
+        spoilt[0].weight.copy_(net[0].weight)
     words = synthetic_inputs([net], None, torch.zeros(1, 8, dtype=torch.int64), 600)
-    found = refit(far, [net], None, words, ridge=0.0).module
-    assert_allclose(outputs(found, words), outputs(net, words), atol=LEAST_RIDGE)
+    fitted = refit(spoilt, [net], None, words, ridge=0.0).module
+    assert_allclose(outputs(fitted, words), outputs(net, words), atol=LEAST_RIDGE)
 
 
 # -- What is left alone.
 
 
 def test_cells_and_layers_that_cannot_be_fitted_keep_the_average_with_a_note():
-    one, two = (randomised(Odd(), seed) for seed in range(2))
-    fused = average([one, two], HALVES)
+    net_a, net_b = (randomised(Odd(), seed) for seed in range(2))
+    fused = average([net_a, net_b], HALVES)
     inputs = torch.randn(50, 4, 5, dtype=torch.float64)
     notes = {
         "cell": "is called 4 times",
@@ -239,11 +239,11 @@ def test_cells_and_layers_that_cannot_be_fitted_keep_the_average_with_a_note():
         "single": "reads a single sequence, no batch",
         "unused": "is not called as a module",
     }
-    found = refit(fused, [one, two], None, inputs)
-    assert found.notes == notes
+    fitted = refit(fused, [net_a, net_b], None, inputs)
+    assert fitted.notes == notes
     for name in notes:
-        assert same_state(found.module.get_submodule(name), fused.get_submodule(name))
-    assert not same_state(found.module.decoder, fused.decoder)
+        assert same_state(fitted.module.get_submodule(name), fused.get_submodule(name))
+    assert not same_state(fitted.module.decoder, fused.decoder)
 
 
 def test_layers_of_a_class_that_runs_otherwise_are_not_taken_for_recurrent_ones():
@@ -256,30 +256,30 @@ def test_layers_of_a_class_that_runs_otherwise_are_not_taken_for_recurrent_ones(
         pass
 
     nets = [randomised(nn.Sequential(kind(5, 6, batch_first=True), Last()), 0) for kind in (Doubled, Plain)]
-    fars = [randomised(nn.Sequential(kind(5, 6, batch_first=True), Last()), 7) for kind in (Doubled, Plain)]
+    spoilt_nets = [randomised(nn.Sequential(kind(5, 6, batch_first=True), Last()), 7) for kind in (Doubled, Plain)]
     inputs = torch.randn(300, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert same_state(refit(fars[0], [nets[0]], None, inputs, ridge=0.0).module, fars[0])
-    found = refit(fars[1], [nets[1]], None, inputs, ridge=0.0).module
-    assert_allclose(outputs(found, inputs), outputs(nets[1], inputs), atol=LEAST_RIDGE)
+    assert same_state(refit(spoilt_nets[0], [nets[0]], None, inputs, ridge=0.0).module, spoilt_nets[0])
+    fitted = refit(spoilt_nets[1], [nets[1]], None, inputs, ridge=0.0).module
+    assert_allclose(outputs(fitted, inputs), outputs(nets[1], inputs), atol=LEAST_RIDGE)
 
 
 def test_repair_leaves_recurrent_layers_and_their_decoder():
-    one, two = (randomised(Reader("stacked gru both ways"), seed) for seed in range(2))
-    fused = average([one, two], HALVES)
-    found = repair(fused, [one, two], None, inputs_for(one))
-    assert same_state(found.module, fused)
+    net_a, net_b = (randomised(Reader("stacked gru both ways"), seed) for seed in range(2))
+    fused = average([net_a, net_b], HALVES)
+    fitted = repair(fused, [net_a, net_b], None, inputs_for(net_a))
+    assert same_state(fitted.module, fused)
     assert same_state(
-        repair(fused.recurrent, [one.recurrent, two.recurrent], None, inputs_for(one)).module, fused.recurrent
+        repair(fused.recurrent, [net_a.recurrent, net_b.recurrent], None, inputs_for(net_a)).module, fused.recurrent
     )
 
 
 def test_values_that_are_not_finite_are_refused_with_the_layer():
-    one, two = (randomised(Reader("lstm"), seed) for seed in range(2))
-    fused = average([one, two], HALVES)
+    net_a, net_b = (randomised(Reader("lstm"), seed) for seed in range(2))
+    fused = average([net_a, net_b], HALVES)
     with torch.no_grad():
-        one.recurrent.weight_ih_l0[0, 0] = float("nan")
+        net_a.recurrent.weight_ih_l0[0, 0] = float("nan")
     with pytest.raises(InputError, match="recurrent: gives NaN"):
-        refit(fused, [one, two], None, inputs_for(one))
+        refit(fused, [net_a, net_b], None, inputs_for(net_a))
 
 
 # -- The public function.
@@ -293,8 +293,8 @@ def test_fusing_recurrent_networks_refits_them(kind):
     fusion = cs.fuse(nets, example=words[:2], rng=0)
     assert fusion.details["refit"] == "layers fitted on made-up inputs"
     plain = cs.fuse(nets, example=words[:2], rng=0, refit=False)
-    wanted = sum(outputs(net, words) for net in nets) / 2
-    assert error(fusion.model, words, wanted) < error(plain.model, words, wanted)
+    target = sum(outputs(net, words) for net in nets) / 2
+    assert error(fusion.model, words, target) < error(plain.model, words, target)
 
 
 def test_fusing_networks_that_read_steps_refits_them():
@@ -304,5 +304,5 @@ def test_fusing_networks_that_read_steps_refits_them():
     fusion = cs.fuse(nets, example=inputs[:, :2], rng=0)
     assert fusion.details["refit"] == "layers fitted on made-up inputs"
     plain = cs.fuse(nets, example=inputs[:, :2], rng=0, refit=False)
-    wanted = sum(outputs(net, inputs) for net in nets) / 2
-    assert error(fusion.model, inputs, wanted) < error(plain.model, inputs, wanted)
+    target = sum(outputs(net, inputs) for net in nets) / 2
+    assert error(fusion.model, inputs, target) < error(plain.model, inputs, target)

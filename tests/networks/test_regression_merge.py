@@ -42,37 +42,37 @@ def test_the_regression_mean_of_one_model_is_that_model(kind):
     net, inputs = randomised(kind, 0), inputs_for(kind)
     moments = layer_moments(net, inputs)
     for options in ({}, {"off_diagonal": 1.0}, {"ridge": 0.3}):
-        found = regmean(net, [net, net], UNEVEN, [moments, moments], **options).module
-        assert_allclose(outputs(found, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
+        refitted = regmean(net, [net, net], UNEVEN, [moments, moments], **options).module
+        assert_allclose(outputs(refitted, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_regression_mean_of_linear_models_is_the_pooled_least_squares_fit(bias):
-    one, two = (nn.Sequential(nn.Linear(5, 3, bias=bias)).double() for _ in range(2))
+    net_a, net_b = (nn.Sequential(nn.Linear(5, 3, bias=bias)).double() for _ in range(2))
     first, second = inputs_for("perceptron", 150, 1), 2.0 * inputs_for("perceptron", 150, 2) - 1.0
-    moments = [layer_moments(one, first), layer_moments(two, second)]
-    found = regmean(average([one, two], UNEVEN), [one, two], UNEVEN, moments, off_diagonal=1.0).module
+    moments = [layer_moments(net_a, first), layer_moments(net_b, second)]
+    refitted = regmean(average([net_a, net_b], UNEVEN), [net_a, net_b], UNEVEN, moments, off_diagonal=1.0).module
     rows = torch.cat([first, second]).numpy()
-    answers = torch.cat([outputs(one, first), outputs(two, second)]).numpy()
+    answers = torch.cat([outputs(net_a, first), outputs(net_b, second)]).numpy()
     counts = np.repeat(UNEVEN, 150)
     if bias:
         expected = least_squares(rows, answers, counts)
-        assert_allclose(found[0].bias.detach(), expected[:, -1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
-        assert_allclose(found[0].weight.detach(), expected[:, :-1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+        assert_allclose(refitted[0].bias.detach(), expected[:, -1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+        assert_allclose(refitted[0].weight.detach(), expected[:, :-1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
     else:
         root = np.sqrt(counts)[:, None]
         expected = np.linalg.lstsq(rows * root, answers * root, rcond=None)[0].T
-        assert_allclose(found[0].weight.detach(), expected, rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+        assert_allclose(refitted[0].weight.detach(), expected, rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
 
 
 def test_a_great_ridge_keeps_the_average():
-    one, two, inputs = randomised("perceptron", 0), randomised("perceptron", 1), inputs_for("perceptron")
-    fused = average([one, two], UNEVEN)
-    moments = [layer_moments(net, inputs) for net in (one, two)]
-    found = regmean(fused, [one, two], UNEVEN, moments, ridge=1e12).module
-    assert_allclose(found[2].weight.detach(), fused[2].weight.detach(), rtol=LEAST_RIDGE)
-    found = refit(fused, [one, two], UNEVEN, inputs, ridge=1e12, rescaled=False).module
-    assert_allclose(found[2].weight.detach(), fused[2].weight.detach(), rtol=LEAST_RIDGE)
+    net_a, net_b, inputs = randomised("perceptron", 0), randomised("perceptron", 1), inputs_for("perceptron")
+    fused = average([net_a, net_b], UNEVEN)
+    moments = [layer_moments(net, inputs) for net in (net_a, net_b)]
+    refitted = regmean(fused, [net_a, net_b], UNEVEN, moments, ridge=1e12).module
+    assert_allclose(refitted[2].weight.detach(), fused[2].weight.detach(), rtol=LEAST_RIDGE)
+    refitted = refit(fused, [net_a, net_b], UNEVEN, inputs, ridge=1e12, rescaled=False).module
+    assert_allclose(refitted[2].weight.detach(), fused[2].weight.detach(), rtol=LEAST_RIDGE)
 
 
 def side_by_side():
@@ -83,33 +83,33 @@ def side_by_side():
     wide = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     with torch.no_grad():
         for number, (padded, net) in enumerate(zip(aligned, small, strict=True)):
-            own = slice(4 * number, 4 * number + 4)
+            units = slice(4 * number, 4 * number + 4)
             for values in net.parameters():
                 values.copy_(torch.randn(values.shape, generator=rng))
             for values in padded.parameters():
                 values.zero_()
-            padded[0].weight[own], padded[0].bias[own] = net[0].weight, net[0].bias
-            padded[2].weight[:, own], padded[2].bias[:] = net[2].weight, net[2].bias
-            wide[0].weight[own], wide[0].bias[own] = net[0].weight, net[0].bias
+            padded[0].weight[units], padded[0].bias[units] = net[0].weight, net[0].bias
+            padded[2].weight[:, units], padded[2].bias[:] = net[2].weight, net[2].bias
+            wide[0].weight[units], wide[0].bias[units] = net[0].weight, net[0].bias
         wide[2].weight.copy_(sum(a * net[2].weight for a, net in zip(UNEVEN, aligned, strict=True)))
         wide[2].bias.copy_(sum(a * net[2].bias for a, net in zip(UNEVEN, aligned, strict=True)))
     return wide, aligned
 
 
-@pytest.mark.parametrize("how", ["refit", "regmean", "repair"])
-def test_networks_side_by_side_still_answer_as_the_ensemble(how):
+@pytest.mark.parametrize("method", ["refit", "regmean", "repair"])
+def test_networks_side_by_side_still_answer_as_the_ensemble(method):
     wide, aligned = side_by_side()
     inputs = inputs_for("perceptron")
     ensemble = sum(a * outputs(net, inputs) for a, net in zip(UNEVEN, aligned, strict=True))
     assert_allclose(outputs(wide, inputs), ensemble, rtol=FLOAT64, atol=FLOAT64)
-    if how == "refit":
-        found = refit(wide, aligned, UNEVEN, inputs)
-    elif how == "repair":
-        found = repair(wide, aligned, UNEVEN, inputs)
+    if method == "refit":
+        refitted = refit(wide, aligned, UNEVEN, inputs)
+    elif method == "repair":
+        refitted = repair(wide, aligned, UNEVEN, inputs)
     else:
-        found = regmean(wide, aligned, UNEVEN, [layer_moments(net, inputs) for net in aligned])
-        assert found.notes == {"2": "reads units that not all models have: it keeps the average"}
-    assert_allclose(outputs(found.module, inputs), ensemble, rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+        refitted = regmean(wide, aligned, UNEVEN, [layer_moments(net, inputs) for net in aligned])
+        assert refitted.notes == {"2": "reads units that not all models have: it keeps the average"}
+    assert_allclose(outputs(refitted.module, inputs), ensemble, rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
 
 
 # -- From inputs.
@@ -119,64 +119,64 @@ def test_networks_side_by_side_still_answer_as_the_ensemble(how):
 @pytest.mark.parametrize("rescaled", [True, False])
 def test_a_fusion_that_is_the_model_is_refitted_to_itself(kind, rescaled):
     net, inputs = randomised(kind, 0), inputs_for(kind)
-    found = refit(net, [net, net], UNEVEN, inputs, rescaled=rescaled, batch_size=50).module
+    refitted = refit(net, [net, net], UNEVEN, inputs, rescaled=rescaled, batch_size=50).module
     if kind == "perceptron":  # without batch normalisation, whose running statistics change to those of the inputs
-        assert_allclose(outputs(found, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
+        assert_allclose(outputs(refitted, inputs), outputs(net, inputs), rtol=FLOAT64, atol=FLOAT64)
 
 
 @every_net
 def test_a_network_of_noise_is_fitted_to_the_model_it_is_asked_to_be(kind):
     net, inputs = randomised(kind, 0), inputs_for(kind, 400)
-    far = refit(randomised(kind, 7), [net], None, inputs, ridge=0.0).module
-    assert_allclose(outputs(far, inputs), outputs(net, inputs), rtol=1e-4, atol=1e-4)
+    fitted = refit(randomised(kind, 7), [net], None, inputs, ridge=0.0).module
+    assert_allclose(outputs(fitted, inputs), outputs(net, inputs), rtol=1e-4, atol=1e-4)
 
 
 def test_one_layer_is_the_least_squares_fit_to_the_models_answers():
-    one, two = (nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2)).double() for _ in range(2))
-    inputs, fused = inputs_for("perceptron"), average([one, two], UNEVEN)
-    found = refit(fused, [one, two], UNEVEN, inputs, ridge=0.0, rescaled=False).module
+    net_a, net_b = (nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2)).double() for _ in range(2))
+    inputs, fused = inputs_for("perceptron"), average([net_a, net_b], UNEVEN)
+    refitted = refit(fused, [net_a, net_b], UNEVEN, inputs, ridge=0.0, rescaled=False).module
     # the first layer answers as the average of the layers, and the second is fitted to what that one makes of it
-    assert_allclose(found[0].weight.detach(), fused[0].weight.detach(), rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
-    answers = 0.3 * outputs(one, inputs) + 0.7 * outputs(two, inputs)
-    expected = least_squares(outputs(found[:2], inputs).numpy(), answers.numpy(), np.ones(len(inputs)))
-    assert_allclose(found[2].weight.detach(), expected[:, :-1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
-    assert_allclose(found[2].bias.detach(), expected[:, -1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+    assert_allclose(refitted[0].weight.detach(), fused[0].weight.detach(), rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+    answers = 0.3 * outputs(net_a, inputs) + 0.7 * outputs(net_b, inputs)
+    expected = least_squares(outputs(refitted[:2], inputs).numpy(), answers.numpy(), np.ones(len(inputs)))
+    assert_allclose(refitted[2].weight.detach(), expected[:, :-1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+    assert_allclose(refitted[2].bias.detach(), expected[:, -1], rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
 
 
 def test_fitting_lowers_the_distance_to_the_models_answers_and_batches_do_not_matter():
-    one, two = (randomised("perceptron", seed) for seed in (0, 1))
-    inputs, fused = inputs_for("perceptron", 300), average([one, two], UNEVEN)
-    wanted = 0.3 * outputs(one, inputs) + 0.7 * outputs(two, inputs)
-    found = refit(fused, [one, two], UNEVEN, inputs).module
-    before, after = (float((outputs(net, inputs) - wanted).square().mean()) for net in (fused, found))
+    net_a, net_b = (randomised("perceptron", seed) for seed in (0, 1))
+    inputs, fused = inputs_for("perceptron", 300), average([net_a, net_b], UNEVEN)
+    target = 0.3 * outputs(net_a, inputs) + 0.7 * outputs(net_b, inputs)
+    refitted = refit(fused, [net_a, net_b], UNEVEN, inputs).module
+    before, after = (float((outputs(net, inputs) - target).square().mean()) for net in (fused, refitted))
     assert after < 0.5 * before
     for other in (list(inputs.split(77)), [(batch, None) for batch in inputs.split(100)]):
-        again = refit(fused, [one, two], UNEVEN, other).module
-        assert_allclose(outputs(again, inputs), outputs(found, inputs), rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+        again = refit(fused, [net_a, net_b], UNEVEN, other).module
+        assert_allclose(outputs(again, inputs), outputs(refitted, inputs), rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
 
 
 def test_few_patches_are_drawn_the_same_for_the_same_seed_and_fit_nearly_as_well():
-    one, two = (randomised("convolutional", seed) for seed in (0, 1))
-    inputs, fused = inputs_for("convolutional", 400), average([one, two], UNEVEN)
-    some = [refit(fused, [one, two], None, inputs, patches_per_layer=1500, rng=3).module for _ in range(2)]
-    assert same_state(*some)
-    wanted = 0.5 * outputs(one, inputs) + 0.5 * outputs(two, inputs)
-    whole = refit(fused, [one, two], None, inputs).module
-    errors = [float((outputs(net, inputs) - wanted).square().mean()) for net in (whole, some[0], fused)]
+    net_a, net_b = (randomised("convolutional", seed) for seed in (0, 1))
+    inputs, fused = inputs_for("convolutional", 400), average([net_a, net_b], UNEVEN)
+    drawn = [refit(fused, [net_a, net_b], None, inputs, patches_per_layer=1500, rng=3).module for _ in range(2)]
+    assert same_state(*drawn)
+    target = 0.5 * outputs(net_a, inputs) + 0.5 * outputs(net_b, inputs)
+    whole = refit(fused, [net_a, net_b], None, inputs).module
+    errors = [float((outputs(net, inputs) - target).square().mean()) for net in (whole, drawn[0], fused)]
     assert errors[0] < errors[2]
     assert errors[1] < 1.3 * errors[0]
 
 
 @every_net
 def test_networks_keep_their_state_and_names(kind):
-    one, two, inputs = randomised(kind, 0), randomised(kind, 1), inputs_for(kind)
-    fused = average([one, two], UNEVEN).train()
-    moments = [layer_moments(net, inputs) for net in (one, two)]
-    before = [deepcopy(net) for net in (one, two, fused)]
-    for found in (refit(fused, [one, two], None, inputs), regmean(fused, [one, two], None, moments)):
-        assert all(same_state(*pair) for pair in zip(before, (one, two, fused), strict=True))
-        assert list(found.module.state_dict()) == list(fused.state_dict())
-        assert all(part.training for part in found.module.modules())
+    net_a, net_b, inputs = randomised(kind, 0), randomised(kind, 1), inputs_for(kind)
+    fused = average([net_a, net_b], UNEVEN).train()
+    moments = [layer_moments(net, inputs) for net in (net_a, net_b)]
+    before = [deepcopy(net) for net in (net_a, net_b, fused)]
+    for refitted in (refit(fused, [net_a, net_b], None, inputs), regmean(fused, [net_a, net_b], None, moments)):
+        assert all(same_state(*pair) for pair in zip(before, (net_a, net_b, fused), strict=True))
+        assert list(refitted.module.state_dict()) == list(fused.state_dict())
+        assert all(part.training for part in refitted.module.modules())
 
 
 def test_grouped_convolutions_and_shared_layers_keep_the_average():
@@ -185,9 +185,9 @@ def test_grouped_convolutions_and_shared_layers_keep_the_average():
         for _ in range(2)
     ]
     fused = average(nets, UNEVEN)
-    found = refit(fused, nets, UNEVEN, inputs_for("convolutional"), rescaled=False)
-    assert found.notes == {"1": "is a grouped convolution: it keeps the average"}
-    assert_array_equal(found.module[1].weight.detach(), fused[1].weight.detach())
+    refitted = refit(fused, nets, UNEVEN, inputs_for("convolutional"), rescaled=False)
+    assert refitted.notes == {"1": "is a grouped convolution: it keeps the average"}
+    assert_array_equal(refitted.module[1].weight.detach(), fused[1].weight.detach())
 
 
 @pytest.mark.slow
@@ -204,44 +204,44 @@ def test_refitting_brings_trained_networks_back_further_than_repair():
 
 
 def test_made_up_inputs_vary_where_the_first_layers_look():
-    one, two = (nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double() for _ in range(2))
-    made = synthetic_inputs([one, two], UNEVEN, torch.zeros(1, 2, 2).double(), 20_000, rng=1)
-    assert made.shape == (20_000, 2, 2)
-    assert_allclose(made.std(), 1.0, rtol=1e-9)
-    rows = [net[1].weight.detach().numpy() for net in (one, two)]
+    net_a, net_b = (nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double() for _ in range(2))
+    synthetic = synthetic_inputs([net_a, net_b], UNEVEN, torch.zeros(1, 2, 2).double(), 20_000, rng=1)
+    assert synthetic.shape == (20_000, 2, 2)
+    assert_allclose(synthetic.std(), 1.0, rtol=1e-9)
+    rows = [net[1].weight.detach().numpy() for net in (net_a, net_b)]
     covariance = 0.3 * rows[0].T @ rows[0] + 0.7 * rows[1].T @ rows[1]
     covariance /= np.trace(covariance) / 4
     deviation = STANDARD_ERRORS * np.sqrt(2 / 20_000) * np.abs(covariance).max()
-    assert_allclose(np.cov(made.flatten(1).T.numpy()), covariance, atol=deviation)
+    assert_allclose(np.cov(synthetic.flatten(1).T.numpy()), covariance, atol=deviation)
 
 
 def test_made_up_images_are_smooth_as_pictures_are_and_repeat():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
-    made = synthetic_inputs([net], None, torch.zeros(1, 3, 16, 16), 200, rng=1)
-    assert made.shape == (200, 3, 16, 16)
-    assert_allclose(made.std(), 1.0, rtol=1e-5)
-    neighbours = np.corrcoef(made[..., 1:].flatten().numpy(), made[..., :-1].flatten().numpy())[0, 1]
-    far = np.corrcoef(made[..., 8:].flatten().numpy(), made[..., :-8].flatten().numpy())[0, 1]
+    synthetic = synthetic_inputs([net], None, torch.zeros(1, 3, 16, 16), 200, rng=1)
+    assert synthetic.shape == (200, 3, 16, 16)
+    assert_allclose(synthetic.std(), 1.0, rtol=1e-5)
+    neighbours = np.corrcoef(synthetic[..., 1:].flatten().numpy(), synthetic[..., :-1].flatten().numpy())[0, 1]
+    distant = np.corrcoef(synthetic[..., 8:].flatten().numpy(), synthetic[..., :-8].flatten().numpy())[0, 1]
     assert 0.5 < neighbours < 1.0
-    assert far < neighbours - 0.2
-    assert torch.equal(made, synthetic_inputs([net], None, torch.zeros(1, 3, 16, 16), 200, rng=1))
+    assert distant < neighbours - 0.2
+    assert torch.equal(synthetic, synthetic_inputs([net], None, torch.zeros(1, 3, 16, 16), 200, rng=1))
 
 
 def test_made_up_sequences_have_the_covariance_of_the_kernel():
     net = nn.Sequential(nn.Conv1d(1, 1, 3, bias=False))
     with torch.no_grad():
         net[0].weight.copy_(torch.tensor([[[1.0, 2.0, 1.0]]]))
-    made = synthetic_inputs([net], None, torch.zeros(1, 1, 40), 4000, rng=1)[:, 0, 5:-5].numpy()
+    synthetic = synthetic_inputs([net], None, torch.zeros(1, 1, 40), 4000, rng=1)[:, 0, 5:-5].numpy()
     for lag, expected in ((0, 6 / 6), (1, 4 / 6), (2, 1 / 6), (3, 0.0)):
-        found = (made[:, : 30 - 3] * made[:, lag : 30 - 3 + lag]).mean() / made.var()
-        assert_allclose(found, expected, atol=0.02)
+        correlation = (synthetic[:, : 30 - 3] * synthetic[:, lag : 30 - 3 + lag]).mean() / synthetic.var()
+        assert_allclose(correlation, expected, atol=0.02)
 
 
 def test_refitting_on_made_up_inputs_helps_trained_networks():
     data = digits("perceptron")
     fused = average(data.aligned, [0.5, 0.5])
-    made = synthetic_inputs(data.aligned, None, data.inputs[:1], 2000, rng=0)
-    assert data.accuracy(refit(fused, data.aligned, None, made).module) > data.accuracy(fused)
+    synthetic = synthetic_inputs(data.aligned, None, data.inputs[:1], 2000, rng=0)
+    assert data.accuracy(refit(fused, data.aligned, None, synthetic).module) > data.accuracy(fused)
 
 
 def test_networks_that_start_otherwise_are_refused():

@@ -93,8 +93,8 @@ def test_trimming_gives_the_average_of_the_others():
 @pytest.mark.parametrize("factor", [1e3, -1e6, 1e12])
 def test_two_of_ten_move_the_result_no_farther_than_honest_ones_differ(how, factor):
     good = honest(8)
-    found = fused([*good, times(good[0], factor), times(good[1], factor)], robust=how).network.arrays
-    for key, values in found.items():
+    arrays = fused([*good, times(good[0], factor), times(good[1], factor)], robust=how).network.arrays
+    for key, values in arrays.items():
         stacked = np.stack([one.arrays[key] for one in good])
         assert np.abs(values - stacked.mean(axis=0)).max() <= 2.0 * np.ptp(stacked, axis=0).max()
 

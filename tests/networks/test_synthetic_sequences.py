@@ -17,20 +17,20 @@ UNEVEN = np.array([0.3, 0.7])
 
 @pytest.mark.parametrize("form", ["lstm", "stacked gru both ways", "stacked rnn along the second axis"])
 def test_made_up_steps_vary_where_all_gates_look_and_do_not_depend_on_each_other(form):
-    one, two = (randomised(Reader(form), seed) for seed in (0, 1))
-    first = one.recurrent.batch_first
-    made = synthetic_inputs([one, two], UNEVEN, inputs_for(one, 2, 6), 4000, rng=1)
-    assert made.shape == ((4000, 6, 5) if first else (6, 4000, 5))
-    assert_allclose(made.std(), 1.0, rtol=FLOAT64)
+    net_a, net_b = (randomised(Reader(form), seed) for seed in (0, 1))
+    is_batch_first = net_a.recurrent.batch_first
+    synthetic = synthetic_inputs([net_a, net_b], UNEVEN, inputs_for(net_a, 2, 6), 4000, rng=1)
+    assert synthetic.shape == ((4000, 6, 5) if is_batch_first else (6, 4000, 5))
+    assert_allclose(synthetic.std(), 1.0, rtol=FLOAT64)
     rows = [
         torch.cat([values for name, values in net.recurrent.named_parameters() if "weight_ih_l0" in name])
         .detach()
         .numpy()
-        for net in (one, two)
+        for net in (net_a, net_b)
     ]
     covariance = 0.3 * rows[0].T @ rows[0] + 0.7 * rows[1].T @ rows[1]
     covariance /= np.trace(covariance) / 5
-    steps = (made.transpose(0, 1) if first else made).numpy()
+    steps = (synthetic.transpose(0, 1) if is_batch_first else synthetic).numpy()
     deviation = STANDARD_ERRORS * np.sqrt(2 / 24_000) * np.abs(covariance).max()
     assert_allclose(np.cov(steps.reshape(-1, 5).T), covariance, atol=deviation)
     assert_allclose(steps[0].T @ steps[1] / 4000, 0.0, atol=STANDARD_ERRORS * np.abs(covariance).max() / np.sqrt(4000))
@@ -39,14 +39,14 @@ def test_made_up_steps_vary_where_all_gates_look_and_do_not_depend_on_each_other
 def test_made_up_words_are_uniform_over_the_words_that_all_networks_know_but_padding():
     nets = [Texts(12), Texts(9)]
     example = torch.zeros(3, 7, dtype=torch.int32)
-    made = synthetic_inputs(nets, None, example, 5000, rng=1)
-    assert made.shape == (5000, 7)
-    assert made.dtype == torch.int32
-    counts = np.bincount(made.flatten(), minlength=9)
+    synthetic = synthetic_inputs(nets, None, example, 5000, rng=1)
+    assert synthetic.shape == (5000, 7)
+    assert synthetic.dtype == torch.int32
+    counts = np.bincount(synthetic.flatten(), minlength=9)
     assert counts[0] == 0
     assert len(counts) == 9
     assert_allclose(counts[1:] / 35_000, 1 / 8, atol=STANDARD_ERRORS * np.sqrt(1 / 8 * 7 / 8 / 35_000))
-    assert torch.equal(made, synthetic_inputs(nets, None, example, 5000, rng=1))
+    assert torch.equal(synthetic, synthetic_inputs(nets, None, example, 5000, rng=1))
 
 
 def test_embeddings_of_places_and_segments_are_not_taken_for_those_of_words():
@@ -61,8 +61,8 @@ def test_embeddings_of_places_and_segments_are_not_taken_for_those_of_words():
             return self.decoder(self.segments(torch.zeros_like(words)) + self.places(places) + self.words(words))
 
     for length in (1, 2, 3, 4):
-        made = synthetic_inputs([Placed()], None, torch.zeros(1, length, dtype=torch.int64), 500)
-        assert made.max() == 8
+        synthetic = synthetic_inputs([Placed()], None, torch.zeros(1, length, dtype=torch.int64), 500)
+        assert synthetic.max() == 8
 
 
 def test_networks_that_take_only_so_many_inputs_are_refused():

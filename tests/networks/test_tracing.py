@@ -29,7 +29,7 @@ class Written(nn.Module):
 
 
 def segments(symmetry, array, axis=0):
-    return [(one.group, one.outer, one.inner) for one in symmetry.layouts[array].axes[axis].segments]
+    return [(segment.group, segment.outer, segment.inner) for segment in symmetry.layouts[array].axes[axis].segments]
 
 
 @every_network
@@ -53,8 +53,8 @@ def test_every_array_has_a_layout_that_explains_its_shape(entry):
 def test_what_is_not_looked_through_is_said_and_nothing_else(entry):
     notes = traced(entry.name)[2].notes
     assert len(notes) == len(entry.notes)
-    for note, said in zip(notes, entry.notes, strict=True):
-        assert said in note
+    for note, text in zip(notes, entry.notes, strict=True):
+        assert text in note
         assert "never moves" in note
 
 
@@ -163,8 +163,8 @@ def test_units_told_apart_by_number_are_fixed_and_said():
 
 
 def test_a_state_given_as_input_fixes_the_units_of_the_cell():
-    given = Written(lambda m, x, state: m.out(m.rnn(x, state)[0]), rnn=nn.GRU(3, 4), out=nn.Linear(4, 2))
-    assert trace(given, (torch.zeros(5, 2, 3), torch.zeros(1, 2, 4))).groups == {}
+    stateful = Written(lambda m, x, state: m.out(m.rnn(x, state)[0]), rnn=nn.GRU(3, 4), out=nn.Linear(4, 2))
+    assert trace(stateful, (torch.zeros(5, 2, 3), torch.zeros(1, 2, 4))).groups == {}
 
 
 def test_arrays_that_are_not_used_stay_and_are_named():
@@ -177,7 +177,7 @@ def test_arrays_that_are_not_used_stay_and_are_named():
 
 def test_shared_heads_of_keys_move_with_all_their_queries():
     def forward(m, x):
-        query, key, value = (one(x).view(2, 5, -1, 3).transpose(1, 2) for one in (m.q, m.k, m.v))
+        query, key, value = (layer(x).view(2, 5, -1, 3).transpose(1, 2) for layer in (m.q, m.k, m.v))
         return m.o(F.scaled_dot_product_attention(query, key, value, enable_gqa=True).transpose(1, 2).flatten(2))
 
     parts = {"q": nn.Linear(8, 12), "k": nn.Linear(8, 6), "v": nn.Linear(8, 6), "o": nn.Linear(12, 8)}
@@ -196,10 +196,10 @@ def test_weights_computed_from_others_are_looked_through(wrap):
 
 def test_a_tensor_written_in_pieces_is_looked_through():
     def forward(m, x):
-        made = torch.zeros(2, 9)
-        made[:, :6] = m.one(x)
-        made[:, 6:] = m.two(x)
-        return m.out(torch.relu_(made))
+        hidden = torch.zeros(2, 9)
+        hidden[:, :6] = m.one(x)
+        hidden[:, 6:] = m.two(x)
+        return m.out(torch.relu_(hidden))
 
     parts = {"one": nn.Linear(3, 6), "two": nn.Linear(3, 3), "out": nn.Linear(9, 2)}
     symmetry = trace(Written(forward, **parts), torch.zeros(2, 3))

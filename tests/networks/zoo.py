@@ -31,12 +31,12 @@ class Entry:
     def module(self, seed: int = 0) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            made = self.make().eval()
-            for name, array in made.state_dict().items():
+            module = self.make().eval()
+            for name, array in module.state_dict().items():
                 if array.is_floating_point():
                     drawn = torch.rand(array.shape) + 0.5 if "var" in name else 0.5 * torch.randn(array.shape)
                     array.copy_(drawn if array.ndim == 1 else array + 0.1 * drawn)
-        return made
+        return module
 
     def inputs(self, seed: int = 0) -> Any:
         with torch.random.fork_rng(devices=[]):
@@ -186,13 +186,13 @@ class ResNet(nn.Module):
 
 
 def resnet18_groups(widths: tuple[int, ...]) -> dict[str, int]:
-    found = {"conv1": widths[0]}
+    groups = {"conv1": widths[0]}
     for stage, width in enumerate(widths):
-        found[f"layers.{stage}.0.conv1"] = width
+        groups[f"layers.{stage}.0.conv1"] = width
         if stage:
-            found[f"layers.{stage}.0.conv2"] = width
-        found[f"layers.{stage}.1.conv1"] = width
-    return found
+            groups[f"layers.{stage}.0.conv2"] = width
+        groups[f"layers.{stage}.1.conv1"] = width
+    return groups
 
 
 @listed("resnet18", resnet18_groups((4, 5, 6, 7)), images(3, 16))
@@ -534,7 +534,7 @@ class GPTBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, width = x.shape
         query, key, value = self.c_attn(self.ln_1(x)).split(width, dim=2)
-        query, key, value = (one.view(batch, tokens, 2, 4).transpose(1, 2) for one in (query, key, value))
+        query, key, value = (heads.view(batch, tokens, 2, 4).transpose(1, 2) for heads in (query, key, value))
         scores = query @ key.transpose(-2, -1) * 0.5
         scores = scores.masked_fill(self.mask[:, :, :tokens, :tokens] == 0, float("-inf"))
         y = scores.softmax(-1) @ value

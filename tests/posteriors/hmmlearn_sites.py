@@ -8,7 +8,7 @@ from hmmlearn.hmm import CategoricalHMM, GaussianHMM
 from hmmlearn.vhmm import VariationalCategoricalHMM, VariationalGaussianHMM
 from numpy.testing import assert_allclose
 
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from tests.tolerances import CONJUGATE_UPDATE
 
 D, V = 2, 5

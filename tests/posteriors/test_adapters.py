@@ -15,8 +15,8 @@ from sklearn.preprocessing import scale
 from sklearn.utils.validation import check_is_fitted
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES
+from consilience.posteriors.adapters.table import ADAPTERS
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 
 WINE = scale(load_wine().data)[:, [0, 6, 9, 12]]

@@ -138,7 +138,7 @@ def test_variational_mixtures_give_the_true_components(kind):
 @pytest.mark.parametrize("kind", ["full", "diag"])
 def test_maximum_likelihood_mixtures_give_the_true_components(kind):
     models, samples, truth = fitted(lambda k: GaussianMixture(k, covariance_type=kind, n_init=2, random_state=0))
-    assert_true(found(models, samples=samples), truth)
+    assert_true(found(models, n_observations=samples), truth)
 
 
 def test_cluster_centres_give_the_true_clusters():

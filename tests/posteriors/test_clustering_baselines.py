@@ -9,7 +9,7 @@ from sklearn.mixture import BayesianGaussianMixture
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.methods.dirichlet_process.mixture import Setting, fit_mixture, standardised
+from consilience.posteriors.methods.dirichlet_process.mixture import MixtureSetting, fit_mixture, standardised
 from tests.families.zoo import ZOO
 from tests.posteriors import planted
 from tests.posteriors.matchings import matchings
@@ -136,7 +136,7 @@ def test_bounds_of_different_settings_can_be_compared():
     points = standardised(np.concatenate([rng.normal(m, 0.5, 12) for m in (-4.0, 0.0, 5.0)])[:, None], "spherical")
     gaps = []
     for concentration, share in ((0.01, 1.0), (1.0, 0.05), (0.1, 0.25)):
-        fit = fit_mixture(points, Setting(6, "spherical", concentration, share), 1, 1000, seed=0)
+        fit = fit_mixture(points, MixtureSetting(6, "spherical", concentration, share), 1, 1000, seed=0)
         model = BayesianGaussianMixture(
             n_components=6,
             covariance_type="spherical",

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter
 from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.learner import TitsiasGP
@@ -93,7 +93,7 @@ def assert_same(found, expected, error=GPYTORCH_JITTER):
 @every_case
 def test_what_is_described_predicts_as_gpytorch_does(kernel, strategy, distribution):
     model = fitted(kernel, strategy, distribution)
-    value = ADAPTER.value_of(model, None)
+    value = ADAPTER.to_sparse_gp(model, None)
     assert_same(value.predict(NEW), predictions(model))
     assert_same(value.predict(NEW, noise=True), predictions(model, noise=True))
 
@@ -117,7 +117,7 @@ def test_what_is_rebuilt_is_an_approximate_gp_with_the_same_predictions(kernel, 
 
 def test_zero_means_and_models_in_single_precision_are_taken():
     model = fitted("scaled rbf", WHITENED, CHOLESKY, mean=means.ZeroMean(), double=False)
-    value = ADAPTER.value_of(model, None)
+    value = ADAPTER.to_sparse_gp(model, None)
     assert value.constant == 0.0
     assert_same(
         value.predict(NEW), predictions(model, dtype=torch.float32), error=3e-3
@@ -127,7 +127,7 @@ def test_zero_means_and_models_in_single_precision_are_taken():
 def test_without_a_likelihood_the_noise_is_not_known():
     model = trained("scaled rbf", WHITENED, CHOLESKY)
     del model.likelihood
-    value = ADAPTER.value_of(model, None)
+    value = ADAPTER.to_sparse_gp(model, None)
     assert value.noise == 0.0
     assert_same(value.predict(NEW), predictions(model))
     assert not hasattr(cs.rebuild(cs.describe(model)), "likelihood")
@@ -140,7 +140,7 @@ def test_fusing_gives_an_approximate_gp_that_predicts_as_the_product(method):
     model = fusion.model
     assert isinstance(model, gpytorch.models.ApproximateGP)
     assert model.variational_strategy.inducing_points.shape == (fusion.n_components, 2)
-    assert_same(predictions(model, noise=True), ADAPTER.value_of(model, None).predict(NEW, noise=True))
+    assert_same(predictions(model, noise=True), ADAPTER.to_sparse_gp(model, None).predict(NEW, noise=True))
     mean = predictions(model)[0]
     near = np.all(np.abs(NEW) < 1.7, axis=1)
     target = np.sin(NEW[near, 0]) + 0.3 * NEW[near, 1] ** 2
@@ -156,7 +156,7 @@ def test_fusing_gives_an_approximate_gp_that_predicts_as_the_product(method):
 
 def test_gpytorch_and_our_own_meet_as_posteriors_of_one_kind():
     model = fitted("scaled rbf", WHITENED, CHOLESKY)
-    value = ADAPTER.value_of(model, 120)
+    value = ADAPTER.to_sparse_gp(model, 120)
     own = TitsiasGP(8, kernel=value.kernel, noise=value.noise, constant=value.constant, learn_parameters=False).fit(
         X, Y
     )
@@ -164,7 +164,7 @@ def test_gpytorch_and_our_own_meet_as_posteriors_of_one_kind():
     assert "has kind 'gpytorch.ApproximateGP', expected 'consilience.SparseGP'" in problem
     fused = cs.fuse([own, replace(value, jitter=own.jitter)], "concatenate")
     assert fused.n_components == 16
-    back = ADAPTER.model_of(fused.model)
+    back = ADAPTER.from_sparse_gp(fused.model)
     assert_same(predictions(back), fused.model.predict(NEW))
 
 
@@ -236,5 +236,5 @@ def test_kernels_of_other_names_are_not_fused():
 def test_only_this_adapter_knows_it():
     model = fitted("scaled rbf", WHITENED, CHOLESKY)
     assert [adapter.kind for adapter in ADAPTERS if adapter.accepts(model)] == ["gpytorch.ApproximateGP"]
-    assert ADAPTER.value_of(model, None).kernel.dim == RBF(1.0, [1.0, 1.0]).dim
-    assert_allclose(ADAPTER.value_of(model, 7).n_observations, 7, rtol=ROUNDING)
+    assert ADAPTER.to_sparse_gp(model, None).kernel.dim == RBF(1.0, [1.0, 1.0]).dim
+    assert_allclose(ADAPTER.to_sparse_gp(model, 7).n_observations, 7, rtol=ROUNDING)

@@ -9,7 +9,7 @@ from scipy.stats import multivariate_t
 from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.hidden_markov.forward_backward import forward_backward, viterbi
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.hidden_markov.model import HiddenMarkovModel
@@ -50,19 +50,19 @@ def test_labels_and_probabilities_are_those_of_expected_logs():
     statistics = np.concatenate([rows, -0.5 * ones, -0.5 * squares, 0.5 * ones], axis=1)
     posterior = model.posterior
     evidence = statistics @ posterior.family.mean_parameters(posterior.natural).T - np.log(2.0 * np.pi)
-    given = (expected_logs(model.start), expected_logs(model.transition), evidence, lengths)
-    assert model.decode(rows, lengths).tolist() == model.predict(rows, lengths).tolist() == viterbi(*given).tolist()
-    expected = forward_backward(*given).responsibilities
+    chain = (expected_logs(model.start), expected_logs(model.transition), evidence, lengths)
+    assert model.decode(rows, lengths).tolist() == model.predict(rows, lengths).tolist() == viterbi(*chain).tolist()
+    expected = forward_backward(*chain).responsibilities
     assert_allclose(model.predict_proba(rows, lengths), expected, atol=1e-9)
     assert model.predict(rows, lengths, method="marginal").tolist() == expected.argmax(axis=1).tolist()
 
 
 def test_scores_are_predictive_densities_given_the_rows_before():
     model, (rows, _, lengths) = fitted(), new()
-    found = model.posterior.parameters()
+    parameters = model.posterior.parameters()
     densities = np.empty((len(rows), model.n_states))
     for state, (mean, kappa, scale, dof) in enumerate(
-        zip(*(found[n] for n in ("mean", "kappa", "scale", "dof")), strict=True)
+        zip(*(parameters[n] for n in ("mean", "kappa", "scale", "dof")), strict=True)
     ):
         free = dof - 1.0  # nu - D + 1
         shape = np.linalg.inv(scale) * (kappa + 1.0) / (kappa * free)
@@ -80,7 +80,7 @@ def test_scores_are_predictive_densities_given_the_rows_before():
 def test_many_rows_are_scored_in_parts(monkeypatch):
     model, (rows, _, lengths) = fitted(), new()
     expected = model.score_samples(rows, lengths)
-    monkeypatch.setattr("consilience.posteriors.hidden_markov.model._CHUNK", 50)
+    monkeypatch.setattr("consilience.posteriors.hidden_markov.model.CHUNK_ENTRIES", 50)
     assert_allclose(model.score_samples(rows, lengths), expected, rtol=ROUNDING)
 
 
@@ -147,11 +147,11 @@ def test_what_is_attached_follows_the_matching():
 def test_files_keep_the_model(tmp_path):
     model, (rows, _, lengths) = fitted(), new()
     cs.save(model, tmp_path / "site.safetensors")
-    found = cs.rebuild(cs.load(tmp_path / "site.safetensors"))
-    assert found.posterior.natural.tobytes() == model.posterior.natural.tobytes()
-    assert found.transition.tobytes() == model.transition.tobytes()
-    assert found.score_samples(rows, lengths).tobytes() == model.score_samples(rows, lengths).tobytes()
-    assert found.bound.size == 0
+    rebuilt = cs.rebuild(cs.load(tmp_path / "site.safetensors"))
+    assert rebuilt.posterior.natural.tobytes() == model.posterior.natural.tobytes()
+    assert rebuilt.transition.tobytes() == model.transition.tobytes()
+    assert rebuilt.score_samples(rows, lengths).tobytes() == model.score_samples(rows, lengths).tobytes()
+    assert rebuilt.bound.size == 0
 
 
 def test_names_of_columns_are_kept_and_asked_for():
@@ -201,9 +201,9 @@ def test_copies_are_fused_into_what_they_are_copies_of(method):
     fusion = cs.fuse([model, model], method)
     assert sorted(fusion.matching.of_site(0)) == list(range(4))
     assert fusion.matching.of_site(0).tolist() == fusion.matching.of_site(1).tolist()
-    own = model.predict(rows, lengths)
-    assert adjusted_mutual_info_score(own, fusion.matching.of_site(0)[own]) == pytest.approx(1.0)
-    assert adjusted_mutual_info_score(own, fusion.model.predict(rows, lengths)) == pytest.approx(1.0)
+    local_labels = model.predict(rows, lengths)
+    assert adjusted_mutual_info_score(local_labels, fusion.matching.of_site(0)[local_labels]) == pytest.approx(1.0)
+    assert adjusted_mutual_info_score(local_labels, fusion.model.predict(rows, lengths)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("combine", ["barycenter", "product"])
@@ -252,9 +252,9 @@ def test_fused_transitions_are_summed_counts_under_a_common_prior():
 
 def test_a_fused_model_can_be_compared_with_a_sites_own_and_fused_again():
     fusion = cs.fuse([fitted(0), fitted(1)])
-    found = cs.evaluate(fusion, fitted(0), new(1)[0])
-    assert found.better == "fused"  # it knows a state that this site never saw
-    assert found.scores[0].name == "log density given the rows before"
+    comparison = cs.evaluate(fusion, fitted(0), new(1)[0])
+    assert comparison.better == "fused"  # it knows a state that this site never saw
+    assert comparison.scores[0].name == "log density given the rows before"
     assert cs.fuse([fusion.model, fitted(1)]).n_components == len(CENTRES)
 
 

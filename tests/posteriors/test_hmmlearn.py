@@ -8,8 +8,8 @@ from hmmlearn.vhmm import VariationalCategoricalHMM, VariationalGaussianHMM
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
-from consilience.posteriors.adapters.hmmlearn.parameters import visits
+from consilience.posteriors.adapters.hmmlearn.parameters import expected_visits
+from consilience.posteriors.adapters.table import ADAPTERS
 from tests.posteriors.hmmlearn_sites import (
     CYCLE,
     LEFT_TO_RIGHT,
@@ -182,7 +182,7 @@ def test_visits_are_the_sum_over_time_of_the_law_of_the_state(transitions, frame
     for _ in range(max(1, round(frames))):
         total, law = total + law, law @ np.asarray(transitions)
     expected = total * frames / max(1, round(frames))
-    assert_allclose(visits(START, np.asarray(transitions), frames), expected, rtol=ROUNDING, atol=ROUNDING)
+    assert_allclose(expected_visits(START, np.asarray(transitions), frames), expected, rtol=ROUNDING, atol=ROUNDING)
 
 
 def test_visits_of_a_long_sequence_follow_the_stationary_law():

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
-from consilience.posteriors.adapters.hmmlearn.parameters import visits
+from consilience.posteriors.adapters.hmmlearn.parameters import expected_visits
 from tests.posteriors.hmmlearn_sites import (
     CYCLE,
     HELD,
@@ -61,7 +61,7 @@ def test_point_estimates_are_pooled_by_their_counts(kind, combine):
     samples = (500.0, 2000.0)
     models = [by_hand(TRANSITIONS, kind, START), by_hand(TRANSITIONS[::-1, ::-1], kind, START, MEANS[::-1] + 0.5)]
     fusion = cs.fuse(models, n_components=4, combine=combine, n_observations=samples)
-    visited = [visits(one.startprob_, one.transmat_, n) for one, n in zip(models, samples, strict=True)]
+    visited = [expected_visits(one.startprob_, one.transmat_, n) for one, n in zip(models, samples, strict=True)]
     other = order_of(models[1], models[0])
     order = order_of(fusion.model, models[0])
     share = np.stack([visited[0], visited[1][other]])

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import Robust, symmetric_divergence
-from consilience.posteriors.robust.minority import match_backed, minority
+from consilience.posteriors.robust.estimators import RobustEstimator, symmetric_divergence
+from consilience.posteriors.robust.minority import match_supported_first, minority_components
 from tests import tolerances
 from tests.families.zoo import ZOO
 from tests.posteriors import planted
@@ -149,8 +149,8 @@ def test_an_average_is_no_farther_from_what_it_is_judged_by_than_honest_copies_a
             rows = np.concatenate([natural, *bad])
             ensemble = Ensemble.of([cs.Posterior(kind, row[None]) for row in rows])
             labels = np.zeros(len(rows), dtype=np.int64)
-            robust = Robust(how, 0.25)
-            kept, (medoid,) = robust.kept(symmetric_divergence(kind), rows, labels, np.ones(len(rows)), 1)
+            robust = RobustEstimator(how, 0.25)
+            kept, (medoid,) = robust.inliers(symmetric_divergence(kind), rows, labels, np.ones(len(rows)), 1)
             average = kind.barycenter(rows[kept > 0])
             bound = honest if how == "trim" else 4.0 * honest
             assert kind.kl(rows[medoid][None], average[None])[0, 0] <= bound * (1 + tolerances.KL_PAIRWISE) + 1e-9
@@ -209,12 +209,12 @@ def test_far_copies_do_not_disturb_the_matching_of_the_others(how):
 
 def test_components_of_a_minority_are_told_with_their_holders():
     labels, owner = np.array([0, 1, 0, 0, 2, 2]), np.array([0, 0, 1, 2, 2, 3])
-    found = minority(owner, labels, ["a", "b", "c", "d"], np.arange(6.0), 3)
+    found = minority_components(owner, labels, ["a", "b", "c", "d"], np.arange(6.0), 3)
     assert found == [{"component": 1, "sites": 1, "names": ["a"], "counts": 1.0}]
 
 
 def test_half_of_the_sites_is_no_minority():
-    assert minority(np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1]), list("abcd"), None, 2) == []
+    assert minority_components(np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1]), list("abcd"), None, 2) == []
 
 
 def invented(seed=0):
@@ -259,7 +259,7 @@ def test_backed_components_are_matched_first():
         seen.append(part.n_sites)
         return cs.KLFusion(n_components=3).match(part, np.random.default_rng(0), lambda _a, _b: None)
 
-    found = match_backed(Ensemble.of(sites), Robust("trim", 0.2), match, open_number=False)
+    found = match_supported_first(Ensemble.of(sites), RobustEstimator("trim", 0.2), match, open_number=False)
     assert seen == [6]
     assert (found.labels[3], found.details["backed"]) == (-1, 18)
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 
 import consilience as cs
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from tests.posteriors.test_adapters import CASES, described, fitted, halves
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 

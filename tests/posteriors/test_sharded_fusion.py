@@ -13,16 +13,16 @@ from sklearn.metrics import adjusted_rand_score
 
 import consilience as cs
 from consilience.engines import Local
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.posteriors.average import combine, kl_average
-from consilience.posteriors.columns import Block
+from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.sharded.descent import descend
 from consilience.posteriors.sharded.header import kind_of
-from consilience.posteriors.sharded.passes import Shard, Work, prepare
-from consilience.posteriors.sharded.shard_pass import Centres, add_passes, assign_and_sum
-from consilience.posteriors.sharded.shards import load_shard, stack
-from consilience.posteriors.sharded.totals import add_totals, fused, total
+from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
+from consilience.posteriors.sharded.shard_pass import Centres, add_pass_sums, assign_and_sum
+from consilience.posteriors.sharded.shards import load_shard, stack_posteriors
+from consilience.posteriors.sharded.totals import add_totals, fused_posterior, shard_totals
 from tests.posteriors.shard_sites import planted_sites, written
 from tests.posteriors.test_shards import _with_attached
 from tests.tolerances import ROUNDING
@@ -66,8 +66,8 @@ def _rounding(options: dict[str, object]) -> float:
     return 100 * ROUNDING if options.get("direction") == "reverse" else ROUNDING
 
 
-def _same_partition(one: np.ndarray, other: np.ndarray) -> bool:
-    return adjusted_rand_score(one, other) == 1.0
+def _same_partition(labels: np.ndarray, expected: np.ndarray) -> bool:
+    return adjusted_rand_score(labels, expected) == 1.0
 
 
 def test_the_planted_components_are_found(
@@ -78,7 +78,7 @@ def test_the_planted_components_are_found(
     assert _same_partition(fusion.matching.labels, planted[1])
     assert fusion.details["sites"] == SITES
     assert fusion.details["shards"] > 2
-    assert np.bincount(fusion.matching.owner).tolist() == [one.n_components for one in planted[0]]
+    assert np.bincount(fusion.matching.owner).tolist() == [posterior.n_components for posterior in planted[0]]
 
 
 def test_the_objective_never_rises(folder: Path, options: dict[str, object]) -> None:
@@ -87,24 +87,24 @@ def test_the_objective_never_rises(folder: Path, options: dict[str, object]) -> 
 
 
 def test_threads_change_nothing_and_shards_only_the_rounding(folder: Path, options: dict[str, object]) -> None:
-    one = cs.fuse(folder / "packed", engine=Local(threads=1), **options)
-    three = cs.fuse(folder / "packed", engine=Local(threads=3, memory=0), **options)
-    assert np.array_equal(one.posterior.natural, three.posterior.natural)
-    assert np.array_equal(one.history, three.history)
-    whole = cs.fuse(folder / "sites", engine="local", **options)
-    assert np.array_equal(one.matching.labels, whole.matching.labels)
-    np.testing.assert_allclose(one.posterior.natural, whole.posterior.natural, rtol=_rounding(options))
-    np.testing.assert_allclose(one.posterior.counts, whole.posterior.counts, rtol=1e-12)
+    one_thread = cs.fuse(folder / "packed", engine=Local(threads=1), **options)
+    three_threads = cs.fuse(folder / "packed", engine=Local(threads=3, memory=0), **options)
+    assert np.array_equal(one_thread.posterior.natural, three_threads.posterior.natural)
+    assert np.array_equal(one_thread.history, three_threads.history)
+    other_shards = cs.fuse(folder / "sites", engine="local", **options)
+    assert np.array_equal(one_thread.matching.labels, other_shards.matching.labels)
+    np.testing.assert_allclose(one_thread.posterior.natural, other_shards.posterior.natural, rtol=_rounding(options))
+    np.testing.assert_allclose(one_thread.posterior.counts, other_shards.posterior.counts, rtol=1e-12)
 
 
 def test_neither_the_order_of_files_nor_of_components_matters(
     planted: tuple[list[cs.Posterior], np.ndarray], folder: Path, options: dict[str, object], tmp_path: Path
 ) -> None:
-    turned = [one.take(np.arange(one.n_components)[::-1]) for one in reversed(planted[0])]
-    one = cs.fuse(folder / "packed", **options)
-    other = cs.fuse(written(turned, tmp_path / "turned"), engine="local", **options)
-    assert np.array_equal(one.matching.labels, other.matching.labels[::-1])
-    np.testing.assert_allclose(one.posterior.natural, other.posterior.natural, rtol=_rounding(options))
+    reversed_sites = [posterior.take(np.arange(posterior.n_components)[::-1]) for posterior in reversed(planted[0])]
+    fusion = cs.fuse(folder / "packed", **options)
+    reversed_fusion = cs.fuse(written(reversed_sites, tmp_path / "turned"), engine="local", **options)
+    assert np.array_equal(fusion.matching.labels, reversed_fusion.matching.labels[::-1])
+    np.testing.assert_allclose(fusion.posterior.natural, reversed_fusion.posterior.natural, rtol=_rounding(options))
 
 
 def test_few_sites_are_fused_as_if_they_were_handed_in(folder: Path) -> None:
@@ -158,26 +158,26 @@ class TestWeights:
 
 
 def _work(posteriors: list[cs.Posterior], direction: str = "forward", min_count: float = 0.0, parts: int = 3,
-          weights: np.ndarray | None = None) -> Work:  # fmt: skip
+          weights: np.ndarray | None = None) -> PreparedShards:  # fmt: skip
     engine = Local(threads=1)
     kind = kind_of(posteriors[0])
     edges = np.linspace(0, len(posteriors), parts + 1).astype(int)
-    blocks = [stack(kind, posteriors[a:b]) for a, b in pairwise(edges.tolist())]
-    own = None if weights is None else [weights[a:b] for a, b in pairwise(edges.tolist())]
-    centre = np.concatenate([one.natural for one in posteriors]).mean(axis=0)
+    blocks = [stack_posteriors(kind, posteriors[a:b]) for a, b in pairwise(edges.tolist())]
+    weights_by_shard = None if weights is None else [weights[a:b] for a, b in pairwise(edges.tolist())]
+    centre = np.concatenate([posterior.natural for posterior in posteriors]).mean(axis=0)
     shards = engine.derive(
         prepare, engine.place(partial(_at, blocks), range(parts)), centre, direction, min_count,
-        each=[None] * parts if own is None else own,
+        each=[None] * parts if weights_by_shard is None else weights_by_shard,
     )  # fmt: skip
     tangent = engine.map(_tangent, shards)[0]
-    return Work(engine, shards, tangent, direction, len(posteriors), sum(p.n_components for p in posteriors))  # type: ignore[arg-type]
+    return PreparedShards(engine, shards, tangent, direction, len(posteriors), sum(p.n_components for p in posteriors))  # type: ignore[arg-type]
 
 
-def _at(blocks: list[Block], number: int) -> Block:
+def _at(blocks: list[ComponentColumns], number: int) -> ComponentColumns:
     return blocks[number]
 
 
-def _tangent(shard: Shard) -> object:
+def _tangent(shard: PreparedShard) -> object:
     return shard.tangent
 
 
@@ -189,29 +189,33 @@ def test_a_pass_is_what_brute_force_says(direction: str, weighted: bool) -> None
     weights = rng.random(25) + 0.1 if weighted else None
     work = _work(posteriors, direction, weights=weights)
     family = posteriors[0].family
-    natural = np.concatenate([one.natural for one in posteriors])[rng.permutation(60)[:7]]
+    natural = np.concatenate([posterior.natural for posterior in posteriors])[rng.permutation(60)[:7]]
     price = rng.random(7)
-    found = work.reduce(assign_and_sum, add_passes, Centres.of(work.tangent, natural, direction, price), True, 3)  # type: ignore[arg-type]
-    cost, users, sums, mass, each = 0.0, np.zeros(7), np.zeros_like(natural), np.zeros(7), []
-    for site, one in enumerate(posteriors):
+    sums_of_pass = work.reduce(
+        assign_and_sum, add_pass_sums, Centres.from_natural(work.tangent, natural, direction, price), True, 3
+    )  # type: ignore[arg-type]
+    cost, users, sums, mass, divergences = 0.0, np.zeros(7), np.zeros_like(natural), np.zeros(7), []
+    for site, posterior in enumerate(posteriors):
         weight = 1.0 if weights is None else weights[site]
-        kl = family.kl(natural, one.natural).T if direction == "forward" else family.kl(one.natural, natural)
+        kl = (
+            family.kl(natural, posterior.natural).T if direction == "forward" else family.kl(posterior.natural, natural)
+        )
         rows, columns = linear_sum_assignment(weight * kl + price)
         cost += weight * kl[rows, columns].sum()
-        each += (weight * kl[rows, columns]).tolist()
-        averaged = one.natural if direction == "forward" else family.mean_parameters(one.natural)
+        divergences += (weight * kl[rows, columns]).tolist()
+        averaged = posterior.natural if direction == "forward" else family.mean_parameters(posterior.natural)
         for row, column in zip(rows, columns, strict=True):
             users[column] += 1
             mass[column] += weight
             sums[column] += weight * averaged[row]
-    assert found.cost == pytest.approx(cost, rel=1e-9)
-    assert np.array_equal(found.users, users)
-    np.testing.assert_allclose(found.worst, sorted(each)[::-1][:3], rtol=1e-9)
+    assert sums_of_pass.cost == pytest.approx(cost, rel=1e-9)
+    assert np.array_equal(sums_of_pass.users, users)
+    np.testing.assert_allclose(sums_of_pass.farthest_costs, sorted(divergences)[::-1][:3], rtol=1e-9)
     used = mass > 0
     means = sums[used] / mass[used, None]
     expected = means if direction == "forward" else family.from_mean(means)
-    groups = type(found.groups)(found.groups.sums[used], found.groups.mass[used])
-    np.testing.assert_allclose(work.averaged(groups), expected, rtol=1e-9, atol=1e-9)
+    groups = type(sums_of_pass.groups)(sums_of_pass.groups.sums[used], sums_of_pass.groups.mass[used])
+    np.testing.assert_allclose(work.group_averages(groups), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("how", ["barycenter", "product"])
@@ -222,7 +226,7 @@ def test_totals_are_what_combine_gives(how: str, direction: str, weighted: bool)
         return
     posteriors = _with_attached(20)
     rng = np.random.default_rng(0)
-    labels = np.concatenate([rng.permutation(6)[: one.n_components] for one in posteriors])
+    labels = np.concatenate([rng.permutation(6)[: posterior.n_components] for posterior in posteriors])
     weights = rng.random(20) + 0.1 if weighted else np.ones(20)
     weights *= 20 / weights.sum()
     ensemble = Ensemble.of(posteriors, weights)
@@ -231,17 +235,17 @@ def test_totals_are_what_combine_gives(how: str, direction: str, weighted: bool)
     work = _work(posteriors, direction, weights=weights if weighted else None)
     sizes = [len(owner) for owner in work.map(_owner)]
     parts = np.split(labels, np.cumsum(sizes)[:-1])
-    found = fused(work, kind_of(posteriors[0]), work.reduce(total, add_totals, 6, each=parts), how)  # type: ignore[arg-type]
+    fused = fused_posterior(work, kind_of(posteriors[0]), work.reduce(shard_totals, add_totals, 6, each=parts), how)  # type: ignore[arg-type]
     for name in ("natural", "prior", "counts"):
-        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
-    assert found.attached.keys() == expected.attached.keys()
-    for name, one in expected.attached.items():
-        assert found.attached[name].rule == one.rule
-        if one.rule != "keep":  # the first site in the order of contents, or of shards
-            np.testing.assert_allclose(found.attached[name].values, one.values, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(getattr(fused, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
+    assert fused.attached.keys() == expected.attached.keys()
+    for name, array in expected.attached.items():
+        assert fused.attached[name].rule == array.rule
+        if array.rule != "keep":  # the first site in the order of contents, or of shards
+            np.testing.assert_allclose(fused.attached[name].values, array.values, rtol=1e-9, atol=1e-12)
 
 
-def _owner(shard: Shard) -> np.ndarray:
+def _owner(shard: PreparedShard) -> np.ndarray:
     return shard.owner
 
 
@@ -250,14 +254,16 @@ def test_mixture_weights_are_what_combine_gives() -> None:
     expected = combine(Ensemble.of(posteriors), truth, 6, "barycenter", partial(kl_average, direction="forward"))
     work = _work(posteriors)
     parts = np.split(truth, np.cumsum([len(owner) for owner in work.map(_owner)])[:-1])
-    found = fused(work, kind_of(posteriors[0]), work.reduce(total, add_totals, 6, each=parts), "barycenter")
+    fused = fused_posterior(
+        work, kind_of(posteriors[0]), work.reduce(shard_totals, add_totals, 6, each=parts), "barycenter"
+    )
     assert expected.weights is not None
-    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-10)
+    np.testing.assert_allclose(fused.weights, expected.weights, rtol=1e-10)
 
 
 def test_components_with_few_observations_take_no_part(folder: Path) -> None:
     fusion = cs.fuse(folder / "packed", n_components=6, pilot_sites=30, min_count=40.0)
-    blocks = [load_shard(source).block for source in cs.shards(folder / "packed").sources]
+    blocks = [load_shard(source).components for source in cs.shards(folder / "packed").sources]
     counts = np.concatenate([block.counts for block in blocks if block.counts is not None])
     left_out = fusion.matching.labels < 0
     assert left_out.any()
@@ -269,15 +275,15 @@ def test_components_with_few_observations_take_no_part(folder: Path) -> None:
 def test_groups_are_opened_where_that_pays() -> None:
     posteriors, truth = planted_sites(60)
     work = _work(posteriors)
-    some = np.concatenate([one.natural for one in posteriors])
-    first = np.stack([some[truth == group].mean(axis=0) for group in range(4)])
-    found = descend(
+    components = np.concatenate([posterior.natural for posterior in posteriors])
+    first = np.stack([components[truth == group].mean(axis=0) for group in range(4)])
+    descent = descend(
         work, first, 30.0, np.full(4, 20.0), exclusive=True, limit=10, max_iterations=50, tolerance=1e-9,
         progress=lambda _done, _total: None,
     )  # fmt: skip
-    assert found.n_groups == 6
-    assert _same_partition(np.concatenate(found.labels), truth)
-    assert np.all(np.diff(found.history) <= 1e-9)
+    assert descent.n_groups == 6
+    assert _same_partition(np.concatenate(descent.labels), truth)
+    assert np.all(np.diff(descent.history) <= 1e-9)
 
 
 def test_what_only_few_sites_have_is_found_though_the_sample_missed_it(tmp_path: Path) -> None:
@@ -285,26 +291,26 @@ def test_what_only_few_sites_have_is_found_though_the_sample_missed_it(tmp_path:
     family = posteriors[0].family
     rare = family.to_natural(mean=np.full((1, 3), 60.0), variance=np.full((1, 3), 0.05))
     for site in (7, 111):
-        one = posteriors[site]
-        counts, weights = np.append(one.counts, 30.0), np.append(one.weights, 0.5)
-        natural = np.concatenate([one.natural, rare])
-        posteriors[site] = cs.Posterior(family, natural, prior=one.prior, counts=counts, weights=weights)
+        posterior = posteriors[site]
+        counts, weights = np.append(posterior.counts, 30.0), np.append(posterior.weights, 0.5)
+        natural = np.concatenate([posterior.natural, rare])
+        posteriors[site] = cs.Posterior(family, natural, prior=posterior.prior, counts=counts, weights=weights)
     fusion = cs.fuse(written(posteriors, tmp_path / "sites"), pilot_sites=20, engine="local")
     assert fusion.n_components == 5
     mean = fusion.posterior.parameters()["mean"]
-    own = int(np.abs(mean - 60.0).max(axis=1).argmin())
-    assert np.abs(mean[own] - 60.0).max() < 0.5
-    assert fusion.matching.members[own] == 2
+    rare_group = int(np.abs(mean - 60.0).max(axis=1).argmin())
+    assert np.abs(mean[rare_group] - 60.0).max() < 0.5
+    assert fusion.matching.members[rare_group] == 2
 
 
 def test_the_value_of_spahm_is_the_log_posterior_of_its_matching(folder: Path) -> None:
     fusion = cs.fuse(folder / "packed", method="spahm", pilot_sites=30)
-    blocks = [load_shard(source).block for source in cs.shards(folder / "packed").sources]
+    blocks = [load_shard(source).components for source in cs.shards(folder / "packed").sources]
     points = blocks[0].kind.family.points(np.concatenate([block.natural for block in blocks]))
     known = {name: one.values for name, one in fusion.atoms.attached.items()}
-    law = Normal(known["mean"], known["within_variance"], known["between_variance"])
+    law = AtomLaw(known["mean"], known["within_variance"], known["between_variance"])
     offsets = np.append(np.flatnonzero(np.diff(fusion.matching.owner, prepend=-1)), len(points))
-    atoms = GaussianAtoms(points, offsets, law, Sharing(SITES))
+    atoms = GaussianAtoms(points, offsets, law, BetaBernoulliPrior(SITES))
     assert -atoms.total(fusion.matching.labels) == pytest.approx(fusion.objective, rel=1e-9)
 
 

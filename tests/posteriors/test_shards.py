@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
-from consilience.posteriors.columns import Block, Kind
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.sharded.packing import Packing
 from consilience.posteriors.sharded.shards import load_shard
 from tests.posteriors.shard_sites import planted_sites, written
@@ -21,24 +21,24 @@ FORMS = ("safetensors", "parquet")
 
 
 def _sites_of(shards: cs.Shards) -> list[cs.Posterior]:
-    blocks = [load_shard(source).block for source in shards.sources]
+    blocks = [load_shard(source).components for source in shards.sources]
     return [block.site(number) for block in blocks for number in range(block.n_sites)]
 
 
-def _same(one: cs.Posterior, other: cs.Posterior) -> bool:
+def _same(posterior: cs.Posterior, expected: cs.Posterior) -> bool:
     columns = ("natural", "prior", "counts", "weights")
-    attached = one.attached.keys() == other.attached.keys() and all(
-        np.array_equal(array.values, other.attached[name].values)
-        and array.axes == other.attached[name].axes
-        and array.rule == other.attached[name].rule
-        for name, array in one.attached.items()
+    attached = posterior.attached.keys() == expected.attached.keys() and all(
+        np.array_equal(array.values, expected.attached[name].values)
+        and array.axes == expected.attached[name].axes
+        and array.rule == expected.attached[name].rule
+        for name, array in posterior.attached.items()
     )
     return (
         attached
-        and one.family == other.family
-        and dict(one.source) == dict(other.source)
-        and one.features == other.features
-        and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+        and posterior.family == expected.family
+        and dict(posterior.source) == dict(expected.source)
+        and posterior.features == expected.features
+        and all(np.array_equal(getattr(posterior, name), getattr(expected, name)) for name in columns)
     )
 
 
@@ -51,17 +51,21 @@ def _mixtures(count: int) -> list[cs.Posterior]:
 def _with_attached(count: int) -> list[cs.Posterior]:
     posteriors, _ = planted_sites(count)
     rng = np.random.default_rng(1)
-    found = []
-    for one in posteriors:
-        size = one.n_components
+    with_attached = []
+    for posterior in posteriors:
+        size = posterior.n_components
         attached = {
             "table": cs.Attached(rng.random((size, size)), ("component", "component"), "sum"),
             "bias": cs.Attached(rng.random(3), ("fixed",), "mean"),
             "level": cs.Attached(rng.random(size), ("component",), "precision-mean", rng.random(size) + 0.1),
             "first": cs.Attached(rng.random((size, 2)), ("component", "fixed"), "keep"),
         }
-        found.append(cs.Posterior(one.family, one.natural, prior=one.prior, counts=one.counts, attached=attached))
-    return found
+        with_attached.append(
+            cs.Posterior(
+                posterior.family, posterior.natural, prior=posterior.prior, counts=posterior.counts, attached=attached
+            )
+        )
+    return with_attached
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -87,10 +91,10 @@ def test_float32_halves_the_size_and_says_at_what_cost(tmp_path: Path, form: str
     rounded = cs.pack(folder, tmp_path / "rounded", form=form, dtype="float32")
     assert rounded.bytes < 0.7 * exact.bytes
     assert 0.0 < rounded.divergence < 1e-6
-    found = _sites_of(cs.shards(tmp_path / "rounded"))
+    rounded_sites = _sites_of(cs.shards(tmp_path / "rounded"))
     worst = max(
-        float(one.family.kl_pairs(one.natural, other.natural).max())
-        for one, other in zip(posteriors, found, strict=True)
+        float(exact_site.family.kl_pairs(exact_site.natural, rounded_site.natural).max())
+        for exact_site, rounded_site in zip(posteriors, rounded_sites, strict=True)
     )
     assert worst == rounded.divergence
 
@@ -145,7 +149,7 @@ class TestKeys:
         family = posteriors[0].family
         turned = [one.take(np.arange(one.n_components)[::-1]) for one in reversed(posteriors)]
         keys = [
-            Block(Kind(family), np.concatenate([p.natural for p in some]),
+            ComponentColumns(ShardSchema(family), np.concatenate([p.natural for p in some]),
                   np.cumsum([0, *(p.n_components for p in some)])).keys(3)
             for some in (posteriors, turned)
         ]  # fmt: skip
@@ -154,8 +158,8 @@ class TestKeys:
 
     def test_another_seed_gives_another_sample(self) -> None:
         posteriors, _ = planted_sites(40)
-        block = Block(
-            Kind(posteriors[0].family),
+        block = ComponentColumns(
+            ShardSchema(posteriors[0].family),
             np.concatenate([p.natural for p in posteriors]),
             np.cumsum([0, *(p.n_components for p in posteriors)]),
         )
@@ -164,7 +168,9 @@ class TestKeys:
     def test_chunks_are_whole_sites_and_all_of_them(self) -> None:
         posteriors, _ = planted_sites(50)
         offsets = np.cumsum([0, *(p.n_components for p in posteriors)])
-        block = Block(Kind(posteriors[0].family), np.concatenate([p.natural for p in posteriors]), offsets)
+        block = ComponentColumns(
+            ShardSchema(posteriors[0].family), np.concatenate([p.natural for p in posteriors]), offsets
+        )
         for limit in (1, 100, 1000, 10**9):
             runs = block.chunks(limit)
             assert [first for first, _ in runs] == [0, *(end for _, end in runs[:-1])]

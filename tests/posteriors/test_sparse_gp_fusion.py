@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 import consilience as cs
 from consilience.posteriors.sparse_gp.kernels import KERNELS, RBF, make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP
-from consilience.posteriors.sparse_gp.product import Prior, bayes_product, common_prior
+from consilience.posteriors.sparse_gp.product import GPPrior, bayes_product, fused_prior
 from tests.posteriors.sparse_gps import (
     CONSTANT,
     KERNEL,
@@ -27,7 +27,7 @@ from tests.tolerances import CLOSE_INDUCING_INPUTS, ROUNDING
 
 
 def product(models, Z, kernel=KERNEL, weights=None):
-    prior = Prior(kernel, NOISE, CONSTANT, 1e-6)
+    prior = GPPrior(kernel, NOISE, CONSTANT, 1e-6)
     return bayes_product(models, Z, prior, np.ones(len(models)) if weights is None else np.array(weights)).model
 
 
@@ -219,8 +219,8 @@ def test_numbers_of_observations_can_be_told_and_weigh_the_kernel_parameters():
 
 def test_noise_that_a_site_does_not_know_has_no_part():
     a, b = site(0, inputs()), site(1, inputs())
-    assert common_prior([a, replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == NOISE
-    assert common_prior([replace(a, noise=0.0), replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == 0.0
+    assert fused_prior([a, replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == NOISE
+    assert fused_prior([replace(a, noise=0.0), replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == 0.0
 
 
 # -- What cannot be fused.

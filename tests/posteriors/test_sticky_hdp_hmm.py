@@ -11,11 +11,16 @@ from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
 from consilience.families import NormalWishart
-from consilience.posteriors.hidden_markov.initialisation import first_beliefs
+from consilience.posteriors.hidden_markov.initialisation import initial_factors
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
-from consilience.posteriors.hidden_markov.merge_moves import merged, only, simplified
-from consilience.posteriors.hidden_markov.sticky_transitions import StickyPrior, dirichlets, expected_logs, sticks_bound
-from consilience.posteriors.hidden_markov.variational_steps import Problem, global_step, local_step
+from consilience.posteriors.hidden_markov.merge_moves import merge_states, restrict_states, simplify
+from consilience.posteriors.hidden_markov.sticky_transitions import (
+    StickyPrior,
+    dirichlet_parameters,
+    expected_logs,
+    sticks_bound,
+)
+from consilience.posteriors.hidden_markov.variational_steps import HMMProblem, global_step, local_step
 from tests.posteriors.hidden_chains import SITES, fitted, simulated
 from tests.tolerances import CONJUGATE_UPDATE, DESCENT, ROUNDING
 
@@ -33,27 +38,27 @@ def problem(kappa=10.0, rows=None, lengths=None):
     family = NormalWishart(2)
     if rows is None:
         rows, _, lengths = simulated(SITES[0])
-    return Problem(family, prior_of(family), StickyPrior(kappa=kappa), rows, np.array(lengths))
+    return HMMProblem(family, prior_of(family), StickyPrior(kappa=kappa), rows, np.array(lengths))
 
 
 @every_kappa
 @pytest.mark.parametrize("clusters", [True, False])
 def test_the_bound_never_falls(kappa, clusters):
-    given = problem(kappa)
-    beliefs = first_beliefs(given, 9, np.random.default_rng(0), clusters=clusters)
+    hmm_problem = problem(kappa)
+    factors = initial_factors(hmm_problem, 9, np.random.default_rng(0), clusters=clusters)
     bounds = []
     for number in range(30):
-        smoothed, bound = local_step(given, beliefs)
+        marginals, bound = local_step(hmm_problem, factors)
         bounds.append(bound)
-        beliefs = global_step(given, smoothed, beliefs.sticks)
+        factors = global_step(hmm_problem, marginals, factors.sticks)
         if number % 7 == 6:
-            smoothed, bound = local_step(given, beliefs)
-            fewer, _, higher = simplified(given, beliefs, smoothed, bound, merge=True)
-            assert (fewer is beliefs) == (higher == bound)
+            marginals, bound = local_step(hmm_problem, factors)
+            fewer, _, higher = simplify(hmm_problem, factors, marginals, bound, merge=True)
+            assert (fewer is factors) == (higher == bound)
             assert higher >= bound
-            beliefs = fewer
+            factors = fewer
     assert np.diff(bounds).min() > -DESCENT * abs(bounds[-1])
-    assert len(beliefs.natural) == 4
+    assert len(factors.natural) == 4
 
 
 @every_kappa
@@ -67,37 +72,41 @@ def test_the_history_of_a_fit_never_falls(kappa):
 def test_the_bound_is_what_its_definition_says(kappa):
     """Expectations of log p less those of log q, with q(z) of every path by itself."""
     rows = np.array([[0.1, 0.0], [0.3, -0.5], [4.0, 4.2], [4.4, 3.0], [0.0, 0.7]])
-    given = problem(kappa, rows, [3, 2])
-    beliefs = first_beliefs(given, 2, np.random.default_rng(0), clusters=True)
+    hmm_problem = problem(kappa, rows, [3, 2])
+    factors = initial_factors(hmm_problem, 2, np.random.default_rng(0), clusters=True)
     for _ in range(2):
-        smoothed, bound = local_step(given, beliefs)
-        start, transition = map(expected_logs, dirichlets(beliefs.counts, beliefs.sticks.weights, given.transitions))
-        means = given.family.mean_parameters(beliefs.natural)
-        evidence = given.statistics @ means.T - np.log(2.0 * np.pi)
+        marginals, bound = local_step(hmm_problem, factors)
+        start, transition = map(
+            expected_logs, dirichlet_parameters(factors.counts, factors.sticks.weights, hmm_problem.transition_prior)
+        )
+        means = hmm_problem.family.mean_parameters(factors.natural)
+        evidence = hmm_problem.statistics @ means.T - np.log(2.0 * np.pi)
         weights = []
         for path in itertools.product(range(2), repeat=5):
             steps = transition[path[0], path[1]] + transition[path[1], path[2]] + transition[path[3], path[4]]
             weights.append(start[path[0]] + start[path[3]] + steps + evidence[np.arange(5), path].sum())
         expected = logsumexp(weights)  # the entropy of q(z) and what it expects of log p(x, z)
-        expected -= given.family.kl_pairs(beliefs.natural, np.broadcast_to(given.prior, beliefs.natural.shape)).sum()
-        expected += sticks_bound(beliefs.sticks, beliefs.counts, given.transitions)
-        expected -= np.sum(beliefs.counts.transitions * transition) + np.sum(beliefs.counts.starts * start)
+        expected -= hmm_problem.family.kl_pairs(
+            factors.natural, np.broadcast_to(hmm_problem.prior, factors.natural.shape)
+        ).sum()
+        expected += sticks_bound(factors.sticks, factors.counts, hmm_problem.transition_prior)
+        expected -= np.sum(factors.counts.transitions * transition) + np.sum(factors.counts.starts * start)
         assert_allclose(bound, expected, rtol=1e-9)
-        beliefs = global_step(given, smoothed, beliefs.sticks)
+        factors = global_step(hmm_problem, marginals, factors.sticks)
 
 
 def test_one_state_is_the_posterior_of_a_gaussian():
     """Bishop 2006, equations (10.60) to (10.63), with all responsibilities one."""
     rows, _, lengths = simulated(SITES[0])
     posterior = StickyHDPHMM(n_states=1, mean_precision=0.3, dof=5.0, inverse_scale=2.0).fit(rows, lengths).posterior
-    found = posterior.parameters()
+    parameters = posterior.parameters()
     n, mean = len(rows), rows.mean(axis=0)
     scatter = (rows - mean).T @ (rows - mean)
     inverse_scale = 2.0 * np.eye(2) + scatter + 0.3 * n / (0.3 + n) * np.outer(mean, mean)
-    assert_allclose(found["kappa"], [n + 0.3], rtol=ROUNDING)
-    assert_allclose(found["dof"], [n + 5.0], rtol=ROUNDING)
-    assert_allclose(found["mean"][0], n * mean / (n + 0.3), rtol=CONJUGATE_UPDATE)
-    assert_allclose(np.linalg.inv(found["scale"][0]), inverse_scale, rtol=CONJUGATE_UPDATE)
+    assert_allclose(parameters["kappa"], [n + 0.3], rtol=ROUNDING)
+    assert_allclose(parameters["dof"], [n + 5.0], rtol=ROUNDING)
+    assert_allclose(parameters["mean"][0], n * mean / (n + 0.3), rtol=CONJUGATE_UPDATE)
+    assert_allclose(np.linalg.inv(parameters["scale"][0]), inverse_scale, rtol=CONJUGATE_UPDATE)
     assert_allclose(posterior.attached["transition_counts"].values, [[n - 3.0]], rtol=ROUNDING)
 
 
@@ -129,39 +138,43 @@ def test_states_that_were_simulated_are_found():
 
 
 def test_merging_gives_fewer_states_and_a_higher_bound():
-    kept, fewer = fitted(merge=False), fitted()
-    assert fewer.n_states < kept.n_states
-    assert fewer.bound[-1] > kept.bound[-1]
+    unmerged, fewer = fitted(merge=False), fitted()
+    assert fewer.n_states < unmerged.n_states
+    assert fewer.bound[-1] > unmerged.bound[-1]
 
 
 def test_a_merged_state_has_what_both_had():
-    given = problem()
-    beliefs = first_beliefs(given, 4, np.random.default_rng(0), clusters=True)
-    beliefs = global_step(given, local_step(given, beliefs)[0], beliefs.sticks)
-    found = merged(given, beliefs, 1, 3)
-    total = beliefs.counts.transitions
-    assert_allclose(found.counts.transitions.sum(), total.sum(), rtol=ROUNDING)
-    assert_allclose(found.counts.starts.sum(), beliefs.counts.starts.sum(), rtol=ROUNDING)
-    assert_allclose((found.natural - given.prior).sum(axis=0), (beliefs.natural - given.prior).sum(axis=0), rtol=1e-9)
+    hmm_problem = problem()
+    factors = initial_factors(hmm_problem, 4, np.random.default_rng(0), clusters=True)
+    factors = global_step(hmm_problem, local_step(hmm_problem, factors)[0], factors.sticks)
+    merged = merge_states(hmm_problem, factors, 1, 3)
+    total = factors.counts.transitions
+    assert_allclose(merged.counts.transitions.sum(), total.sum(), rtol=ROUNDING)
+    assert_allclose(merged.counts.starts.sum(), factors.counts.starts.sum(), rtol=ROUNDING)
+    assert_allclose(
+        (merged.natural - hmm_problem.prior).sum(axis=0), (factors.natural - hmm_problem.prior).sum(axis=0), rtol=1e-9
+    )
     both = total[np.ix_([1, 3], [1, 3])].sum()
-    assert np.isclose(np.diagonal(found.counts.transitions), both).any()
-    left = only(given, beliefs, np.array([0, 2]))
-    assert_allclose(np.sort(np.diagonal(left.counts.transitions)), np.sort(np.diagonal(total)[[0, 2]]), rtol=ROUNDING)
+    assert np.isclose(np.diagonal(merged.counts.transitions), both).any()
+    restricted = restrict_states(hmm_problem, factors, np.array([0, 2]))
+    assert_allclose(
+        np.sort(np.diagonal(restricted.counts.transitions)), np.sort(np.diagonal(total)[[0, 2]]), rtol=ROUNDING
+    )
 
 
 def test_states_without_rows_go_away():
-    given = problem()
-    beliefs = first_beliefs(given, 4, np.random.default_rng(0), clusters=True)
-    beliefs = global_step(given, local_step(given, beliefs)[0], beliefs.sticks)
-    more = first_beliefs(given, 5, np.random.default_rng(0), clusters=True)
-    counts = np.pad(beliefs.counts.transitions, (0, 1))
-    more = replace(
-        more,
-        natural=np.vstack([beliefs.natural, given.prior]),
-        counts=replace(beliefs.counts, transitions=counts, starts=np.append(beliefs.counts.starts, 0.0)),
+    hmm_problem = problem()
+    factors = initial_factors(hmm_problem, 4, np.random.default_rng(0), clusters=True)
+    factors = global_step(hmm_problem, local_step(hmm_problem, factors)[0], factors.sticks)
+    with_empty_state = initial_factors(hmm_problem, 5, np.random.default_rng(0), clusters=True)
+    counts = np.pad(factors.counts.transitions, (0, 1))
+    with_empty_state = replace(
+        with_empty_state,
+        natural=np.vstack([factors.natural, hmm_problem.prior]),
+        counts=replace(factors.counts, transitions=counts, starts=np.append(factors.counts.starts, 0.0)),
     )
-    smoothed, bound = local_step(given, more)  # no row belongs to the fifth state
-    fewer, _, higher = simplified(given, more, smoothed, bound, merge=False)
+    marginals, bound = local_step(hmm_problem, with_empty_state)  # no row belongs to the fifth state
+    fewer, _, higher = simplify(hmm_problem, with_empty_state, marginals, bound, merge=False)
     assert len(fewer.natural) == 4
     assert higher > bound
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
-from consilience.posteriors.vocabulary import given_words, over
+from consilience.posteriors.vocabulary import expand_vocabulary, restrict_vocabulary
 from tests.tolerances import ROUNDING
 
 WORDS = tuple(f"w{number:02d}" for number in range(24))
@@ -198,7 +198,7 @@ def test_a_site_evaluates_the_fused_topics_on_its_own_words(kind):
     fusion = cs.fuse(sites, n_components=3)
     documents = np.random.default_rng(5).poisson(2.0, (30, 20))
     evaluation = cs.evaluate(fusion, sites[0], documents)
-    same = cs.evaluate(given_words(fusion.posterior, sites[0].features.names), sites[0], documents)
+    same = cs.evaluate(restrict_vocabulary(fusion.posterior, sites[0].features.names), sites[0], documents)
     assert str(evaluation) == str(same)
     assert evaluation.fused_usage.sum() == documents.sum()
 
@@ -206,12 +206,12 @@ def test_a_site_evaluates_the_fused_topics_on_its_own_words(kind):
 def test_topics_given_some_words_are_the_fused_ones_renormalised():
     fused = cs.fuse(some(), n_components=3).posterior
     words = some()[1].features.names
-    part = given_words(fused, words).parameters()["concentration"]
+    part = restrict_vocabulary(fused, words).parameters()["concentration"]
     whole = fused.parameters()["concentration"][:, [fused.features.names.index(word) for word in words]]
     assert_array_equal(part, whole)
-    assert over(given_words(fused, fused.features.names[::-1]), fused.features.names).natural.tobytes() == (
-        fused.natural.tobytes()
-    )
+    assert expand_vocabulary(
+        restrict_vocabulary(fused, fused.features.names[::-1]), fused.features.names
+    ).natural.tobytes() == (fused.natural.tobytes())
 
 
 def test_a_site_with_a_word_that_the_fused_model_lacks_is_told():

@@ -135,7 +135,7 @@ def _imperative(text: str) -> bool:
     return any(clause.split()[0].lower().strip(",") in _IMPERATIVES for clause in clauses if clause.split())
 
 
-_RENAMED = {"samples": "n_observations"}
+_RENAMED = {"samples": ("n_observations", "n_draws"), "observations": ("n_observations",)}
 """Arguments that have another name since the recording."""
 
 
@@ -148,7 +148,7 @@ def _says(line: str, word: str) -> bool:
         numbers += [float(_WORDS[one]) for one in re.findall(r"[a-z]+", line.lower()) if one in _WORDS]
         numbers += [float(one) for one in re.findall(r"\d+", line)] if exact else []
         return any(one == value if exact else abs(one - value) <= 0.01 * abs(value) for one in numbers)
-    if word in _RENAMED and _says(line, _RENAMED[word]):
+    if any(_says(line, renamed) for renamed in _RENAMED.get(word, ())):
         return True
     if word.endswith(".safetensors") and re.search(rf"(?<![\w-]){re.escape(word[:-12])}(?![\w.])", line):
         return True  # in a list, files go by their stems

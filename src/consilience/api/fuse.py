@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.api.kinds import kind_of
+from consilience.api.kinds import SHARDS, are_shards, kind_of
 from consilience.api.options import MethodOptions
 from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
-from consilience.core.inputs import name_inputs
-from consilience.core.kind import Prepared, Request
-from consilience.core.progress import Progress, seeded, shown, silent
-from consilience.errors import OptionError
+from consilience.core.kind import Prepared, Request, open_request
+from consilience.core.progress import Progress
+from consilience.errors import InputError, OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.method import Method
-from consilience.posteriors.sharded.fuse import are_shards, prepare_shards
 from consilience.posteriors.sharded.shards import Shards
 
 if TYPE_CHECKING:
@@ -139,16 +137,21 @@ def fuse(
     >>> [one.name for one in fusion.inputs]
     ['lund', 'oslo']
     """
-    seed, generator = seeded(rng)
-    unit = "pass" if are_shards(models, engine) else "start"
-    with shown(progress, "fusing", unit) as report:
-        prepared = _prepare(
-            models, method, options, report, generator, seed, weights=weights, engine=engine, samples=samples,
-            n_observations=n_observations, n_components=n_components, combine=combine, example=example, inputs=inputs,
-            symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
-            reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
-        )  # fmt: skip
-        return prepared.run()
+    arguments = {
+        "n_components": n_components, "combine": combine, "example": example, "inputs": inputs, "symmetry": symmetry,
+        "module": module, "target": target, "target_widths": target_widths, "fishers": fishers, "reference": reference,
+        "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+    }  # fmt: skip
+    n_observations = _observations(n_observations, samples)
+    with open_request(
+        models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), rng, progress
+    ) as request:
+        prepared = _prepare(request)
+        if prepared.problems:
+            raise InputError(list(prepared.problems))
+        if prepared.error is not None:
+            raise prepared.error
+        return prepared.fuse()
 
 
 def check(
@@ -183,51 +186,33 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
-    prepared = _prepare(
-        models, method, options, silent, np.random.default_rng(0), 0, only_check=True, weights=weights, engine=engine,
-        samples=samples, n_observations=n_observations, n_components=n_components, combine=combine, example=example,
-        inputs=inputs, symmetry=symmetry, module=module, target=target, target_widths=target_widths, fishers=fishers,
-        reference=reference, pilot_sites=pilot_sites, shard_bytes=shard_bytes,
-    )  # fmt: skip
-    return prepared.all_problems()
+    arguments = {
+        "n_components": n_components, "combine": combine, "example": example, "inputs": inputs, "symmetry": symmetry,
+        "module": module, "target": target, "target_widths": target_widths, "fishers": fishers, "reference": reference,
+        "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+    }  # fmt: skip
+    n_observations = _observations(n_observations, samples)
+    with open_request(
+        models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
+    ) as request:
+        prepared = _prepare(request)
+    error = prepared.error
+    unread = [] if error is None else error.problems if isinstance(error, InputError) else [str(error)]
+    return [*prepared.problems, *unread]
 
 
-def _prepare(
-    models: Any,
-    method: Any,
-    options: MethodOptions,
-    progress: Progress,
-    rng: np.random.Generator,
-    seed: int | None,
-    *,
-    weights: Any,
-    n_observations: Any,
-    samples: Any,
-    engine: Any,
-    only_check: bool = False,
-    **arguments: Any,
-) -> Prepared:
+def _observations(n_observations: Any, samples: Any) -> Any:
+    """Return the numbers of observations, under their new or their old name."""
+    if samples is None:
+        return n_observations
+    return renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
+
+
+def _prepare(request: Request) -> Prepared:
     """Return the models read, checked and described by their kind."""
-    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
-    stated = {name: value for name, value in arguments.items() if value is not None}
-    everything = {**cast("dict[str, Any]", options), **stated}
-    is_sharded = are_shards(models, engine)
-    request = Request(
-        inputs=() if is_sharded else name_inputs(models),
-        method=method,
-        options=everything,
-        weights=weights,
-        n_observations=n_observations,
-        rng=rng,
-        seed=seed,
-        progress=progress,
-        engine=engine,
-        only_check=only_check,
-    )
-    if is_sharded:
-        return prepare_shards(models, request)
-    if engine is not None:
+    kind = kind_of(request.inputs, request.method, request.options) if not request.is_sharded else SHARDS
+    if request.engine is not None and kind is not SHARDS:
         raise OptionError(
-            f"engine: runs shards of posterior files; expected None for models in memory, found {engine!r}"
+            f"engine: runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
         )
-    return kind_of(request.inputs, method, everything).prepare(request)
+    return kind.prepare(request)

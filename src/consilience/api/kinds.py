@@ -5,6 +5,7 @@ Objects are recognised by their classes, files by the format that their document
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,16 @@ from consilience.errors import FileFormatError, InputError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import read_symmetry
 from consilience.networks.fuse_aligned import ARGUMENTS
-from consilience.networks.inspect import inspect_symmetry
 from consilience.networks.kind import Networks
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import needs_no_symmetry
 from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.sharded.file import SUFFIXES, is_shard
-from consilience.posteriors.sharded.inspect import inspect_shard
+from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
+from consilience.posteriors.sharded.kind import ShardedPosteriors
+from consilience.posteriors.sharded.shards import Shards
 
-POSTERIORS, NETWORKS, BAYESIAN = Posteriors(), Networks(), BayesianNetworks()
+POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
 
 KINDS: tuple[Kind, ...] = (POSTERIORS, BAYESIAN, NETWORKS)
 """Every kind, in the order in which an object is shown to them: cheap tests first."""
@@ -32,18 +34,38 @@ KINDS: tuple[Kind, ...] = (POSTERIORS, BAYESIAN, NETWORKS)
 BY_PRECEDENCE: tuple[Kind, ...] = (BAYESIAN, NETWORKS, POSTERIORS)
 """Of inputs of several kinds, the first of these reads them and says which do not belong."""
 
+_KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.formats if form.tag is not None}
+
 FORMATS: tuple[FileFormat, ...] = tuple(form for kind in KINDS for form in kind.formats)
 """Every format of files."""
 
-_SHARD = "consilience-shard"
+
+def are_shards(models: Any, engine: Any = None) -> bool:
+    """Return whether models are shards by how they are written: a path, shards, or folders, patterns and addresses.
+
+    With an engine that is not this process, posterior files are shards too. Nothing is opened: that a file is a packed
+    shard is stated by its document.
+    """
+    if isinstance(models, Shards | str | Path):
+        return True
+    if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
+        return False
+    return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
+
+
+def _is_many(path: str | Path) -> bool:
+    """Return whether a path stands for several files."""
+    text = str(path)
+    if "://" in text or any(sign in text for sign in "*?["):
+        return not os.path.exists(path) or os.path.isdir(path)
+    return os.path.isdir(path) or text.endswith(SUFFIXES["parquet"])
 
 
 def kind_of_input(model: NamedInput) -> Kind | None:
     """Return the kind of an input; None for an object that nobody knows, a broken file, and a plain checkpoint."""
     if model.file is None:
         return next((kind for kind in KINDS if kind.recognises(model.model)), None)
-    tag = model.format
-    return None if tag is None else next((kind for kind in KINDS if tag in [form.tag for form in kind.formats]), None)
+    return _KIND_OF_FORMAT.get(str(model.format))
 
 
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
@@ -52,12 +74,16 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks.
     """
     kinds = [kind_of_input(one) for one in inputs]
+    if SHARDS in kinds and all(one.file is not None for one in inputs):
+        return SHARDS
     if BAYESIAN in kinds:
         return BAYESIAN
     if NETWORKS in kinds or isinstance(method, NetworkMethod):
         return NETWORKS
+    if not any(one.is_plain_checkpoint for one in inputs):
+        return POSTERIORS
     is_for_networks = any(name in ARGUMENTS for name in options or ()) or needs_no_symmetry(method)
-    return NETWORKS if is_for_networks and any(one.is_plain_checkpoint for one in inputs) else POSTERIORS
+    return NETWORKS if is_for_networks else POSTERIORS
 
 
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
@@ -72,7 +98,7 @@ def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
     if file.header().text is None:
         return next(form for form in FORMATS if form.tag is None)
     tag = file.format
-    if tag == _SHARD:
+    if tag == SHARD_FORMAT:
         raise FileFormatError(f"{file}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
     for form in FORMATS:
         if form.tag == tag:
@@ -101,6 +127,9 @@ def load_file(where: str | Path | SafetensorsFile) -> Any:
 
 def inspect_file(path: Path) -> Inspection:
     """Return what is inside a file of any format, a symmetry and a shard too, from its header alone."""
+    from consilience.networks.inspect import inspect_symmetry  # here, so that fusing starts without them
+    from consilience.posteriors.sharded.inspect import inspect_shard
+
     if _starts_like_json(path):
         return inspect_symmetry(read_symmetry(path), str(path))
     if path.suffix == SUFFIXES["parquet"] or (path.is_file() and is_shard(path)):

@@ -18,7 +18,7 @@ from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.errors import InputError, OptionError
 from consilience.networks.evaluate import LabeledInputs, as_template, labeled_inputs, module_of
-from consilience.networks.evaluation import NetworkEvaluation, compared
+from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.posteriors.evaluation import Score
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: A
     rows = labeled_inputs(data, labels, _module_of(both[0]))
     found = [_predictions(one, rows, name) for one in both]
     logs = [np.log(np.maximum(one, FLOOR)) for one in found]
-    result = compared(logs[0], logs[1], rows.labels)
+    result = compare_networks(logs[0], logs[1], rows.labels)
     scores = [predictive_scores(one, rows.labels) for one in found]
     return NetworkEvaluation(
         scores=(

@@ -16,15 +16,15 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import storable, write_arrays
-from consilience.files.document import KEY, check_version, parse_document, validated
+from consilience.files.arrays import storable_arrays, write_arrays
+from consilience.files.document import METADATA_KEY, check_version, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Plain, Strict
+from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
@@ -37,24 +37,17 @@ _FEW = 5  # problems that a message lists; more are counted
 Variance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class BayesianHeader(Strict):
+class BayesianHeader(StrictModel):
     """The JSON document in the header of a Bayesian network's file; `symmetry_from_json` checks the symmetry."""
 
     format: Literal["consilience-bayesian"]
     format_version: Literal[1]
     library_version: str
-    parameters: Plain[list[str]]
-    prior_variances: Plain[dict[str, Variance] | None]
-    classes: Plain[list[str] | None]
+    parameters: Chunked[list[str]]
+    prior_variances: Chunked[dict[str, Variance] | None]
+    classes: Chunked[list[str] | None]
     symmetry: dict[str, Any] | None
-    provenance: dict[str, Any] | None
-
-    @field_validator("provenance")
-    @classmethod
-    def _writable(cls, provenance: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
-        json.dumps(provenance, allow_nan=False)
-        return provenance
+    provenance: FiniteJSON | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +129,7 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
     """
     arrays = {f"{_MEAN}{name}": values for name, values in network.means.items()}
     arrays |= {f"{_VARIANCE}{name}": values for name, values in network.variances.items()}
-    stored = storable(path, arrays)
+    stored = storable_arrays(path, arrays)
     where = f"{path}: cannot be written"
     shapes = {name: tuple(values.shape) for name, values in stored.items()}
     dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in stored.items()}
@@ -145,7 +138,7 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
         _summary(where, parse_document(path, text), shapes, dtypes)
     except FileFormatError as error:  # what no reader would take is the caller's mistake, not a file's
         raise InputError(error.problems) from error
-    write_arrays(path, stored, {KEY: text})
+    write_arrays(path, stored, {METADATA_KEY: text})
 
 
 def _header_text(where: str, network: BayesianFile) -> str:
@@ -219,7 +212,7 @@ def _summary(
     where: str, document: Any, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
 ) -> BayesianSummary:
     """Return what a document and the tensors beside it say, checked against each other."""
-    header = validated(where, BayesianHeader, document)
+    header = validate_document(where, BayesianHeader, document)
     problems = list(_wrong_names(header)) or list(_wrong_tensors(header.parameters, shapes, dtypes))
     if problems:
         more = [f"{where}: {len(problems) - _FEW} more such problems"] if len(problems) > _FEW else []

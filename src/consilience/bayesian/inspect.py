@@ -7,7 +7,7 @@ from typing import Any
 from consilience.bayesian.file_format import BayesianSummary, read_bayesian_summary
 from consilience.core.inspection import Row, listed, provenance_rows
 from consilience.core.kind import Inspection
-from consilience.drawing.words import counted
+from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.inspect import symmetry_document, symmetry_rows
 
@@ -41,7 +41,7 @@ def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
     """Return what is document of a Bayesian network's file, line by line."""
     header = summary.header
     kinds = sorted({*summary.mean_dtypes.values(), *summary.variance_dtypes.values()})
-    size = f"{summary.weights:,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"
+    size = f"{summary.weights:,} in {format_count(len(summary.shapes), 'array')} of {', '.join(kinds)}"
     classes = header.classes
     rows = [
         ("file", str(file)),

@@ -8,24 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from consilience.bayesian.ensemble import BayesianEnsemble
-from consilience.bayesian.evaluate import evaluate_bayesian
 from consilience.bayesian.file_format import FORMAT
 from consilience.bayesian.files import read_bayesian_network, write_bayesian_network
 from consilience.bayesian.fuse import prepare_bayesian
 from consilience.bayesian.fusion import BayesianFusion
-from consilience.bayesian.inspect import inspect_bayesian
 from consilience.bayesian.methods import BAYESIAN_METHODS, make_bayesian_method
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import is_bayesian
-from consilience.bayesian.summary import bayesian_summary
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts
+from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts
 from consilience.errors import InputError
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.fuse_aligned import split_arguments
 from consilience.networks.kind import load_curves, network_facets, refuse_not_finite
 from consilience.networks.method import NetworkMethod
+
+
+def inspect_bayesian(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a Bayesian network's file says."""
+    from consilience.bayesian import inspect  # here, so that fusing starts without it
+
+    return inspect.inspect_bayesian(file)
 
 
 class BayesianNetworks(Kind):
@@ -54,10 +58,14 @@ class BayesianNetworks(Kind):
 
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
         """Compare two Bayesian networks on labelled data."""
+        from consilience.bayesian.evaluate import evaluate_bayesian  # here, so that fusing starts without it
+
         return evaluate_bayesian(fused, local, data, labels, module)
 
     def summary(self, fusion: Any) -> str:
         """Return what the command says of a fusion."""
+        from consilience.bayesian.summary import bayesian_summary  # here, as above
+
         return bayesian_summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.errors import InputError, OptionError, UnsupportedError
-from consilience.networks.network import is_floating, not_finite
+from consilience.networks.network import is_floating, non_finite_problems
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.unit_rows import take_units
 from consilience.networks.torch_modules import arrays_of_module, is_module, module_with
@@ -130,7 +130,7 @@ class BayesianNetwork:
         arrays = {f"mean of {k}": v for k, v in self.means.items()}
         arrays |= {f"variance of {k}": v for k, v in self.variances.items()}
         found = [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays.items() if not is_floating(v)]
-        found += not_finite({key: values for key, values in arrays.items() if is_floating(values)}, self.name)
+        found += non_finite_problems({key: values for key, values in arrays.items() if is_floating(values)}, self.name)
         return found + [
             f"{self.name}: {key} has variances that are not positive, smallest {float(values.min()):.3g}; {_REMEDY}"
             for key, values in self.variances.items()

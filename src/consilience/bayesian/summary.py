@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from consilience.bayesian.fusion import BayesianFusion
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.networks.summary import MAX_GROUPS, network_summary
 
 
@@ -25,7 +25,7 @@ def _sharing(fusion: BayesianFusion) -> list[str]:
     found: Mapping[str, Any] = fusion.details
     lines = []
     for group, facts in list(found.get("groups", {}).items())[:MAX_GROUPS]:
-        counts = [f"{count} of {counted(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
+        counts = [f"{count} of {format_count(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
         lines.append(f"group {printable(group)}: {', '.join(counts[:MAX_GROUPS])}")
     if "distance_after" in found:
         before, after = found["distance_before"], found["distance_after"]

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.matching.nested_assignment import assign_nested
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Injection, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import unit_rows
 
 ReadArray = Callable[[int, str], NDArray[np.float32]]
@@ -150,7 +150,7 @@ def _usable_places(
         place
         for place in symmetry.places(group)
         if place.array in floating
-        and place.array.rpartition(".")[2] not in STATISTICS
+        and place.array.rpartition(".")[2] not in RUNNING_STATISTICS
         and symmetry.beside(place) <= aligned
         and not (receiving and place.side == "input")
     ]
@@ -191,8 +191,8 @@ def _unit_similarity(
     total = np.zeros((units[group], units[group]))
     for place in places:
         layout = symmetry.layouts[place.array]
-        first_values = dense(read(0, place.array), layout)
-        model_values = dense(read(model, place.array), layout)
+        first_values = to_dense(read(0, place.array), layout)
+        model_values = to_dense(read(model, place.array), layout)
         for number, axis in enumerate(layout.axes):
             if number != place.axis:  # the other axes, into the order of the first model as it is known by now
                 model_values = move_axis(model_values, number, axis, transports, units)
@@ -213,8 +213,8 @@ def _inner_product(
     total = 0.0
     for name in dict.fromkeys(place.array for group_places in places.values() for place in group_places):
         layout = symmetry.layouts[name]
-        values = dense(read(model, name), layout)
+        values = to_dense(read(model, name), layout)
         for number, axis in enumerate(layout.axes):
             values = move_axis(values, number, axis, transports, units)
-        total += float(np.sum(values * dense(read(0, name), layout), dtype=np.float64))
+        total += float(np.sum(values * to_dense(read(0, name), layout), dtype=np.float64))
     return total

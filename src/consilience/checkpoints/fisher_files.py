@@ -20,7 +20,7 @@ from consilience.checkpoints.inputs import locate_tensor
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.tensor_reader import InputFiles
 from consilience.errors import FileFormatError, InputError
-from consilience.files.document import KEY
+from consilience.files.document import METADATA_KEY
 from consilience.networks.fisher.files import read_fisher_summary
 
 _PREFIX = "residual/"
@@ -49,7 +49,7 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
         For what is no such file, and for one with factors, which an entry-by-entry merge cannot use.
     """
     stored_fisher = open_checkpoint(path)
-    if not any(KEY in file.header.metadata for file in stored_fisher.files):
+    if not any(METADATA_KEY in file.header.metadata for file in stored_fisher.files):
         return stored_fisher, None
     header = read_fisher_summary(path).header
     if any(name.startswith("factors/") for name in stored_fisher.tensors):

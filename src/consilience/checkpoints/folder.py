@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
 from consilience.errors import FileFormatError
-from consilience.files.document import parse_document, validated
+from consilience.files.document import parse_document, validate_document
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -145,7 +145,9 @@ def _from_index(path: Path, name: str) -> Checkpoint:
     _refuse_outside(path, folder)
     if path.stat().st_size > _MAX_INDEX_BYTES:
         raise FileFormatError(f"{path}: is too long for an index")
-    index = validated(path, _Index, parse_document(path, path.read_bytes(), "content", _REMEDY), "content", _REMEDY)
+    index = validate_document(
+        path, _Index, parse_document(path, path.read_bytes(), "content", _REMEDY), "content", _REMEDY
+    )
     names = list(dict.fromkeys(index.weight_map.values()))
     if problems := [f"{path}: names the file {shard!r}, which is no plain name of a file beside it" for shard in names
                     if not _is_plain_name(shard)]:  # fmt: skip

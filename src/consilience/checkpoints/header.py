@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 
 from consilience.errors import FileFormatError
-from consilience.files.document import MAX_HEADER, opened, parse_document
+from consilience.files.document import MAX_HEADER_BYTES, open_safetensors, parse_document
 
 REMEDY = "write it with safetensors.torch.save_file, or save_pretrained"
 
@@ -88,12 +88,13 @@ def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
     FileFormatError
         For a file that is missing, empty, truncated, a pickle, or anything but a valid safetensors file.
     """
-    with opened(path, remedy):  # which refuses a header that is not valid, in memory in proportion to its length
+    # Refuses a header that is not valid, in memory in proportion to its length.
+    with open_safetensors(path, remedy):
         pass
     try:
         with path.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
-            text = stream.read(min(length, MAX_HEADER))
+            text = stream.read(min(length, MAX_HEADER_BYTES))
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
     document = parse_document(path, text, "header", remedy)

@@ -1,6 +1,7 @@
-"""The command. It is the only place that prints, and that turns a seed into a result.
+"""The command line: the entry point ``main``, its messages and its exit codes.
 
-Exit codes: 0 done, 1 the input is at fault (one line per problem on stderr), 2 usage, 130 interrupted.
+Nothing else in the library prints. Exit codes: 0 done, 1 the input is at fault (one line per problem on stderr),
+2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,35 +19,37 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 
 
 def main() -> NoReturn:
-    """Run the command and turn what the library raises into lines and exit codes."""
-    signal.signal(signal.SIGTERM, _terminate)
+    """Run the command and exit: every error of the library becomes lines on stderr and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         cli.main(prog_name="consilience", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted; no file was left half-written")
+        _print_problem("interrupted; no file was left half-written")
         sys.exit(130)
     except OptionError as error:
-        _complain(str(error))
+        _print_problem(str(error))
         sys.exit(2)
     except InputError as error:
         for problem in error.problems:
-            _complain(problem)
+            _print_problem(problem)
         sys.exit(1)
     except (UnsupportedError, OSError) as error:
-        _complain(str(error))
+        _print_problem(str(error))
         sys.exit(1)
     except MemoryError:
-        _complain("not enough memory for these models")
+        _print_problem("not enough memory for these models")
         sys.exit(1)
     sys.exit(0)
 
 
-def _complain(line: str) -> None:
+def _print_problem(line: str) -> None:
+    """Print one problem to stderr, without control characters of a stranger's file names."""
     click.echo(f"consilience: {printable(line)}", err=True)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
+def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
+    """Treat SIGTERM as Ctrl-C, so that half-written files are removed on the way out."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The command and those of its parts that are short: methods, demo."""
+"""The command group ``consilience`` with all its commands, and the two short ones: ``methods`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -40,30 +40,33 @@ for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barri
 def methods() -> None:
     """Say what every method does, needs and gives, and its options."""
     click.echo("Posteriors of statistical models\n")
-    for kind in METHODS:
-        _describe(kind)
+    for method in METHODS:
+        _print_method(method)
     click.echo("Neural networks\n")
-    for network_kind in NETWORK_METHODS:
-        _describe(network_kind)
+    for network_method in NETWORK_METHODS:
+        _print_method(network_method)
     click.echo("Bayesian neural networks\n")
-    for bayesian_kind in BAYESIAN_METHODS:
-        _describe(bayesian_kind)
+    for bayesian_method in BAYESIAN_METHODS:
+        _print_method(bayesian_method)
     click.echo("Checkpoints, with `consilience merge`\n")
-    for tensor_kind in TENSOR_METHODS:
-        _describe(tensor_kind)
+    for tensor_method in TENSOR_METHODS:
+        _print_method(tensor_method)
 
 
-def _as_told(value: Any) -> str:
-    """Return a default as one would set it."""
+def _format_default(value: Any) -> str:
+    """Return the default of an option as ``--set`` takes it; "..." for an option without a default."""
+    if value is MISSING:
+        return "..."
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _describe(kind: type[Method] | type[NetworkMethod] | type[TensorMethod]) -> None:
-    click.echo(f"{kind.name:12} {kind.summary}")
-    click.echo(f"{'':12} needs: {kind.needs}")
-    click.echo(f"{'':12} gives: {kind.gives}")
-    click.echo(f"{'':12} paper: {kind.paper}")
-    options = [f"{o.name}={'...' if o.default is MISSING else _as_told(o.default)}" for o in fields(kind)]
+def _print_method(method: type[Method] | type[NetworkMethod] | type[TensorMethod]) -> None:
+    """Print what a method does, needs and gives, its paper, and its options with their defaults."""
+    click.echo(f"{method.name:12} {method.summary}")
+    click.echo(f"{'':12} needs: {method.needs}")
+    click.echo(f"{'':12} gives: {method.gives}")
+    click.echo(f"{'':12} paper: {method.paper}")
+    options = [f"{option.name}={_format_default(option.default)}" for option in fields(method)]
     click.echo(f"{'':12} options: {', '.join(options) or 'none'}\n")
 
 

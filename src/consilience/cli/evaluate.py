@@ -1,4 +1,4 @@
-"""``consilience evaluate``: the fused model against the site's own, on the site's data."""
+"""The command ``evaluate``: scores of a fused model and of a site's own model on the site's data."""
 
 from __future__ import annotations
 
@@ -36,5 +36,8 @@ def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str
         from consilience.cli.modules import import_module  # here, since networks only need it
 
         template = import_module(module, "--module")
-    found = compare(fused, own, data, labels, module=template)
-    click.echo(json.dumps(found.to_json(), indent=2, sort_keys=True, allow_nan=False) if as_json else str(found))
+    evaluation = compare(fused, own, data, labels, module=template)
+    if as_json:
+        click.echo(json.dumps(evaluation.to_json(), indent=2, sort_keys=True, allow_nan=False))
+    else:
+        click.echo(str(evaluation))

@@ -1,4 +1,4 @@
-"""The command ``fisher``: what a site computes on its data, beside the file of its network."""
+"""The command ``fisher``: the Fisher information of a network, computed on a site's data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from consilience import api
 from consilience.cli.options import module_option
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.fisher.information import LIKELIHOODS
@@ -31,7 +31,13 @@ from consilience.networks.fisher.information import LIKELIHOODS
     "--likelihood", default="categorical", show_default=True, type=click.Choice(LIKELIHOODS), help="Of the outputs."
 )
 @click.option("--noise", default=1.0, show_default=True, help="Standard deviation of a gaussian likelihood.")
-@click.option("--samples", type=click.IntRange(1), help="Outcomes drawn for each input.  [default: the expectation]")
+@click.option(
+    "--n-draws",
+    "--samples",
+    "n_draws",
+    type=click.IntRange(1),
+    help="Outcomes drawn for each input.  [default: the expectation]",
+)
 @click.option(
     "--prior-precision",
     default=1.0,
@@ -39,7 +45,13 @@ from consilience.networks.fisher.information import LIKELIHOODS
     help="Of the prior in training: observations times weight decay, for a mean loss.",
 )
 @click.option("--rank", default=256, show_default=True, type=click.IntRange(1), help="Directions kept at most.")
-@click.option("--observations", type=float, help="How many the site has, where the data are some of them.")
+@click.option(
+    "--n-observations",
+    "--observations",
+    "n_observations",
+    type=float,
+    help="How many the site has, where the data are some of them.",
+)
 @click.option("--minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of what is drawn.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
@@ -56,12 +68,11 @@ def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, se
     refuse_unwritable(output)
     if any(output.resolve() == other.resolve() for other in (network, data)):
         raise InputError(f"{output}: is read here; give another output")
-    made = module_of_file(network, import_module(module, "--module"))
-    found = api.fisher(made, read_inputs(data, made), rng=seed, progress=not quiet, **options)
-    api.save(found, output)
+    loaded_module = module_of_file(network, import_module(module, "--module"))
+    information = api.fisher(loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not quiet, **options)
+    api.save(information, output)
     if not quiet:
-        kind = f"diagonal and {counted(found.rank, 'factor')}" if found.rank else "diagonal"
-        click.echo(
-            f"Fisher information of {printable(str(network))}: {kind}, {counted(found.seen or 0, 'observation')}"
-        )
+        form = f"diagonal and {format_count(information.rank, 'factor')}" if information.rank else "diagonal"
+        observations = format_count(information.seen or 0, "observation")
+        click.echo(f"Fisher information of {printable(str(network))}: {form}, {observations}")
         click.echo(f"wrote {output}")

@@ -1,4 +1,4 @@
-"""The commands ``fuse`` and ``check``."""
+"""The commands ``fuse`` and ``check``: models in files become one file, or one line for each thing that forbids it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.cli.options import fusion_options, plan_of, warned_in_a_line
+from consilience.cli.options import fusion_options, make_fusion_plan, short_symmetry_warnings
 from consilience.cli.report import refuse_report
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
@@ -22,36 +22,37 @@ from consilience.posteriors.sharded.fuse import OPTIONS as SHARD_OPTIONS
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
-def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, **given: Any) -> None:
+def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, **plan_options: Any) -> None:
     """Fuse MODELS (posterior files, network files and checkpoints, or Bayesian networks) into one file.
 
     Networks: files that consilience.save wrote with a symmetry can be fused alone. Of other checkpoints, --symmetry
     says which axes move together, or --module with --example finds and proves it. So it is with Bayesian networks.
     """
-    plan = plan_of(**given)
+    plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
     target = output or (None if recipe.output is None else Path(recipe.output))
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
+    # A method without a file is refused before any model is read. Options of shards are not the method's.
     if recipe.method is not None:
         options = {name: value for name, value in recipe.options.items() if name not in SHARD_OPTIONS}
         if plan.kind.make_method(recipe.method, options).keeps_models:
             raise InputError(f"{target}: {plan.kind.no_file}")
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
-    others = [one for one in (recipe.symmetry, recipe.inputs) if one is not None]
+    files_beside_models = [path for path in (recipe.symmetry, recipe.inputs) if path is not None]
     if page is not None:
-        refuse_report(page, (target, *map(Path, [*recipe.models, *others])))
-    if any(os.path.isdir(model) and _same_file(target.parent, model) for model in recipe.models):
+        refuse_report(page, (target, *map(Path, [*recipe.models, *files_beside_models])))
+    if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
         raise InputError(f"{target}: is in a folder of models to fuse; give another output")
-    if any(_same_file(target, model) for model in recipe.models):
+    if any(_is_same_file(target, model) for model in recipe.models):
         raise InputError(f"{target}: is one of the models to fuse; give another output")
-    if any(_same_file(target, other) for other in others):
+    if any(_is_same_file(target, path) for path in files_beside_models):
         raise InputError(f"{target}: is read here; give another output")
-    chosen = seed if seed is not None else (recipe.seed or 0)
+    seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
-    with warned_in_a_line():
-        fusion = api.fuse(plan.models, recipe.method, weights=recipe.weights, rng=chosen, progress=not quiet, **options)
+    with short_symmetry_warnings():
+        fusion = api.fuse(plan.models, recipe.method, weights=recipe.weights, rng=seed, progress=not quiet, **options)
     fusion.save(target)
     if page is not None:
         fusion.report(page)
@@ -62,19 +63,19 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
 
 @click.command()
 @fusion_options
-def check(**given: Any) -> None:
+def check(**plan_options: Any) -> None:
     """Say everything that would go wrong when fusing MODELS; exit 1 if anything would."""
-    plan = plan_of(**given)
+    plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
-    with warned_in_a_line():
+    with short_symmetry_warnings():
         problems = api.check(plan.models, recipe.method, weights=recipe.weights, **recipe.options, **plan.arguments())
     if problems:
         raise InputError(problems)
     click.echo(f"ok: {plan.n_models()} models can be fused")
 
 
-def _same_file(one: Path, other: str | Path) -> bool:
+def _is_same_file(path: Path, other: str | Path) -> bool:
     try:
-        return os.path.samefile(one, other)
-    except (OSError, ValueError):  # one of them does not exist, or cannot
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):  # one of the two does not exist, or its name cannot exist
         return False

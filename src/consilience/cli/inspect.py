@@ -1,4 +1,4 @@
-"""The command ``inspect``: what is inside a file, from its header alone."""
+"""The command ``inspect``: the contents of a file, told from its header alone."""
 
 from __future__ import annotations
 

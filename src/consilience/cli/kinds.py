@@ -1,4 +1,7 @@
-"""What the command refuses of its models before any is read whole, in words of the command line."""
+"""The kind of the models on a command line, and refusals of files and options that do not go together.
+
+Only headers are read. Messages name options as the shell has them, such as ``--target-width`` for ``target_widths``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from consilience.errors import InputError, OptionError
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.methods import needs_no_symmetry
 
-_NETWORKS = {
+_NETWORK_OPTIONS = {
     "module": "--module",
     "example": "--example",
     "symmetry": "--symmetry",
@@ -20,11 +23,21 @@ _NETWORKS = {
     "inputs": "--inputs",
     "reference": "--reference",
 }
-"""Keys of a recipe that are for networks, and how the command line has them."""
+"""Keys of a recipe that are for networks, with their options on the command line."""
 
 
-def kind_of_models(plan: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
-    """Return the kind of models that files hold.
+def kind_of_models(recipe: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
+    """Return the kind of models that files hold, from the formats that their headers state.
+
+    One Bayesian network makes all files Bayesian, else one network makes all networks. Plain checkpoints and Fisher
+    information say nothing alone: checkpoints are networks where a symmetry is known, traced or not needed.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe with the options of the command line.
+    files : sequence of SafetensorsFile
+        The opened files of the models.
 
     Raises
     ------
@@ -33,7 +46,7 @@ def kind_of_models(plan: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
     OptionError
         For options of networks beside posteriors.
     """
-    network_options = options_of_networks(plan)
+    options = network_options(recipe)
     formats: dict[str, str] = {}
     unreadable: list[str] = []
     for file in files:
@@ -41,79 +54,82 @@ def kind_of_models(plan: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
             formats[file.label] = format_of(file).name
         except InputError as error:  # for posteriors, their reader says it better
             unreadable += error.problems
-    found = set(formats.values())
-    if "bayesian" in found:
-        _refuse_bayesian(plan, formats, files, unreadable)
+    names = set(formats.values())  # names of formats
+    if "bayesian" in names:
+        _refuse_bayesian(recipe, formats, files, unreadable)
         return BAYESIAN
-    if "network" in found:
+    if "network" in names:
         return NETWORKS
     plain = [label for label, name in formats.items() if name == "checkpoint"]
-    if "posterior" in found:
-        if network_options and not plain:
-            raise OptionError(
-                f"{', '.join(network_options)}: for networks only, and {plan.models[0]} is a posterior file"
-            )
-        return NETWORKS if network_options else POSTERIORS
+    if "posterior" in names:
+        if options and not plain:
+            raise OptionError(f"{', '.join(options)}: for networks only, and {recipe.models[0]} is a posterior file")
+        return NETWORKS if options else POSTERIORS
     if not plain:
-        if network_options:
+        if options:
             raise InputError(unreadable)
-        if "fisher" in found:
-            lonely = [f"{label}: {_INFORMATION}" for label, name in formats.items() if name == "fisher"]
-            raise InputError([*unreadable, *lonely])
+        if "fisher" in names:
+            without_network = [f"{label}: {_ONLY_INFORMATION}" for label, name in formats.items() if name == "fisher"]
+            raise InputError([*unreadable, *without_network])
         return POSTERIORS
-    informed = plan.method is None and "fisher" in found
-    if plan.module is None and plan.symmetry is None and not informed and not needs_no_symmetry(plan.method):
-        raise InputError([*unreadable, *(f"{label}: {_PLAIN}" for label in plain)])
+    # Beside Fisher information the recommended method is Fisher merging, which goes without a symmetry.
+    has_information = recipe.method is None and "fisher" in names
+    is_symmetry_known = recipe.module is not None or recipe.symmetry is not None or has_information
+    if not is_symmetry_known and not needs_no_symmetry(recipe.method):
+        raise InputError([*unreadable, *(f"{label}: {_PLAIN_CHECKPOINT}" for label in plain)])
     return NETWORKS
 
 
-def options_of_networks(plan: Recipe) -> list[str]:
+def network_options(recipe: Recipe) -> list[str]:
     """Return the options for networks that were given, as the command line has them."""
-    return [option for name, option in _NETWORKS.items() if getattr(plan, name) is not None]
+    return [option for name, option in _NETWORK_OPTIONS.items() if getattr(recipe, name) is not None]
 
 
-_INFORMATION = "is Fisher information of a network; give the networks too"
+_ONLY_INFORMATION = "is Fisher information of a network; give the networks too"
 
 _HINT = "give --symmetry FILE, or --module PKG.MOD:CALLABLE with --example SHAPE"
-_PLAIN = (
+_PLAIN_CHECKPOINT = (
     f"is a plain checkpoint, which says nothing of which axes move together; {_HINT} (or write it with "
     "consilience.save)"
 )
-_UNTOLD = f"says nothing of which axes move together; {_HINT} (or write it with consilience.save and its symmetry=)"
+_NO_SYMMETRY = (
+    f"says nothing of which axes move together; {_HINT} (or write it with consilience.save and its symmetry=)"
+)
 
 
 def _refuse_bayesian(
-    plan: Recipe, formats: Mapping[str, str], files: Sequence[SafetensorsFile], unreadable: Sequence[str]
+    recipe: Recipe, formats: Mapping[str, str], files: Sequence[SafetensorsFile], unreadable: Sequence[str]
 ) -> None:
-    """Raise for Bayesian networks among other files, and for such that nothing is known of how their axes move."""
-    called = {form.name: form.called for kind in (BAYESIAN, NETWORKS, POSTERIORS) for form in kind.formats}
-    first = next(iter(formats))
-    expected = "bayesian" if formats[first] in ("posterior", "checkpoint", "fisher") else formats[first]
-    like = next(label for label, name in formats.items() if name == expected)
+    """Raise for Bayesian networks among other files, and for those whose symmetry is not known."""
+    noun_of_format = {form.name: form.called for kind in (BAYESIAN, NETWORKS, POSTERIORS) for form in kind.formats}
+    first_format = next(iter(formats.values()))
+    expected = "bayesian" if first_format in ("posterior", "checkpoint", "fisher") else first_format
+    example = next(label for label, name in formats.items() if name == expected)
     problems = [
-        f"{label}: is {called[name]}, expected {called[expected]} as {like}; fuse files of one kind"
+        f"{label}: is {noun_of_format[name]}, expected {noun_of_format[expected]} as {example}; fuse files of one kind"
         for label, name in formats.items()
         if name != expected
     ]
     if problems or unreadable:
         raise InputError([*unreadable, *problems])
-    if plan.inputs is not None:
+    if recipe.inputs is not None:
         raise OptionError("--inputs: of no use for Bayesian networks, whose variances say what is known")
-    without = any(method.name == plan.method and method.optional_symmetry for method in BAYESIAN.methods)
-    traced = plan.module is not None and plan.example is not None
-    if plan.symmetry is None and not traced and not without and not have_symmetry(files):
-        raise InputError([f"{model}: {_UNTOLD}" for model in plan.models])
+    is_optional = any(method.name == recipe.method and method.optional_symmetry for method in BAYESIAN.methods)
+    is_traced = recipe.module is not None and recipe.example is not None
+    if recipe.symmetry is None and not is_traced and not is_optional and not have_symmetry(files):
+        raise InputError([f"{model}: {_NO_SYMMETRY}" for model in recipe.models])
 
 
 def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:
-    """Return whether any of the files says which axes move together."""
+    """Return whether the document of any of the files has a symmetry."""
     documents = [document for document in map(_document, files) if document is not None]
     return any(document.get("symmetry") is not None for document in documents)
 
 
 def _document(file: SafetensorsFile) -> Mapping[str, object] | None:
+    """Return the JSON document of a file; None where it has none or is broken."""
     try:
         document = file.document
-    except InputError:  # said by whoever reads it whole
+    except InputError:  # the reader of the whole file says it
         return None
     return document if isinstance(document, dict) else None

@@ -1,4 +1,4 @@
-"""The command ``merge``: checkpoints larger than memory into one."""
+"""The command ``merge``: checkpoints larger than memory, merged into one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from consilience import api
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
-from consilience.cli.options import settings_of
+from consilience.cli.options import parse_settings
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 
@@ -38,22 +38,22 @@ from consilience.errors import OptionError
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
-    quiet: bool, **given: Any,
+    quiet: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
     Tensors are streamed, so that checkpoints may be larger than memory. An interrupted merge goes on when the same
     command is given again.
     """
-    plan = _plan(MergeRecipe() if recipe is None else read_merge_recipe(recipe), models, given)
+    plan = _complete_recipe(MergeRecipe() if recipe is None else read_merge_recipe(recipe), models, settings)
     if not plan.models:
         raise click.UsageError("Missing argument 'MODELS...': no checkpoints to merge.")
     if plan.output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     options = dict(plan.options)
-    if reserved := sorted(set(options) & _RESERVED):
+    if reserved := sorted(set(options) & _MERGE_KEYWORDS):
         raise OptionError(f"{', '.join(reserved)}: not an option of a method")
-    done = api.merge(
+    merged = api.merge(
         plan.models,
         plan.output,
         plan.method,
@@ -73,64 +73,78 @@ def merge(
         **options,
     )
     if not quiet:
-        click.echo(_planned(done) if dry_run else _finished(done, len(plan.models), plan.method))
-        for note in done.notes:
+        click.echo(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
+        for note in merged.notes:
             click.echo(f"note: {printable(note)}")
 
 
-_RESERVED = {
+_MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
     "patterns", "seed", "resume", "overwrite", "dry_run", "threads", "progress",
 }  # fmt: skip
+"""Keywords of ``api.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 
 
-def _plan(recipe: MergeRecipe, models: Sequence[str], given: dict[str, Any]) -> MergeRecipe:
-    """Return the recipe with what the command line adds to it or replaces in it."""
-    weights = given.pop("weights")
+def _complete_recipe(recipe: MergeRecipe, models: Sequence[str], settings: dict[str, Any]) -> MergeRecipe:
+    """Return the recipe with what the command line adds to it or replaces in it.
+
+    Parameters
+    ----------
+    recipe : MergeRecipe
+        The recipe's file, or an empty one.
+    models : sequence of str
+        Checkpoints on the command line; they replace those of the recipe.
+    settings : dict of str to value
+        The options of the command line, None or empty where they were left out.
+    """
+    weights = settings.pop("weights")
     update: dict[str, Any] = {
-        "options": {**recipe.options, **settings_of(given.pop("settings"))},
-        "fishers": list(given.pop("fishers")) or recipe.fishers,
+        "options": {**recipe.options, **parse_settings(settings.pop("settings"))},
+        "fishers": list(settings.pop("fishers")) or recipe.fishers,
         "models": list(models) or recipe.models,
     }
-    if given["method"] not in (None, recipe.method):
+    # The recipe's options are of its own method: another method on the command line starts without them.
+    if settings["method"] not in (None, recipe.method):
         update["options"] = {key: value for key, value in update["options"].items() if key not in recipe.options}
     if weights is not None:
         try:
             update["weights"] = [float(part) for part in weights.split(",")]
         except ValueError as error:
             raise OptionError(f"--weights {weights}: expected numbers separated by commas") from error
-    update |= {name: value for name, value in given.items() if value is not None}
+    update |= {name: value for name, value in settings.items() if value is not None}
     return recipe.model_copy(update=update)
 
 
-def _planned(done: Merge) -> str:
-    plan = done.plan
+def _plan_text(merged: Merge) -> str:
+    """Return what a dry run prints: sizes, memory, and the files that would be written."""
+    plan = merged.plan
     lines = [
-        f"{plan.tensors} tensors, {amount(plan.bytes_in)} to read, {amount(plan.bytes_out)} to write, "
-        f"{amount(plan.memory)} of memory at most",
-        *(f"{shard.name}: {len(shard.tasks)} tensors, {amount(shard.nbytes)}" for shard in plan.shards),
+        f"{plan.tensors} tensors, {format_bytes(plan.bytes_in)} to read, {format_bytes(plan.bytes_out)} to write, "
+        f"{format_bytes(plan.memory)} of memory at most",
+        *(f"{shard.name}: {len(shard.tasks)} tensors, {format_bytes(shard.nbytes)}" for shard in plan.shards),
         "nothing was written",
     ]
     return "\n".join(lines)
 
 
-def _finished(done: Merge, count: int, method: str) -> str:
-    plan = done.plan
-    lines = [f"{count} checkpoints of {plan.tensors} tensors -> {amount(plan.bytes_out)} (method {method})"]
-    if done.resumed:
-        lines.append(f"{done.resumed} of {len(plan.shards)} files were there from an interrupted run")
-    return "\n".join([*lines, f"wrote {printable(str(done.output))}"])
+def _result_text(merged: Merge, n_models: int, method: str) -> str:
+    """Return what a finished merge prints."""
+    plan = merged.plan
+    lines = [f"{n_models} checkpoints of {plan.tensors} tensors -> {format_bytes(plan.bytes_out)} (method {method})"]
+    if merged.resumed:
+        lines.append(f"{merged.resumed} of {len(plan.shards)} files were there from an interrupted run")
+    return "\n".join([*lines, f"wrote {printable(str(merged.output))}"])
 
 
-def amount(count: int) -> str:
-    """Return a number of bytes as people say it.
+def format_bytes(n_bytes: int) -> str:
+    """Return a number of bytes with a decimal unit and three digits.
 
     Examples
     --------
-    >>> amount(2_069_047_816), amount(512)
+    >>> format_bytes(2_069_047_816), format_bytes(512)
     ('2.07 GB', '512 B')
     """
-    value = float(count)
+    value = float(n_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"

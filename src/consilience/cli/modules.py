@@ -1,6 +1,6 @@
-"""What the command is told of networks beside their files: modules to import, examples.
+"""Torch modules and example inputs that the command line names.
 
-Importing a module runs its code. So it happens for names on the command line only, never for what a file says.
+Importing a module runs its code. So it happens for names on the command line only, never for a name in a file.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ from consilience.networks.torch_modules import is_module
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_WHOLES = ("int64", "int32", "bool")
-_LARGEST = 2**28
-"""Entries that an example may have; a network that needs more is not asked for by a typing error."""
+_FLOAT_TYPES = ("float16", "bfloat16", "float32", "float64")
+_INTEGER_TYPES = ("int64", "int32", "bool")
+_MAX_EXAMPLE_ENTRIES = 2**28
+"""Entries of an example at most, 1 GiB in float32, so that a mistyped shape does not exhaust memory. Chosen by hand."""
 
 
 def import_module(text: str, option: str) -> nn.Module:
-    """Return the torch module that ``PKG.MOD:CALLABLE`` names: an instance, or what the callable makes.
+    """Return the torch module that ``PKG.MOD:CALLABLE`` names: an instance, or what the callable makes; in eval mode.
 
     The current folder is looked in first, as ``python -m`` does.
 
     Parameters
     ----------
-    text
-        Module's name, a colon, and the name in it: a torch module, its class, or a function without arguments.
-    option
-        What the user wrote it under, for messages.
+    text : str
+        Name of a Python module, a colon, and the name in it: a torch module, its class, or a function without
+        arguments.
+    option : str
+        The option of the command line that named it, for messages.
+
+    Returns
+    -------
+    nn.Module
+        The module; its initial weights are drawn with seed 0, and torch's own generator is left as it was.
 
     Raises
     ------
@@ -47,62 +53,75 @@ def import_module(text: str, option: str) -> nn.Module:
     """
     import torch
 
-    # The weights that it starts with are proved on, and the proof is in the file: the same seed, the same bytes.
+    # A symmetry is proved at the module's initial weights, and the proof is written to the file: same seed, same bytes.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return _imported(text, f"{option} {text}").eval()
+        return _make_module(text, f"{option} {text}").eval()
 
 
-def imported(text: str, said: str) -> Any:
-    """Return what ``PKG.MOD:NAME`` names; importing it runs its code.
+def import_object(text: str, argument: str) -> Any:
+    """Return the object that ``PKG.MOD:NAME`` names; importing it runs its code.
+
+    Parameters
+    ----------
+    text : str
+        Name of a Python module, a colon, and the name in it, dotted for an attribute of an attribute.
+    argument : str
+        What the user typed, with its option, for messages.
 
     Raises
     ------
     OptionError
         Saying what cannot be imported or found.
     """
-    place, colon, name = text.partition(":")
-    if not (place and colon and name):
-        raise OptionError(f"{said}: expected PKG.MOD:CALLABLE, such as mypkg.nets:make_mlp")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise OptionError(f"{argument}: expected PKG.MOD:CALLABLE, such as mypkg.nets:make_mlp")
+    current_folder = os.getcwd()
+    if current_folder not in sys.path:
+        sys.path.insert(0, current_folder)
     try:
-        found: Any = importlib.import_module(place)
+        value: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the code of the user's module raises
-        raise OptionError(f"{said}: cannot be imported ({first_line(error)})") from error
+        raise OptionError(f"{argument}: cannot be imported ({first_line(error)})") from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise OptionError(f"{said}: {place} has no {name}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(value, part):
+            raise OptionError(f"{argument}: {module_name} has no {name}")
+        value = getattr(value, part)
+    return value
 
 
-def _imported(text: str, said: str) -> nn.Module:
-    found = imported(text, said)
-    if not is_module(found):
-        if not callable(found):
-            raise OptionError(f"{said}: is a {type(found).__name__}; expected a torch module or what makes one")
+def _make_module(text: str, argument: str) -> nn.Module:
+    """Import what `text` names, and call it where it is not yet a torch module."""
+    value = import_object(text, argument)
+    if not is_module(value):
+        if not callable(value):
+            raise OptionError(f"{argument}: is a {type(value).__name__}; expected a torch module or what makes one")
         try:
-            found = found()
+            value = value()
         except (Exception, SystemExit) as error:
-            raise OptionError(f"{said}: cannot be called without arguments ({first_line(error)})") from error
-    if not is_module(found):
-        raise OptionError(f"{said}: gave a {type(found).__name__}; expected a torch module")
-    module: nn.Module = found
+            raise OptionError(f"{argument}: cannot be called without arguments ({first_line(error)})") from error
+    if not is_module(value):
+        raise OptionError(f"{argument}: gave a {type(value).__name__}; expected a torch module")
+    module: nn.Module = value
     return module
 
 
 def make_example(specs: Sequence[str], module: nn.Module | None) -> tuple[Tensor, ...]:
-    """Return the arguments that SPECs describe, one each.
+    """Return example arguments of a module, one for each SPEC of ``--example``.
 
     Parameters
     ----------
-    specs
+    specs : sequence of str
         A shape such as ``1,784``, with a type such as ``int64:1,20``, or the path of a .npy file. Entries are drawn
-        with a fixed seed: normal ones, or zeros and ones where they are whole numbers.
-    module
-        Whose precision is taken where none is said.
+        with seed 0: standard normal, or zeros and ones where they are whole numbers.
+    module : nn.Module or None
+        The module that takes the arguments; its precision is used for a SPEC without a type.
+
+    Returns
+    -------
+    tuple of Tensor
+        The arguments, in the order of `specs`.
 
     Raises
     ------
@@ -112,28 +131,31 @@ def make_example(specs: Sequence[str], module: nn.Module | None) -> tuple[Tensor
         When the module does not take the arguments.
     """
     rng = np.random.default_rng(0)
-    made = tuple(_argument(spec, module, rng) for spec in specs)
+    arguments = tuple(_example_tensor(spec, module, rng) for spec in specs)
     if module is not None:
-        refuse_unfit(module, made, f"--example {' '.join(specs)}")
-    return made
+        refuse_unfit(module, arguments, f"--example {' '.join(specs)}")
+    return arguments
 
 
-def _argument(spec: str, module: nn.Module | None, rng: np.random.Generator) -> Tensor:
+def _example_tensor(spec: str, module: nn.Module | None, rng: np.random.Generator) -> Tensor:
+    """Return the tensor that a SPEC describes: read from a .npy file, or drawn."""
     import torch
 
     if spec.endswith(".npy"):
         return as_tensor(read_array(Path(spec)), spec, module)
-    kind, colon, shape_text = spec.rpartition(":")
-    expected = f"--example {spec}: expected a shape such as 1,784 or int64:1,20, or a .npy file"
+    type_name, colon, shape_text = spec.rpartition(":")
+    message = f"--example {spec}: expected a shape such as 1,784 or int64:1,20, or a .npy file"
     try:
         shape = [int(part) for part in shape_text.split(",")]
     except ValueError as error:
-        raise OptionError(expected) from error
-    if min(shape) < 1 or np.prod(shape, dtype=np.float64) > _LARGEST:
-        raise OptionError(f"{expected}; every axis has at least one entry, and all together at most {_LARGEST}")
-    if colon and kind not in (*_FLOATS, *_WHOLES):
-        raise OptionError(f"{expected}; types are {', '.join((*_FLOATS, *_WHOLES))}")
-    if kind in _WHOLES:
-        return torch.as_tensor(rng.integers(0, 2, shape)).to(getattr(torch, kind))
-    dtype = getattr(torch, kind) if colon else precision_of(module)
+        raise OptionError(message) from error
+    if min(shape) < 1 or np.prod(shape, dtype=np.float64) > _MAX_EXAMPLE_ENTRIES:
+        raise OptionError(
+            f"{message}; every axis has at least one entry, and all together at most {_MAX_EXAMPLE_ENTRIES}"
+        )
+    if colon and type_name not in (*_FLOAT_TYPES, *_INTEGER_TYPES):
+        raise OptionError(f"{message}; types are {', '.join((*_FLOAT_TYPES, *_INTEGER_TYPES))}")
+    if type_name in _INTEGER_TYPES:
+        return torch.as_tensor(rng.integers(0, 2, shape)).to(getattr(torch, type_name))
+    dtype = getattr(torch, type_name) if colon else precision_of(module)
     return torch.as_tensor(rng.standard_normal(shape)).to(dtype)

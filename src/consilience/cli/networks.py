@@ -1,4 +1,4 @@
-"""What is for networks only: the commands ``symmetry`` and ``barrier``, and what ``fuse`` says of a fused network."""
+"""The commands ``symmetry`` and ``barrier``: symmetries of a network, and loss barriers between two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from consilience import api
 from consilience.cli.options import example_option, module_option
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.files import write_symmetry
@@ -21,14 +21,6 @@ from consilience.networks.inspect import proof_of
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
     from consilience.networks.symmetry.symmetry import Symmetry
-
-_FEW = 8
-"""Groups that have a line; more are counted."""
-
-_STATISTICS = (
-    "its statistics of batch normalisation are averages, which fit no network: measure them again with "
-    "consilience.repair, given unlabeled inputs or moments from the sites"
-)
 
 
 @click.command()
@@ -45,26 +37,27 @@ def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet
     from consilience.cli.modules import import_module, make_example  # here, since networks only need it
 
     refuse_unwritable(output)
-    made = import_module(module, "--module")
-    found = api.symmetry(made, make_example(example, made), seed)
-    write_symmetry(output, found)
+    architecture = import_module(module, "--module")
+    proved_symmetry = api.symmetry(architecture, make_example(example, architecture), seed)
+    write_symmetry(output, proved_symmetry)
     if not quiet:
-        click.echo("\n".join(_groups(found)))
+        click.echo("\n".join(_symmetry_lines(proved_symmetry)))
         click.echo(f"wrote {output}")
 
 
-def _groups(found: Symmetry) -> list[str]:
-    """Return every group in a line, and what is to be known of all."""
-    lines = [f"{counted(len(found.groups), 'group')} of units that move together"]
-    widths = max([5, *(len(printable(name)) for name in found.groups)])
-    if found.groups:
-        lines.append(f"{'group':{widths}}  {'units':>6}  may")
-    for name, group in found.by_name.items():
+def _symmetry_lines(symmetry: Symmetry) -> list[str]:
+    """Return a table with one line for each group, the notes on the symmetry, and its proof."""
+    lines = [f"{format_count(len(symmetry.groups), 'group')} of units that move together"]
+    name_width = max([5, *(len(printable(name)) for name in symmetry.groups)])
+    if symmetry.groups:
+        lines.append(f"{'group':{name_width}}  {'units':>6}  may")
+    for name, group in symmetry.by_name.items():
         inside = "" if group.parent is None else f", inside {printable(group.parent)}"
         fixed = "" if group.resizable or group.parent is not None else ", of this number of units only"
-        lines.append(f"{printable(name):{widths}}  {found.groups[name]:6}  {', '.join(group.actions)}{inside}{fixed}")
-    lines += [f"note: {printable(note)}" for note in found.notes]
-    return [*lines, f"proved: {proof_of(found)}"]
+        actions = ", ".join(group.actions)
+        lines.append(f"{printable(name):{name_width}}  {symmetry.groups[name]:6}  {actions}{inside}{fixed}")
+    lines += [f"note: {printable(note)}" for note in symmetry.notes]
+    return [*lines, f"proved: {proof_of(symmetry)}"]
 
 
 @click.command()
@@ -102,47 +95,57 @@ def barrier(
 
     if output is not None:
         refuse_unwritable(output)
-        if any(output.resolve() == other.resolve() for other in (first, second, data)):
+        if any(output.resolve() == path.resolve() for path in (first, second, data)):
             raise InputError(f"{output}: is read here; give another output")
     template = import_module(module, "--module")
     ends = [module_of_file(path, template) for path in (first, second)]
     rows = labeled_inputs(data, labels, ends[0])
     try:
-        found = api.barrier(ends[0], ends[1], Classification(rows.inputs, torch.from_numpy(rows.labels)), points)
+        curves = api.barrier(ends[0], ends[1], Classification(rows.inputs, torch.from_numpy(rows.labels)), points)
     except InputError as error:
-        raise InputError([_named(problem, first, second) for problem in error.problems]) from error
+        raise InputError([_name_ends(problem, first, second) for problem in error.problems]) from error
     if output is not None:
-        found.save(output)
-    click.echo(json.dumps(_barrier_json(found), indent=2, sort_keys=True) if as_json else _barrier_text(found))
+        curves.save(output)
+    click.echo(json.dumps(_barrier_json(curves), indent=2, sort_keys=True) if as_json else _barrier_text(curves))
     if output is not None and not as_json:
         click.echo(f"wrote {output}")
 
 
-def _named(problem: str, first: Path, second: Path) -> str:
+def _name_ends(problem: str, first: Path, second: Path) -> str:
+    """Return a problem of ``api.barrier`` with the files in place of its parameters' names."""
     return problem.replace("net_a", str(first)).replace("net_b", str(second))
 
 
-def _barrier_json(found: Barrier) -> dict[str, Any]:
-    def plain(value: float) -> float | None:
+def _barrier_json(barrier: Barrier) -> dict[str, Any]:
+    """Return the curves over t and their summary as JSON values."""
+
+    def finite_or_none(value: float) -> float | None:
         return value if math.isfinite(value) else None
 
     return {
-        "t": found.t.tolist(),
-        "values": {name: [plain(one) for one in curve.tolist()] for name, curve in found.values.items()},
-        "summary": {n: {what: plain(v) for what, v in one.items()} for n, one in found.summary().items()},
+        "t": barrier.t.tolist(),
+        "values": {name: [finite_or_none(value) for value in curve.tolist()] for name, curve in barrier.values.items()},
+        "summary": {
+            name: {statistic: finite_or_none(value) for statistic, value in summary.items()}
+            for name, summary in barrier.summary().items()
+        },
     }
 
 
 _UNITS = {"loss": "nats", "error": "% wrong"}
+"""Unit of each curve, by its name."""
 
 
-def _barrier_text(found: Barrier) -> str:
-    lines = [f"{len(found.t)} networks on the line; barriers over the line between the ends, the worse end, their mean"]
-    for name, curve in found.values.items():
+def _barrier_text(barrier: Barrier) -> str:
+    """Return a line for each curve: its barrier by three definitions, the values at A, halfway and B, and its peak."""
+    lines = [
+        f"{len(barrier.t)} networks on the line; barriers over the line between the ends, the worse end, their mean"
+    ]
+    for name, curve in barrier.values.items():
         unit = _UNITS.get(name, "")
-        heights = [found.height(name), found.height_over_maximum(name), found.height_over_mean(name)]
+        heights = [barrier.height(name), barrier.height_over_maximum(name), barrier.height_over_mean(name)]
         lines.append(
-            f"{name:6} {', '.join(f'{one:.4f}' for one in heights)} {unit}; at A {curve[0]:.4f}, in the middle "
-            f"{found.midpoint(name):.4f}, at B {curve[-1]:.4f}; highest at t = {found.peak(name):.3g}"
+            f"{name:6} {', '.join(f'{height:.4f}' for height in heights)} {unit}; at A {curve[0]:.4f}, in the middle "
+            f"{barrier.midpoint(name):.4f}, at B {curve[-1]:.4f}; highest at t = {barrier.peak(name):.3g}"
         )
     return "\n".join(lines)

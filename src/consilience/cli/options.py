@@ -1,4 +1,8 @@
-"""Options that commands share, and what they say together: the plan of a fusion."""
+"""Options that commands share, and the fusion plan: recipe and command line merged and checked.
+
+``fuse`` and ``check`` take the same options. `make_fusion_plan` adds those of the command line to the recipe's, opens
+the models' files once and decides of which kind they are; `FusionPlan.arguments` then imports modules and reads inputs.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,31 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.api.kinds import POSTERIORS, format_of
-from consilience.cli.kinds import have_symmetry, kind_of_models, options_of_networks
+from consilience.api.kinds import POSTERIORS, SHARDS, are_shards, format_of
+from consilience.cli.kinds import have_symmetry, kind_of_models, network_options
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import OptionError
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
-from consilience.posteriors.sharded.fuse import are_shards
+from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 
 Command = Callable[..., None]
-_RESERVED = {"models", "weights", "rng", "engine", "progress", "samples", "method", "module", "example", "symmetry"}
-_RESERVED |= {"target", "target_widths", "inputs", "reference", "fishers"}
+_FUSE_KEYWORDS = {
+    "models",
+    "weights",
+    "rng",
+    "engine",
+    "progress",
+    "samples",
+    "method",
+    "module",
+    "example",
+    "symmetry",
+}
+_FUSE_KEYWORDS |= {"target", "target_widths", "inputs", "reference", "fishers", "n_observations"}
+"""Keywords of ``fuse`` that are no options of a method: --set, which passes options on, may not say them."""
 
 
 def module_option(required: bool = False) -> Callable[[Command], Command]:
@@ -74,18 +90,18 @@ def fusion_options(command: Command) -> Command:
 
 @dataclass(frozen=True, eq=False)
 class FusionPlan:
-    """What is to be fused, of which kind it is, and how.
+    """Models to fuse, of which kind they are, and how to fuse them.
 
     Parameters
     ----------
-    recipe
-        Everything that was said.
-    kind
-        Of the models.
-    files
+    recipe : Recipe
+        The recipe with the options of the command line.
+    kind : Kind
+        Kind of the models.
+    files : tuple of SafetensorsFile
         The models' files, each opened once; empty for shards.
-    engine
-        Where shards are worked on.
+    engine : str, optional
+        Address of the Dask scheduler for shards. Default: this process.
     """
 
     recipe: Recipe
@@ -95,23 +111,23 @@ class FusionPlan:
 
     @property
     def models(self) -> Sequence[Any]:
-        """What ``fuse`` is called with."""
+        """The models that ``fuse`` is called with: opened files, or the paths of shards."""
         return self.files or self.recipe.models
 
     def n_models(self) -> int:
-        """Return how many models there are to fuse, without what travels beside them."""
+        """Return the number of models to fuse, without companions such as Fisher information."""
         if not self.files:
             return api.shards(self.recipe.models).n_sites
         return sum(not format_of(file).is_companion for file in self.files)
 
     def arguments(self) -> dict[str, Any]:
-        """Return what ``fuse`` is called with beside options of the method, modules imported and files read."""
+        """Return the keywords of ``fuse`` beside options of the method, after importing modules and reading inputs."""
         if not self.files:
             return {"engine": self.engine}
-        return {} if self.kind is POSTERIORS else _arguments(self.recipe, self.files)
+        return {} if self.kind is POSTERIORS else _network_arguments(self.recipe, self.files)
 
 
-def plan_of(
+def make_fusion_plan(
     models: Sequence[str],
     method: str | None,
     settings: Sequence[str],
@@ -121,9 +137,28 @@ def plan_of(
     widths: Sequence[str],
     engine: str | None,
     scheduler: str | None,
-    **others: Any,
+    **network_settings: Any,
 ) -> FusionPlan:
-    """Return the recipe with what the command line adds to it or replaces in it.
+    """Return the recipe with what the command line adds to it or replaces in it, and the kind of its models.
+
+    Parameters
+    ----------
+    models : sequence of str
+        Files on the command line; they replace those of the recipe.
+    method, weights : str or None
+        Name of the method; weights separated by commas.
+    settings : sequence of str
+        Options of the method, each OPTION=VALUE; they replace the recipe's one by one.
+    recipe : Path or None
+        File of the recipe.
+    allow_import : bool
+        Whether modules that the recipe names may be imported, which runs their code.
+    widths : sequence of str
+        Widths of fused groups, each GROUP=N.
+    engine, scheduler : str or None
+        Name of the engine for shards, and the address of its scheduler.
+    **network_settings
+        module, target, example, symmetry, inputs and reference.
 
     Raises
     ------
@@ -132,46 +167,52 @@ def plan_of(
     InputError
         For recipes that cannot be read, and files whose kinds do not fit.
     """
-    plan = Recipe() if recipe is None else read_recipe(recipe)
+    stored = Recipe() if recipe is None else read_recipe(recipe)
+    # A recipe is a file, perhaps of a stranger: a name in it makes nothing run until the command line allows that.
     for name in ("module", "target"):
-        named = getattr(plan, name)
-        if named is not None and others[name] is None and not allow_import:
+        target = getattr(stored, name)
+        if target is not None and network_settings[name] is None and not allow_import:
             raise OptionError(
-                f"{recipe}: names the {name} {named}, whose import would run code; repeat --{name} {named}, "
+                f"{recipe}: names the {name} {target}, whose import would run code; repeat --{name} {target}, "
                 "or give --allow-import"
             )
-    options = {**plan.options, **settings_of(settings)}
-    if reserved := sorted(_RESERVED & set(options)):
+    options = {**stored.options, **parse_settings(settings)}
+    if reserved := sorted(_FUSE_KEYWORDS & set(options)):
         raise OptionError(f"{', '.join(reserved)}: not an option of a method")
     update: dict[str, Any] = {"options": options}
-    given = {**others, "method": method, "models": list(models), "example": list(others["example"])}
-    update |= {name: value for name, value in given.items() if value not in (None, [])}
+    command_line = {
+        **network_settings,
+        "method": method,
+        "models": list(models),
+        "example": list(network_settings["example"]),
+    }
+    update |= {name: value for name, value in command_line.items() if value not in (None, [])}
     if widths:
-        update["target_widths"] = {**(plan.target_widths or {}), **_widths(widths)}
+        update["target_widths"] = {**(stored.target_widths or {}), **_parse_widths(widths)}
     if weights is not None:
         try:
             update["weights"] = [float(part) for part in weights.split(",")]
         except ValueError as error:
             raise OptionError(f"--weights {weights}: expected numbers separated by commas") from error
-    merged = plan.model_copy(update=update)
+    merged = stored.model_copy(update=update)
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
-    where = _engine(engine, scheduler)
-    if are_shards(merged.models):
-        if stated := options_of_networks(merged):
-            raise OptionError(f"{', '.join(stated)}: for networks only, and {merged.models[0]} holds posteriors")
-        return FusionPlan(merged, POSTERIORS, (), where)
-    files = tuple(open_files(merged.models, merged.models))
+    address = _scheduler_address(engine, scheduler)
+    files = () if are_shards(merged.models) else tuple(open_files(merged.models, merged.models))
+    if not files or any(file.stated_format == SHARD_FORMAT for file in files):
+        if misplaced := network_options(merged):
+            raise OptionError(f"{', '.join(misplaced)}: for networks only, and {merged.models[0]} holds posteriors")
+        return FusionPlan(merged, SHARDS, (), address)
     kind = kind_of_models(merged, files)
-    if where is None:
+    if address is None:
         return FusionPlan(merged, kind, files)
     if kind is not POSTERIORS:
         raise OptionError("--engine, --scheduler: networks are fused here; these are for shards of posteriors")
-    return FusionPlan(merged, kind, (), where)
+    return FusionPlan(merged, SHARDS, (), address)
 
 
-def _engine(engine: str | None, scheduler: str | None) -> str | None:
-    """Return what ``fuse`` is told of where the work runs: the address of a scheduler, or nothing."""
+def _scheduler_address(engine: str | None, scheduler: str | None) -> str | None:
+    """Return the address of the scheduler that runs shards; None for this process."""
     if engine == "dask" and scheduler is None:
         raise OptionError("--engine dask: give the address of its scheduler, --scheduler tcp://host:8786")
     if engine == "local" and scheduler is not None:
@@ -179,8 +220,14 @@ def _engine(engine: str | None, scheduler: str | None) -> str | None:
     return scheduler
 
 
-def settings_of(settings: Sequence[str]) -> dict[str, Any]:
-    """Return options of a method by name."""
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Return options of a method by name, each from a text OPTION=VALUE whose value is YAML.
+
+    Raises
+    ------
+    OptionError
+        For a text that is not of this form.
+    """
     options: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -193,8 +240,8 @@ def settings_of(settings: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _widths(texts: Sequence[str]) -> dict[str, int]:
-    """Return numbers of units by group."""
+def _parse_widths(texts: Sequence[str]) -> dict[str, int]:
+    """Return numbers of units by group, from texts GROUP=N."""
     widths = {}
     for text in texts:
         group, _, number = text.rpartition("=")
@@ -204,50 +251,50 @@ def _widths(texts: Sequence[str]) -> dict[str, int]:
     return widths
 
 
-def _arguments(plan: Recipe, files: Sequence[SafetensorsFile]) -> dict[str, Any]:
-    """Return arguments of ``fuse`` for networks."""
+def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict[str, Any]:
+    """Return the keywords of ``fuse`` that are for networks: modules imported, inputs read, None left out."""
     from consilience.cli.modules import import_module, make_example  # here, since networks only need them
     from consilience.networks.module_inputs import read_inputs
 
-    found: dict[str, Any] = {"reference": plan.reference, "target_widths": plan.target_widths}
-    found["symmetry"] = None if plan.symmetry is None else Path(plan.symmetry)
-    if plan.target is not None and plan.target_widths is not None:
+    arguments: dict[str, Any] = {"reference": recipe.reference, "target_widths": recipe.target_widths}
+    arguments["symmetry"] = None if recipe.symmetry is None else Path(recipe.symmetry)
+    if recipe.target is not None and recipe.target_widths is not None:
         raise OptionError("--target, --target-width: give one of them")
-    module = None if plan.module is None else import_module(plan.module, "--module")
+    module = None if recipe.module is None else import_module(recipe.module, "--module")
     for name in ("example", "inputs"):
-        if module is None and getattr(plan, name) is not None:
+        if module is None and getattr(recipe, name) is not None:
             raise OptionError(f"--{name}: is for a module to take; give --module PKG.MOD:CALLABLE too")
     if module is not None:
-        found["module"] = module
-        if plan.example is not None:
-            found["example"] = make_example(plan.example, module)
-        elif plan.symmetry is None and not needs_no_symmetry(plan.method) and not have_symmetry(files):
-            raise OptionError(f"--module {plan.module}: needs --example SHAPE to find which axes move together")
-        if plan.inputs is not None:
-            found["inputs"] = read_inputs(Path(plan.inputs), module)
-    if plan.target is not None:
-        found["target"] = import_module(plan.target, "--target")
-    return {name: value for name, value in found.items() if value is not None}
+        arguments["module"] = module
+        if recipe.example is not None:
+            arguments["example"] = make_example(recipe.example, module)
+        elif recipe.symmetry is None and not needs_no_symmetry(recipe.method) and not have_symmetry(files):
+            raise OptionError(f"--module {recipe.module}: needs --example SHAPE to find which axes move together")
+        if recipe.inputs is not None:
+            arguments["inputs"] = read_inputs(Path(recipe.inputs), module)
+    if recipe.target is not None:
+        arguments["target"] = import_module(recipe.target, "--target")
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 @contextmanager
-def warned_in_a_line() -> Iterator[None]:
-    """Say on stderr, in one line, that a symmetry is unproved."""
+def short_symmetry_warnings() -> Iterator[None]:
+    """Print the warning of an unproved symmetry as one line on stderr, without the source line that Python adds."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UnprovedSymmetryWarning)
-        before = warnings.showwarning
+        show_others = warnings.showwarning
 
-        def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
+        def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
             if issubclass(category, UnprovedSymmetryWarning):
-                click.echo(f"consilience: warning: {_UNPROVED}", err=True)
+                click.echo(f"consilience: warning: {_UNPROVED_SYMMETRY}", err=True)
             else:
-                before(message, category, *where, **more)
+                show_others(message, category, *location, **keywords)
 
         warnings.showwarning = show
         yield
 
 
-_UNPROVED = (
+_UNPROVED_SYMMETRY = (
     "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
     "--module with --example proves it"
 )

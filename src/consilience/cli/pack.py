@@ -1,4 +1,4 @@
-"""The command ``pack``: many posterior files become a few shards."""
+"""The command ``pack``: many posterior files written as a few shards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from consilience.posteriors.sharded.packing import DTYPES
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def pack(models: Sequence[str], output: Path, shard_size: str, dtype: str, form: str, quiet: bool) -> None:
     """Write MODELS (posterior files, or folders of them) as a few shards, which are read many times as fast."""
-    found = api.pack(
+    packing = api.pack(
         list(models),
         output,
         shard_bytes=as_bytes(shard_size, "--shard-size"),
@@ -37,9 +37,9 @@ def pack(models: Sequence[str], output: Path, shard_size: str, dtype: str, form:
     )
     if not quiet:
         click.echo(
-            f"{found.n_sites} models with {found.n_components} components -> {len(found.files)} shards, "
-            f"{found.bytes / 1e6:.3g} MB"
+            f"{packing.n_sites} models with {packing.n_components} components -> {len(packing.files)} shards, "
+            f"{packing.bytes / 1e6:.3g} MB"
         )
-        if found.divergence > 0:
-            click.echo(f"float32 moved no component by more than {found.divergence:.2g} nats")
+        if packing.divergence > 0:
+            click.echo(f"float32 moved no component by more than {packing.divergence:.2g} nats")
         click.echo(f"wrote {output}")

@@ -1,4 +1,4 @@
-"""The command ``report``: a page about a fused file."""
+"""The command ``report``: an HTML page about a fused file."""
 
 from __future__ import annotations
 
@@ -63,30 +63,39 @@ def report(
         output,
         file,
         [SafetensorsFile(site) for site in sites],
-        data=_by_name(data),
+        data=_named_files(data),
         truth=truth,
-        barriers=_by_name(barriers),
-        planes=_by_name(planes),
+        barriers=_named_files(barriers),
+        planes=_named_files(planes),
     )
     if not quiet:
         click.echo(f"wrote {output}")
 
 
-def _by_name(files: tuple[Path, ...]) -> dict[str, Path] | None:
-    """Return files of data by what to call them: their names without folder and suffix, where these differ."""
+def _named_files(files: tuple[Path, ...]) -> dict[str, Path] | None:
+    """Return files by the names that the page calls them: their stems where these differ, else their paths."""
     if not files:
         return None
     stems = [file.stem for file in files]
     if len(set(stems)) == len(files):
         return dict(zip(stems, files, strict=True))
-    names = [str(file) for file in files]
-    if double := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise InputError(f"{double[0]}: is given twice; leave one out")
-    return dict(zip(names, files, strict=True))
+    paths = [str(file) for file in files]
+    if repeated := [path for number, path in enumerate(paths) if path in paths[:number]]:
+        raise InputError(f"{repeated[0]}: is given twice; leave one out")
+    return dict(zip(paths, files, strict=True))
 
 
 def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models") -> None:
-    """Raise when a report cannot be written, or would take the place of one of the other files of the job.
+    """Raise when a report cannot be written, or would replace another file of the same command.
+
+    Parameters
+    ----------
+    output : Path
+        File for the report.
+    others : tuple of Path
+        Files that the command reads or writes beside it.
+    what : str, optional
+        What these are, for the message. Default: "models".
 
     Raises
     ------
@@ -96,8 +105,8 @@ def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models") 
     refuse_unwritable(output)
     for other in others:
         try:
-            same = output.resolve() == other.resolve() or output.samefile(other)
-        except (OSError, ValueError):  # one of them does not exist, or cannot
-            same = False
-        if same:
+            is_same = output.resolve() == other.resolve() or output.samefile(other)
+        except (OSError, ValueError):  # one of the two does not exist, or its name cannot exist
+            is_same = False
+        if is_same:
             raise InputError(f"{output}: is also a file of {what}; give another name to the report")

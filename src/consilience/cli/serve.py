@@ -1,4 +1,4 @@
-"""The commands ``serve`` and ``send``: a round between sites, over a shared folder, a bucket, or Flower."""
+"""The commands ``serve`` and ``send``: federated rounds of fusion over a shared folder, a bucket, or Flower."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from consilience.cli.modules import imported
-from consilience.cli.options import settings_of
+from consilience.cli.modules import import_object
+from consilience.cli.options import parse_settings
 from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
@@ -68,7 +68,7 @@ def serve(
     certificates: Path | None,
     site_keys: Path | None,
     insecure: bool,
-    **given: Any,
+    **round_options: Any,
 ) -> None:
     """Wait for what sites send to PLACE (a folder or URL that all reach), and fuse it.
 
@@ -78,65 +78,68 @@ def serve(
     plan = Recipe() if recipe is None else read_recipe(recipe)
     if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
         raise OptionError(f"{recipe}: a round takes method, options, seed, symmetry and reference of a recipe, no more")
-    options: dict[str, Any] = {**plan.options, **settings_of(settings)}
+    options: dict[str, Any] = {**plan.options, **parse_settings(settings)}
     if plan.symmetry is not None:
         options["symmetry"] = Path(plan.symmetry)
-    told: dict[str, Any] = {
-        **given,
+    arguments: dict[str, Any] = {
+        **round_options,
         **options,
         "method": method or plan.method,
-        "weights": None if weights is None else _weights(weights),
+        "weights": None if weights is None else _parse_weights(weights),
         "limits": Limits(file_bytes=limit, components=max_components),
         "rng": seed if seed is not None else (plan.seed or 0),
         "say": None if quiet else (lambda line: click.echo(printable(line), err=True)),
     }
-    names = None if sites is None else [one.strip() for one in sites.split(",") if one.strip()]
+    names = None if sites is None else [name.strip() for name in sites.split(",") if name.strip()]
     if flower:
         if place is not None or address is None or site_keys is None:
             raise click.UsageError("--flower takes --address and --site-keys, and no PLACE.")
         _warn_of_insecure(insecure)
-        over: dict[str, Any] = {
+        connection: dict[str, Any] = {
             "site_keys": site_keys,
             "certificates": certificates,
             "insecure": insecure,
             "sites": names,
         }
-        result = serve_flower(address, output, **over, **told)
+        result = serve_flower(address, output, **connection, **arguments)
     else:
         if place is None or names is None:
             raise click.UsageError("Missing argument 'PLACE' or option '--sites'.")
         if address is not None or certificates is not None or site_keys is not None or insecure:
             raise click.UsageError("--address, --certificates, --site-keys, --insecure: for --flower only.")
-        result = serve_folder(place, output, sites=names, **told)
+        result = serve_folder(place, output, sites=names, **arguments)
     if page is not None:
         result.fusion.report(page)
     if not quiet:
-        _say(result, output)
+        _print_result(result, output)
 
 
 def _warn_of_insecure(insecure: bool) -> None:
+    """Warn on stderr where a round runs without TLS."""
     if insecure:
         _warn("--insecure: whoever is between reads and changes everything, and can send in a site's place")
 
 
-def _say(result: RoundResult, output: Path) -> None:
+def _print_result(result: RoundResult, output: Path) -> None:
+    """Print who took part, how the rounds converged, and which files were written."""
     for line in result.report.lines():
         click.echo(line)
-    rows = [dict(one.convergence) for one in result.reports if one.convergence is not None]
+    rows = [dict(report.convergence) for report in result.reports if report.convergence is not None]
     if rows:
         click.echo(table(rows))
     click.echo(f"wrote {output} and {report_path(output)}")
 
 
-def _weights(text: str) -> dict[str, float]:
-    found = {}
+def _parse_weights(text: str) -> dict[str, float]:
+    """Return weights by site, from a text such as "a=2,b=1"."""
+    weights = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
         try:
-            found[name.strip()] = float(value)
+            weights[name.strip()] = float(value)
         except ValueError as error:
             raise OptionError(f"--weights {text}: expected NAME=NUMBER separated by commas, such as a=2,b=1") from error
-    return found
+    return weights
 
 
 @click.command()
@@ -172,21 +175,21 @@ def send(
     key: Path | None,
     root_certificates: Path | None,
     insecure: bool,
-    **given: Any,
+    **announcement: Any,
 ) -> None:
     """Check FILE, what this site learned, and send it to a round that `consilience serve` waits for."""
     if flower is not None:
         if place is not None or site is not None or refine is not None or key is None or file is None:
             raise click.UsageError("--flower takes FILE and --key, and no --to, --site (its key says who) or --refine.")
         _warn_of_insecure(insecure)
-        over: dict[str, Any] = {
+        connection: dict[str, Any] = {
             "key": key,
             "root_certificates": root_certificates,
             "insecure": insecure,
             "timeout": timeout,
         }
-        sent = send_flower(file, flower, receive=receive, min_count=min_count, **over, **given)
-        _say_sent(sent, file, quiet, receive)
+        sent = send_flower(file, flower, receive=receive, min_count=min_count, **connection, **announcement)
+        _print_sent(sent, file, quiet, receive)
         return
     if key is not None or root_certificates is not None or insecure:
         raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
@@ -195,43 +198,47 @@ def send(
     if (file is None) == (refine is None):
         raise click.UsageError("Give one of FILE and --refine.")
     if refine is not None:
-        _, report = take_part(place, site, _callable(refine), timeout=timeout, min_count=min_count, say=_warn)
+        _, report = take_part(place, site, _import_callable(refine), timeout=timeout, min_count=min_count, say=_warn)
         if receive is not None:
             receive_folder(place, receive, number=report.number, timeout=timeout)
         if not quiet:
             click.echo(f"took part in {report.number} rounds" + ("" if receive is None else f"; wrote {receive}"))
         return
-    sent = send_folder(file or "", place, site, min_count=min_count, **given)
-    _say_sent(sent, file, quiet, None)
+    sent = send_folder(file or "", place, site, min_count=min_count, **announcement)
+    _print_sent(sent, file, quiet, None)
     if receive is not None:
         report = receive_folder(place, receive, timeout=timeout)
-        _say_received(report, receive, quiet, sent.announcement.digest)
+        _print_received(report, receive, quiet, sent.announcement.digest)
 
 
-def _say_sent(sent: Sent, file: Path | None, quiet: bool, receive: Path | None) -> None:
+def _print_sent(sent: Sent, file: Path | None, quiet: bool, receive: Path | None) -> None:
+    """Print what was sent and its warnings; where the fused model came back with it, that too."""
     for warning in sent.warnings:
         _warn(warning)
-    one = sent.announcement
+    attempt, digest = sent.announcement.attempt, sent.announcement.digest
     if not quiet:
-        click.echo(f"{'had sent' if sent.again else 'sent'} {file} as attempt {one.attempt} ({one.digest[:12]})")
+        click.echo(f"{'had sent' if sent.again else 'sent'} {file} as attempt {attempt} ({digest[:12]})")
     if sent.report is not None and receive is not None:
-        _say_received(sent.report, receive, quiet, one.digest)
+        _print_received(sent.report, receive, quiet, digest)
 
 
-def _say_received(report: RoundReport, receive: Path, quiet: bool, digest: str) -> None:
-    if digest not in {one.sha256 for one in report.took_part}:
-        own = [reason for one in report.left_out if one.sha256 == digest for reason in one.reasons]
-        _warn(f"this site's contribution is not in the fused model: {'; '.join(own) or 'it came too late'}")
+def _print_received(report: RoundReport, receive: Path, quiet: bool, digest: str) -> None:
+    """Print who took part in a round; warn where the contribution with this digest was left out, and why."""
+    if digest not in {site.sha256 for site in report.took_part}:
+        reasons = [reason for site in report.left_out if site.sha256 == digest for reason in site.reasons]
+        _warn(f"this site's contribution is not in the fused model: {'; '.join(reasons) or 'it came too late'}")
     if not quiet:
         click.echo(f"{len(report.took_part)} of {len(report.expected)} sites took part; wrote {receive}")
 
 
-def _callable(text: str) -> Any:
-    found = imported(text, f"--refine {text}")
-    if not callable(found):
-        raise OptionError(f"--refine {text}: is a {type(found).__name__}, expected what can be called")
-    return found
+def _import_callable(text: str) -> Any:
+    """Return the callable that --refine names; importing it runs its code."""
+    refine = import_object(text, f"--refine {text}")
+    if not callable(refine):
+        raise OptionError(f"--refine {text}: is a {type(refine).__name__}, expected what can be called")
+    return refine
 
 
 def _warn(line: str) -> None:
+    """Print a warning to stderr."""
     click.echo(f"consilience: warning: {printable(line)}", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from consilience.checks import Array
 from consilience.core.status import Status
+from consilience.core.verdict import Verdict
 
 if TYPE_CHECKING:
     from consilience.networks.network import Network
@@ -70,6 +71,24 @@ class Fusion(ABC):
     @abstractmethod
     def n_components(self) -> int:
         """Number of fused components, or of fused units of a network."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The judgement on the fusion in one sentence: how it ended, what is still to do, whether harm is excluded."""
+        ending = self.status.value.partition("; ")[0]
+        problems = [*([] if self.status is Status.CONVERGED else [ending]), *self.open_problems()]
+        remedies = [remedy for remedy in (self.status.remedy, *self.open_problems().values()) if remedy]
+        harm = "whether the fused model is no worse than the best of the models is not known"
+        return Verdict(
+            code=self.status.name.lower(),
+            text=f"{'; '.join(problems) or 'converged'}; {harm}.",
+            harmless=None,
+            remedy="; ".join(remedies) or None,
+        )
+
+    def open_problems(self) -> Mapping[str, str]:
+        """Return what is still wrong with the fused model, each with its remedy."""
+        return {}
 
     @abstractmethod
     def save(self, path: str | Path) -> None:

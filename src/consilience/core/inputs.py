@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,28 +27,18 @@ class NamedInput:
         The object in memory; None for a file.
     file
         The file; None for an object.
+    format
+        The format that a file's document states; None for a plain checkpoint, a broken file, and an object.
+    is_plain_checkpoint
+        Whether it is a safetensors file without a document of ours.
     """
 
     name: str
     label: str
     model: Any = None
     file: SafetensorsFile | None = None
-
-    @property
-    def format(self) -> str | None:
-        """The format that a file's document states; None for a plain checkpoint, a broken file, and an object."""
-        try:
-            return None if self.file is None else self.file.format
-        except InputError:  # whoever reads it says it better
-            return None
-
-    @property
-    def is_plain_checkpoint(self) -> bool:
-        """Whether it is a safetensors file without a document of ours."""
-        try:
-            return self.file is not None and self.file.header().text is None
-        except InputError:
-            return False
+    format: str | None = None
+    is_plain_checkpoint: bool = False
 
 
 def name_inputs(models: Mapping[str, Any] | Sequence[Any]) -> tuple[NamedInput, ...]:
@@ -69,47 +60,36 @@ def name_inputs(models: Mapping[str, Any] | Sequence[Any]) -> tuple[NamedInput, 
         return _of_mapping(models)
     if isinstance(models, str | Path) or not isinstance(models, Sequence):
         raise InputError(f"models: expected a list of models or paths, found {type(models).__name__}")
-    is_file = [isinstance(model, str | Path | SafetensorsFile) for model in models]
-    paths = [model for model, file in zip(models, is_file, strict=True) if file]
-    labels = [str(path) for path in paths]
-    files = iter(_opened(paths, labels))
-    stems = iter(distinct_stems(labels))
-    return tuple(
-        NamedInput(next(stems), label, file=next(files)) if file else NamedInput(label, label, model)
-        for model, file, label in zip(models, is_file, _labels(models, is_file), strict=True)
-    )
+    labels = [str(model) if isinstance(model, FILE_TYPES) else f"model {number}" for number, model in enumerate(models)]
+    names = list(labels)
+    places = [place for place, model in enumerate(models) if isinstance(model, FILE_TYPES)]
+    for place, stem in zip(places, distinct_stems([labels[place] for place in places]), strict=True):
+        names[place] = stem
+    return _named(names, labels, models)
+
+
+FILE_TYPES = (str, Path, SafetensorsFile)
+"""What stands for a file among models."""
 
 
 def _of_mapping(models: Mapping[Any, Any]) -> tuple[NamedInput, ...]:
     names = list(models)
     if odd := [name for name in names if not isinstance(name, str) or not name.strip()]:
         raise InputError(f"models: expected names that are texts, found {odd[0]!r}")
-    paths = {name: model for name, model in models.items() if isinstance(model, str | Path | SafetensorsFile)}
-    files = dict(zip(paths, _opened(list(paths.values()), list(paths)), strict=True))
+    return _named(names, names, list(models.values()))
+
+
+def _named(names: Sequence[str], labels: Sequence[str], models: Sequence[Any]) -> tuple[NamedInput, ...]:
+    """Return inputs, all files opened together."""
+    places = [place for place, model in enumerate(models) if isinstance(model, FILE_TYPES)]
+    opened = open_files([models[place] for place in places], [labels[place] for place in places]) if places else []
+    files = dict(zip(places, opened, strict=True))
     return tuple(
-        NamedInput(name, name, file=files[name]) if name in files else NamedInput(name, name, model)
-        for name, model in models.items()
+        NamedInput(name, label, None, files[place], files[place].stated_format, files[place].is_plain_checkpoint)
+        if place in files
+        else NamedInput(name, label, model)
+        for place, (name, label, model) in enumerate(zip(names, labels, models, strict=True))
     )
-
-
-def _labels(models: Sequence[Any], is_file: Sequence[bool]) -> list[str]:
-    return [
-        str(model) if file else f"model {number}"
-        for number, (model, file) in enumerate(zip(models, is_file, strict=True))
-    ]
-
-
-def _opened(paths: Sequence[Any], labels: Sequence[str]) -> list[SafetensorsFile]:
-    """Return files opened under their labels; those that are open already are taken as they are."""
-    closed = [place for place, path in enumerate(paths) if not isinstance(path, SafetensorsFile)]
-    opened = open_files([paths[place] for place in closed], [labels[place] for place in closed])
-    files: list[SafetensorsFile] = [
-        path.called(label) if isinstance(path, SafetensorsFile) else SafetensorsFile(path)
-        for path, label in zip(paths, labels, strict=True)
-    ]
-    for place, file in zip(closed, opened, strict=True):
-        files[place] = file
-    return files
 
 
 def distinct_stems(paths: Sequence[str]) -> list[str]:
@@ -171,19 +151,17 @@ def in_order(values: Any, names: Sequence[str], what: str) -> Any:
 
 def files_given_twice(inputs: Sequence[NamedInput]) -> list[str]:
     """Return which files have the same contents as an earlier one, a line each; only files of equal size are hashed."""
-    problems: list[str] = []
     by_size: dict[int, list[NamedInput]] = defaultdict(list)
     for one in inputs:
-        if one.file is None:
-            continue
-        try:
-            size = one.file.path.stat().st_size
-        except (OSError, ValueError):  # said by whoever reads it
-            continue
-        alike = by_size[size]
-        first = next((other for other in alike if other.file and other.file.digest == one.file.digest), None)
-        if first is None:
-            alike.append(one)
-        else:
-            problems.append(f"{one.label}: is the same file as {first.label}; leave one out")
+        if one.file is not None:
+            with suppress(OSError, ValueError):  # said by whoever reads it
+                by_size[one.file.path.stat().st_size].append(one)
+    problems: list[str] = []
+    for alike in by_size.values():
+        first_of_digest: dict[str, NamedInput] = {}
+        for one in alike if len(alike) > 1 else []:
+            assert one.file is not None  # noqa: S101  (narrows the type; only files have a size)
+            first = first_of_digest.setdefault(one.file.sha256 or one.file.digest, one)
+            if first is not one:
+                problems.append(f"{one.label}: is the same file as {first.label}; leave one out")
     return problems

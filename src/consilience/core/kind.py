@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.core.fusion import Fusion
-from consilience.core.inputs import NamedInput
-from consilience.core.progress import Progress
+from consilience.core.inputs import NamedInput, name_inputs
+from consilience.core.progress import Progress, seeded, shown
 from consilience.errors import InputError, OptionError
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -54,6 +55,10 @@ class Request:
         Where shards are worked on.
     only_check
         Whether nothing will be fused, so that arrays may stay in their files.
+    is_sharded
+        Whether the models are shards by how they are written; then there are no inputs.
+    source
+        The models as they were handed in, for shards, which are not opened one by one.
     """
 
     inputs: tuple[NamedInput, ...]
@@ -66,6 +71,54 @@ class Request:
     progress: Progress
     engine: Any = None
     only_check: bool = False
+    is_sharded: bool = False
+    source: Any = None
+
+
+@contextmanager
+def open_request(
+    models: Any,
+    method: Any,
+    options: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    weights: Any,
+    n_observations: Any,
+    engine: Any,
+    is_sharded: bool,
+    rng: object = 0,
+    progress: bool | Progress = False,
+    *,
+    only_check: bool = False,
+) -> Iterator[Request]:
+    """Yield a call of ``fuse`` or ``check`` with its inputs opened and named, while its progress is shown.
+
+    `arguments` are keywords of ``fuse`` that were not given where they are None; `options` are the method's, whatever
+    they are. Shards are not opened here: they have no inputs.
+
+    Raises
+    ------
+    InputError
+        For anything but a mapping or sequence of models.
+    OptionError
+        For an `rng` that is neither a seed nor a Generator.
+    """
+    stated = {name: value for name, value in arguments.items() if value is not None}
+    seed, generator = seeded(rng)
+    with shown(progress, "fusing", "step") as report:
+        yield Request(
+            inputs=() if is_sharded else name_inputs(models),
+            method=method,
+            options={**options, **stated},
+            weights=weights,
+            n_observations=n_observations,
+            rng=generator,
+            seed=seed,
+            progress=report,
+            engine=engine,
+            only_check=only_check,
+            is_sharded=is_sharded,
+            source=list(models.values()) if isinstance(models, Mapping) else models,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,26 +148,6 @@ class Prepared:
     def checked(cls, problems: Sequence[str]) -> Prepared:
         """Return what was found wrong with inputs that were only to be checked."""
         return cls(problems, nothing_to_fuse)
-
-    def run(self) -> Fusion:
-        """Return the fusion.
-
-        Raises
-        ------
-        InputError, OptionError
-            For what is wrong with the inputs, or else with the options.
-        """
-        if self.problems:
-            raise InputError(list(self.problems))
-        if self.error is not None:
-            raise self.error
-        return self.fuse()
-
-    def all_problems(self) -> list[str]:
-        """Return everything that `run` would raise, a line each."""
-        if self.error is None:
-            return list(self.problems)
-        return [*self.problems, *(self.error.problems if isinstance(self.error, InputError) else [str(self.error)])]
 
 
 def nothing_to_fuse() -> Fusion:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Status(Enum):
-    """How a fusion ended; the value says what to do about it."""
+    """How a fusion ended; the value says what to do about it, after a semicolon."""
 
     CONVERGED = "converged"
     MAX_ITERATIONS = "stopped at max_iterations before the matching settled; raise max_iterations"
@@ -22,3 +22,8 @@ class Status(Enum):
         "more, of which each model holds few; give n_components or regularization, or take method 'spahm'"
     )
     AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do about it; None where nothing is to be done."""
+        return self.value.partition("; ")[2] or None

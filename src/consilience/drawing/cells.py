@@ -1,4 +1,4 @@
-"""Maps of cells as inline SVG: one path for each shade, neighbours in a row as one stroke, so that maps stay small."""
+"""Heat maps as inline SVG: one path for each shade, neighbours in a row as one stroke, so that maps stay small."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from markupsafe import Markup
 from consilience.checks import Labels
 from consilience.drawing.svg import element
 
-SHADES = 9
-"""Colours of the scale, ``h0`` for the least."""
+N_SHADES = 9
+"""Colours of the scale, ``h0`` for the least; as many as network.css and bayesian.css define."""
 
 BLANK, UNKNOWN = -1, -2
-"""A cell that is left out, and one whose value is not finite."""
+"""A cell that is left out, and one whose value is not finite; `shade_classes` indexes its table with them."""
 
 
-def cells(shades: Labels, x: float, y: float, width: float, height: float) -> Markup:
-    """Return a map.
+def cell_map(shades: Labels, x: float, y: float, width: float, height: float) -> Markup:
+    """Return a heat map.
 
     Parameters
     ----------
-    shades
-        Number of the shade of each cell (R, C), the first row at the top; `BLANK` or `UNKNOWN` for some.
-    x, y, width, height
-        Where it stands.
+    shades : ndarray of shape (R, C)
+        Shade of each cell, the first row at the top: 0 to `N_SHADES` - 1, or `BLANK` or `UNKNOWN`.
+    x, y, width, height : float
+        Upper left corner and size of the map, in units of the drawing.
     """
-    across, down = width / shades.shape[1], height / shades.shape[0]
+    cell_width, cell_height = width / shades.shape[1], height / shades.shape[0]
     paths = [
-        element("path", d=_strokes(shades == shade), kind="unknown" if shade == UNKNOWN else f"h{shade}")
+        element("path", d=_row_strokes(shades == shade), kind="unknown" if shade == UNKNOWN else f"h{shade}")
         for shade in np.unique(shades[shades != BLANK]).tolist()
     ]
-    place = f"translate({x:.1f} {y + 0.5 * down:.2f}) scale({across:.4f} {down:.4f})"
-    return element("g", Markup("").join(paths), kind="cells", transform=place)
+    # Paths count in cells; a stroke one cell high runs along the middle of its row, hence half a cell down.
+    transform = f"translate({x:.1f} {y + 0.5 * cell_height:.2f}) scale({cell_width:.4f} {cell_height:.4f})"
+    return element("g", Markup("").join(paths), kind="cells", transform=transform)
 
 
-def _strokes(chosen: Labels) -> str:
-    """Return the path of horizontal strokes, a cell high, that cover the chosen cells."""
-    edges = np.diff(np.pad(chosen.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+def _row_strokes(mask: Labels) -> str:
+    """Return the path of horizontal strokes, a cell high, that cover the cells of a mask (R, C)."""
+    # Padded with a blank column on either side, every run of a row has one rising and one falling edge.
+    edges = np.diff(np.pad(mask.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     row, start = np.nonzero(edges == 1)
     _, end = np.nonzero(edges == -1)
     return "".join(f"M{a} {r}h{b - a}" for r, a, b in zip(row.tolist(), start.tolist(), end.tolist(), strict=True))
 
 
-def of_scale(place: int, classes: int) -> int:
-    """Return the shade of one of several classes, these spread over the whole scale.
+def class_shade(index: int, n_classes: int) -> int:
+    """Return the shade of class `index` of `n_classes`, which are spread over the whole scale.
 
     Examples
     --------
-    >>> [of_scale(place, 5) for place in range(5)]
+    >>> [class_shade(index, 5) for index in range(5)]
     [0, 2, 4, 6, 8]
     """
-    return round(place * (SHADES - 1) / max(classes - 1, 1))
+    return round(index * (N_SHADES - 1) / max(n_classes - 1, 1))
 
 
-def shaded(classes: Labels, shades: Sequence[int]) -> Labels:
-    """Return the shades of classes; those below zero stay what they are."""
-    table = np.array([*shades, UNKNOWN, BLANK], dtype=np.int64)
+def shade_classes(classes: Labels, shades: Sequence[int]) -> Labels:
+    """Return the shades of classes, `shades` having one for each class; `BLANK` and `UNKNOWN` stay what they are."""
+    table = np.array([*shades, UNKNOWN, BLANK], dtype=np.int64)  # index -1 is BLANK, -2 UNKNOWN
     return np.asarray(table[classes], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Figures drawn from plain values."""
+"""Matplotlib figures of the demonstrations: scores of models, and the matching of their components."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from consilience.checks import Array, Labels
-from consilience.files.atomic import replacing
+from consilience.files.atomic import write_atomically
 
 _FUSED, _LOCAL, _GREY = "#b2182b", "#2166ac", "#8a8a8a"
+"""Colours of fused models, of local ones and of those trained on pooled data."""
 
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all, without the date that would change its bytes."""
-    with replacing(path) as partial:
+    with write_atomically(path) as partial:
         FigureCanvasAgg(figure)
         figure.savefig(partial, format="png", dpi=130, metadata={"Software": None})
 
@@ -34,25 +35,27 @@ def comparison_figure(
 
     Parameters
     ----------
-    names
-        What is compared, one row each, the fused model marked by a leading ``fused``.
-    scores
-        For each panel its title and values (rows, repetitions).
-    matching
-        Fused component of each local one (L,), -1 for none.
-    owner
-        Site of each local component (L,).
-    labels
-        Short label of each local component (L,), written into its cell; `label_meaning` says what it is.
+    names : sequence of str
+        Models to compare, one row each; a fused model is known by a leading ``fused``, others by ``pooled`` in them.
+    scores : sequence of (str, ndarray of shape (n_rows, n_repetitions))
+        For each panel its title and values.
+    matching : ndarray of shape (L,)
+        Fused component of each local one, -1 for none.
+    owner : ndarray of shape (L,)
+        Site of each local component.
+    labels : sequence of str, of length L
+        Short label of each local component, written into its cell.
+    label_meaning : str
+        What the labels are.
     """
     figure = Figure(figsize=(13.0, 4.6), layout="constrained")
     axes = figure.subplots(1, len(scores) + 1, width_ratios=[1.0] * len(scores) + [1.3])
     rows = np.arange(len(names))
     colours = [_FUSED if name.startswith("fused") else _GREY if "pooled" in name else _LOCAL for name in names]
     for axis, (title, values) in zip(axes, scores, strict=False):
-        middle, spread = values.mean(axis=1), values.std(axis=1, ddof=1 if values.shape[1] > 1 else 0)
-        axis.errorbar(middle, rows, xerr=spread, fmt="none", ecolor="#555555", elinewidth=1, capsize=2)
-        axis.scatter(middle, rows, c=colours, s=36, zorder=3)
+        mean, deviation = values.mean(axis=1), values.std(axis=1, ddof=1 if values.shape[1] > 1 else 0)
+        axis.errorbar(mean, rows, xerr=deviation, fmt="none", ecolor="#555555", elinewidth=1, capsize=2)
+        axis.scatter(mean, rows, c=colours, s=36, zorder=3)
         axis.set_yticks(rows, names if axis is axes[0] else [""] * len(names))
         axis.invert_yaxis()
         axis.set_title(title, fontsize=10)
@@ -64,6 +67,7 @@ def comparison_figure(
 
 
 def _draw_matching(axis: object, matching: Labels, owner: Labels, labels: Sequence[str]) -> None:
+    """Draw sites (rows) against fused components (columns), with the label of each local component in its cell."""
     from matplotlib.axes import Axes
 
     assert isinstance(axis, Axes)  # noqa: S101  (narrows the type)
@@ -72,7 +76,7 @@ def _draw_matching(axis: object, matching: Labels, owner: Labels, labels: Sequen
     axis.set_ylim(n_sites - 0.5, -0.5)
     for column in range(n_fused):
         members = np.flatnonzero(matching == column)
-        shared = len(np.unique(owner[members])) > 1
+        is_shared = len(np.unique(owner[members])) > 1
         for member in members:
             axis.text(
                 column,
@@ -82,7 +86,7 @@ def _draw_matching(axis: object, matching: Labels, owner: Labels, labels: Sequen
                 va="center",
                 fontsize=8,
                 color="white",
-                bbox={"boxstyle": "round,pad=0.3", "facecolor": _FUSED if shared else _LOCAL, "edgecolor": "none"},
+                bbox={"boxstyle": "round,pad=0.3", "facecolor": _FUSED if is_shared else _LOCAL, "edgecolor": "none"},
             )
     axis.set_xticks(range(n_fused), [str(column) for column in range(n_fused)])
     axis.set_yticks(range(n_sites), [f"site {site + 1}" for site in range(n_sites)])

@@ -1,4 +1,8 @@
-"""Inline SVG, written by hand so that it is small, follows the page's colours, and is the same bytes every time."""
+"""Inline SVG: elements, scales and axis ticks.
+
+Written without a plotting library so that drawings are small, follow the page's colours, and are the same bytes every
+time. Coordinates are units of the drawing's view box, which is `WIDTH` wide unless a drawing says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +12,43 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from consilience.drawing.words import shortened, signed
+from consilience.drawing.words import shorten, with_minus_sign
 
 WIDTH = 780.0
+"""Width of a drawing that fills the page, about that of the text column of report.css. Chosen by eye."""
 
 
 def element(tag: str, content: object = "", **attributes: object) -> Markup:
-    """Return an element, everything escaped; ``kind`` is its class, underscores in names are hyphens."""
-    parts = [Markup("<{}").format(tag)]
+    """Return an SVG element, everything escaped.
+
+    Parameters
+    ----------
+    tag : str
+        Its name.
+    content : object, optional
+        Text, which is escaped, or `Markup`, which is not. Default: none.
+    **attributes
+        By name: ``kind`` is the class, underscores stand for hyphens, and None leaves an attribute out.
+    """
+    pieces = [Markup("<{}").format(tag)]
     for name, value in attributes.items():
         if value is not None:
-            shown = _short(value) if isinstance(value, float) else value
-            parts.append(Markup(' {}="{}"').format({"kind": "class"}.get(name, name.replace("_", "-")), shown))
-    inner = escape(content)
-    parts.append(Markup(">{}</{}>").format(inner, tag) if inner else Markup("/>"))
-    return Markup("").join(parts)
+            rendered = _coordinate(value) if isinstance(value, float) else value
+            pieces.append(Markup(' {}="{}"').format({"kind": "class"}.get(name, name.replace("_", "-")), rendered))
+    body = escape(content)
+    pieces.append(Markup(">{}</{}>").format(body, tag) if body else Markup("/>"))
+    return Markup("").join(pieces)
 
 
-def _short(value: float) -> str:
+def _coordinate(value: float) -> str:
     """Return a coordinate to a tenth of a unit, far below what an eye can see."""
     return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 def text(x: float, y: float, content: object, kind: str = "", anchor: str | None = None) -> Markup:
-    """Return a line of text."""
-    shown = shortened(content, 80) if isinstance(content, str) and not isinstance(content, Markup) else content
-    return element("text", shown, x=x, y=y, kind=kind or None, text_anchor=anchor)
+    """Return a line of text that starts, or ends or has its middle (`anchor`), at (x, y)."""
+    printed = shorten(content, 80) if isinstance(content, str) and not isinstance(content, Markup) else content
+    return element("text", printed, x=x, y=y, kind=kind or None, text_anchor=anchor)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
@@ -42,15 +57,22 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 
 
 def drawing(parts: Sequence[Markup], height: float, alt: str, width: float = WIDTH) -> Markup:
-    """Return a figure of these parts; `alt` says in words what it shows."""
+    """Return a drawing of these parts; `alt` says in words what it shows, for readers who do not see it."""
     kind = "wide" if width > 0.75 * WIDTH else None  # which a narrow screen scrolls rather than shrinks
-    box = f"0 0 {_short(width)} {_short(height)}"
+    box = f"0 0 {_coordinate(width)} {_coordinate(height)}"
     size = {"width": width, "height": height}
     return element("svg", Markup("\n").join(parts), viewBox=box, **size, kind=kind, role="img", aria_label=alt)
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return round numbers between `low` and `high`.
+def ticks(low: float, high: float, n_ticks: int = 5) -> list[float]:
+    """Return round numbers between `low` and `high`: multiples of 1, 2, 2.5 or 5 times a power of ten.
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the axis. Where they are equal or not finite, `low` is the only tick.
+    n_ticks : int, optional
+        About how many ticks. Default: 5.
 
     Examples
     --------
@@ -60,36 +82,45 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     span = high - low
     if not math.isfinite(span) or span <= 1e-9 * max(abs(low), abs(high)):
         return [low]
-    rough = span / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= 0.999 * rough)
+    exact_step = span / n_ticks
+    power = 10.0 ** math.floor(math.log10(exact_step))
+    # The smallest round step that is not shorter, within rounding, than the exact one.
+    step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= 0.999 * exact_step)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [place * step for place in range(first, last + 1)]
+    return [multiple * step for multiple in range(first, last + 1)]
 
 
-def whole_ticks(low: int, high: int, about: int = 10) -> list[int]:
+def integer_ticks(low: int, high: int, n_ticks: int = 10) -> list[int]:
     """Return whole numbers between `low` and `high`, every one of them where there are few."""
-    step = max(1, math.ceil((high - low) / about))
-    for nice in (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000):
-        if nice >= step:
-            step = nice
+    step = max(1, math.ceil((high - low) / n_ticks))
+    for round_step in (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000):
+        if round_step >= step:
+            step = round_step
             break
     first = -(-low // step) * step
     return list(range(first, high + 1, step))
 
 
-def tick_label(value: float, others: Sequence[float]) -> str:
-    """Return a tick's number with as many digits as tell it from its neighbours."""
-    largest = max(abs(other) for other in others)
+def tick_label(value: float, marks: Sequence[float]) -> str:
+    """Return a tick's number with as many digits as tell it from its neighbours among `marks`."""
+    largest = max(abs(mark) for mark in marks)
     if largest >= 1e6 or (0 < largest < 1e-3):
-        return signed(f"{value:.3g}")
-    step = min((abs(b - a) for a, b in pairwise(others)), default=max(largest, 1.0))
-    digits = next(d for d in range(10) if d == 9 or all(abs(round(v, d) - v) < 1e-3 * step for v in others))
-    return signed(f"{round(value, digits) + 0.0:,.{digits}f}")
+        return with_minus_sign(f"{value:.3g}")
+    step = min((abs(b - a) for a, b in pairwise(marks)), default=max(largest, 1.0))
+    digits = next(d for d in range(10) if d == 9 or all(abs(round(v, d) - v) < 1e-3 * step for v in marks))
+    return with_minus_sign(f"{round(value, digits) + 0.0:,.{digits}f}")
 
 
 class Scale:
-    """A linear map from values to coordinates."""
+    """A linear map from values to coordinates.
+
+    Parameters
+    ----------
+    low, high : float
+        Values at the ends; where they are equal, half of their size, or 0.5, is added on either side.
+    start, end : float
+        Coordinates of the ends; `start` may be the larger one, as on an upward axis.
+    """
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         if not high > low:
@@ -103,6 +134,6 @@ class Scale:
         return self.start + (value - self.low) * self.factor
 
 
-def tint(component: int) -> str:
-    """Return the class of a component's colour; after ten colours they come again."""
+def colour_class(component: int) -> str:
+    """Return the CSS class of a component's colour, ``k-`` for none; after ten colours they come again."""
     return "k-" if component < 0 else f"k{component % 10}"

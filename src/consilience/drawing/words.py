@@ -1,4 +1,7 @@
-"""Numbers and names as the report says them. Names come from files of others, so nothing in them may command."""
+"""Formatting of numbers, counts and names in reports.
+
+Names come from files of others, so nothing in them may act: control characters and marks of direction are escaped.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 _SUFFIX = ".safetensors"
+"""Suffix of the library's files, left out of short names."""
 
 
 def printable(text: str) -> str:
@@ -20,52 +24,53 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def shortened(text: str, limit: int = 60) -> str:
+def shorten(text: str, limit: int = 60) -> str:
     """Return `text` printable and at most `limit` signs long, cut in the middle.
 
     Examples
     --------
-    >>> shortened("hospital-of-the-holy-ghost", 11)
+    >>> shorten("hospital-of-the-holy-ghost", 11)
     'hospi…ghost'
     """
-    shown = printable(text[: 4 * limit] + text[-4 * limit :] if len(text) > 8 * limit else text)
-    keep = (limit - 1) // 2
-    return shown if len(shown) <= limit else f"{shown[: limit - 1 - keep]}…{shown[-keep:]}"
+    # Escaping makes a text up to ten times as long, so only what may be shown of a huge one is escaped.
+    safe = printable(text[: 4 * limit] + text[-4 * limit :] if len(text) > 8 * limit else text)
+    tail = (limit - 1) // 2
+    return safe if len(safe) <= limit else f"{safe[: limit - 1 - tail]}…{safe[-tail:]}"
 
 
-def number(value: float | None) -> str:
-    """Return a number with four digits that count, and commas from a thousand on; a dash for none.
+def format_number(value: float | None) -> str:
+    """Return a number with four significant digits, and commas from a thousand on; a dash for none.
 
     Examples
     --------
-    >>> number(12345.6), number(0.012345), number(None), number(7)
+    >>> format_number(12345.6), format_number(0.012345), format_number(None), format_number(7)
     ('12,346', '0.01235', '–', '7')
     """
     if value is None or not math.isfinite(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
-        return signed(f"{int(value):,}")
-    return signed(f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}")
+        return with_minus_sign(f"{int(value):,}")
+    return with_minus_sign(f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}")
 
 
-def fixed(value: float | None, digits: int) -> str:
-    """Return a number with so many digits after the point, so that columns line up; a dash for none."""
+def format_fixed(value: float | None, digits: int) -> str:
+    """Return a number with `digits` digits after the point, so that columns line up; a dash for none."""
     if value is None or not math.isfinite(value):
         return "–"
-    return signed(f"{value:,.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}")
+    return with_minus_sign(f"{value:,.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}")
 
 
-def signed(text: str) -> str:
+def with_minus_sign(text: str) -> str:
     """Return the text of a number with a minus sign in place of its hyphen."""
     return text.replace("-", "−", 1) if text.startswith("-") else text
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a count with its noun.
 
     Examples
     --------
-    >>> counted(1, "model"), counted(1200, "model")
+    >>> format_count(1, "model"), format_count(1200, "model")
     ('1 model', '1,200 models')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -79,9 +84,10 @@ def natural_key(name: str) -> tuple[tuple[tuple[str, int, str], ...], str]:
     >>> sorted(["site-10", "site-9", "site-1", "site-"], key=natural_key)
     ['site-', 'site-1', 'site-9', 'site-10']
     """
+    # A number without leading zeros is compared by its length first, which orders as its value does.
     parts = re.split(r"([0-9]+)", name)
     digits = [part.lstrip("0") for part in [*parts[1::2], ""]]
-    return tuple((text, len(few), few) for text, few in zip(parts[::2], digits, strict=True)), name
+    return tuple((text, len(stripped), stripped) for text, stripped in zip(parts[::2], digits, strict=True)), name
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -93,10 +99,10 @@ def short_names(names: Sequence[str]) -> list[str]:
     ['a/site-1', 'b/site-2']
     """
     parts = [name.split("/") for name in names]
-    shared = 0
-    while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:
-        shared += 1
-    short = ["/".join(p[shared:]) for p in parts]
+    n_shared = 0
+    while all(len(p) > n_shared + 1 for p in parts) and len({p[n_shared] for p in parts}) == 1:
+        n_shared += 1
+    short = ["/".join(p[n_shared:]) for p in parts]
     if all(name.endswith(_SUFFIX) and len(name) > len(_SUFFIX) for name in short):
         short = [name.removesuffix(_SUFFIX) for name in short]
     return short

@@ -1,4 +1,7 @@
-"""Where the map and the reduce of statistical methods run. Work is passed in, so no method is known here."""
+"""Engines on which statistical methods map over shards and reduce: threads of this process, or a Dask cluster.
+
+Functions and how to combine their results are passed in, so this package knows no method.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,29 @@ __all__ = ["Dask", "Engine", "Local", "Placed", "make_engine", "running"]
 
 @contextmanager
 def running(engine: Any) -> Iterator[Engine]:
-    """Yield the engine that is meant, see ``make_engine``; one that was made here is closed at the end."""
-    made = make_engine(engine)
+    """Yield the engine that ``make_engine`` returns; one that it resolved, and was not given, is closed at the end.
+
+    Parameters
+    ----------
+    engine : None, str, distributed.Client or Engine
+        As in ``make_engine``.
+    """
+    resolved = make_engine(engine)
     try:
-        yield made
+        yield resolved
     finally:
-        if made is not engine:
-            made.close()
+        if resolved is not engine:
+            resolved.close()
 
 
 def make_engine(engine: Any) -> Engine:
-    """Return the engine that is meant: None and ``"local"`` this machine, a client or an address its Dask cluster.
+    """Return an engine: of this process or of a Dask cluster.
+
+    Parameters
+    ----------
+    engine : None, str, distributed.Client or Engine
+        None and ``"local"`` stand for threads of this process, a client or the address of a scheduler for its Dask
+        cluster. An engine is returned as it is.
 
     Raises
     ------

@@ -1,8 +1,12 @@
-"""What an engine does: load shards where the work is, map over them, and add up in a tree.
+"""Engines: map and tree_reduce reduction over shards that stay where they are loaded.
 
-The statistical methods are written as map, sufficient statistics, reduce. An engine carries that: shards are *placed*
-by saying how each is loaded, so that one that is lost with its machine is loaded again (by lineage); they never pass
-through the caller. Partial results are combined by eights in one fixed order, so that every engine gives the same bits.
+The statistical methods are written as map, sufficient statistics, reduce:
+
+    result = combine(function(shard_1), .., function(shard_S)),   `combine` associative up to rounding.
+
+An engine runs that. Shards are *placed* by saying how each is loaded, so that one that is lost with its machine is
+loaded again (by lineage); they never pass through the caller. Partial results are combined by eights in one fixed
+order, the order of the shards, so that every engine gives the same bits. What `function` raises reaches the caller.
 """
 
 from __future__ import annotations
@@ -12,7 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 FAN_IN = 8
-"""How many partial results are combined at a time."""
+"""Partial results that are combined at a time.
+
+A part of the result: another number adds floats in another order. Chosen by hand, between the depth of the tree and the
+memory of the task that combines; nobody has measured other values.
+"""
 
 Source = TypeVar("Source")
 Shard = TypeVar("Shard")
@@ -20,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Placed(ABC, Generic[Shard]):
-    """Shards at rest, in the order of their sources."""
+    """Shards that an engine holds or can load, in the order of their sources."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -28,22 +36,28 @@ class Placed(ABC, Generic[Shard]):
 
 
 class Engine(ABC):
-    """Where the map and the reduce run."""
+    """A place where functions of shards run, and their results are combined."""
 
     @abstractmethod
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()
     ) -> Placed[Shard]:
-        """Say how shards are loaded; each is when work first reaches it.
+        """Return shards that are loaded when work first reaches them.
 
         Parameters
         ----------
-        load
-            Makes a shard of its source: a module's function or a frozen value with ``__call__``, since it may travel.
-        sources
-            What each shard is loaded from; small.
-        sizes
-            Bytes of each once loaded, for engines that keep only so much.
+        load : callable
+            Makes a shard of its source. A module's function or a frozen value with ``__call__``: it may be pickled and
+            sent to another machine.
+        sources : sequence of length S
+            What each shard is loaded from; small, since it travels too.
+        sizes : sequence of int of length S, optional
+            Bytes of each shard once loaded, for engines with a limit on memory. Default: unknown, counted as 0.
+
+        Returns
+        -------
+        Placed
+            The S shards in the order of `sources`.
         """
 
     @abstractmethod
@@ -54,7 +68,10 @@ class Engine(ABC):
         *common: Any,
         each: Sequence[Any] | None = None,
     ) -> Placed[Result]:
-        """Return shards made from shards, where these are, lost and made again with them; parameters as in ``map``."""
+        """Return shards made from shards, on the machines that hold these.
+
+        They are made again from their sources when they are lost. Parameters as in ``map``.
+        """
 
     @abstractmethod
     def map(
@@ -64,18 +81,23 @@ class Engine(ABC):
         *common: Any,
         each: Sequence[Any] | None = None,
     ) -> list[Result]:
-        """Return ``function(shard, *common)`` for every shard in order, or ``function(shard, own, *common)``.
+        """Return ``function(shard, *common)`` of every shard, or ``function(shard, each[i], *common)``.
 
         Parameters
         ----------
-        function
-            As `load` in ``place``.
-        shards
-            What ``place`` gave.
-        common
-            What every shard is told.
-        each
-            For each shard what only it is told.
+        function : callable
+            May be pickled, as `load` in ``place``.
+        shards : Placed
+            What ``place`` or ``derive`` of this engine returned.
+        *common
+            Arguments that are the same for every shard.
+        each : sequence of length S, optional
+            One argument for each shard, which comes before the common ones. Default: none.
+
+        Returns
+        -------
+        list of length S
+            The results, in the order of the shards.
         """
 
     @abstractmethod
@@ -87,20 +109,28 @@ class Engine(ABC):
         *common: Any,
         each: Sequence[Any] | None = None,
     ) -> Result:
-        """Return the ``map`` combined by eights, in order, until one result is left."""
+        """Return the results of ``map`` combined by eights, in order, until one is left.
+
+        Parameters
+        ----------
+        function, shards, common, each
+            As in ``map``.
+        combine : callable
+            Makes one result of a sequence of one to eight results. It is called on a single one too.
+        """
 
     def close(self) -> None:
-        """Stop what the engine started."""
+        """Stop what the engine itself started; by default nothing."""
         return None
 
 
-def arguments(each: Sequence[Any] | None, count: int) -> list[tuple[Any, ...]]:
-    """Return what only each shard is told, as leading arguments."""
+def shard_arguments(each: Sequence[Any] | None, count: int) -> list[tuple[Any, ...]]:
+    """Return the leading shard_arguments of every shard: none, or a tuple of its own value in `each`."""
     if each is None:
         return [()] * count
     if len(each) != count:
         raise ValueError(f"{len(each)} values for {count} shards")
-    return [(one,) for one in each]
+    return [(value,) for value in each]
 
 
 def batches(values: Sequence[Result]) -> list[Sequence[Result]]:
@@ -108,8 +138,8 @@ def batches(values: Sequence[Result]) -> list[Sequence[Result]]:
     return [values[start : start + FAN_IN] for start in range(0, len(values), FAN_IN)]
 
 
-def tree(parts: Sequence[Result], combine: Callable[[Sequence[Result]], Result]) -> Result:
-    """Return parts combined by eights until one is left."""
+def tree_reduce(parts: Sequence[Result], combine: Callable[[Sequence[Result]], Result]) -> Result:
+    """Return `parts` combined by eights until one is left; `parts` are not empty."""
     while True:
         parts = [combine(batch) for batch in batches(parts)]
         if len(parts) == 1:

@@ -1,7 +1,8 @@
-"""The engine of many machines: the workers of a Dask cluster, whoever runs it.
+"""The Dask engine: the workers of a Dask cluster, on one machine or many.
 
 Shards come from ``client.map(load, ...)``, so that those of a lost worker are loaded again by another; scattered data
-would be lost with it.
+would be lost with it. Every task has a key of its own (``pure=False``, a fresh uuid): equal arguments in two passes
+must not be taken for one task. Shards go by bytes rather than by count, since a task costs the scheduler a millisecond.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from consilience.engines.base import Engine, Placed, Result, Shard, Source, arguments, batches
+from consilience.engines.base import Engine, Placed, Result, Shard, Source, batches, shard_arguments
 from consilience.errors import InputError, OptionError
+
+CONNECT_SECONDS = 10
+"""Seconds after which a scheduler counts as not answering. Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Futures(Placed[Shard]):
+    """Shards as futures of a Dask client, which keep them in the workers' memory while they exist."""
+
     futures: tuple[Any, ...]
 
     def __len__(self) -> int:
@@ -29,9 +35,9 @@ class Dask(Engine):
 
     Parameters
     ----------
-    client
-        A ``distributed.Client``, which stays open, or the address of a scheduler, ``tcp://host:8786``. The workers
-        need this library and must reach the shards under the same paths or addresses.
+    client : distributed.Client or str
+        A client, which stays open, or the address of a scheduler, ``tcp://host:8786``. The workers need this library
+        and must reach the shards under the same paths or addresses.
 
     Raises
     ------
@@ -42,7 +48,7 @@ class Dask(Engine):
     """
 
     client: Any
-    _own: bool = field(init=False, default=False, repr=False)
+    _closes_client: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
         try:
@@ -51,10 +57,10 @@ class Dask(Engine):
             raise OptionError("engine: Dask is not installed; pip install 'consilience[scale]'") from error
         if isinstance(self.client, str):
             try:
-                object.__setattr__(self, "client", Client(self.client, timeout=10, set_as_default=False))  # type: ignore[no-untyped-call]
+                object.__setattr__(self, "client", Client(self.client, timeout=CONNECT_SECONDS, set_as_default=False))  # type: ignore[no-untyped-call]
             except (OSError, ValueError) as error:
                 raise InputError(f"engine: no Dask scheduler answers at {self.client}: {error}") from error
-            object.__setattr__(self, "_own", True)
+            object.__setattr__(self, "_closes_client", True)
         elif not isinstance(self.client, Client):
             raise OptionError(f"engine: expected a distributed.Client or a scheduler's address, found {self.client!r}")
         elif self.client.asynchronous:
@@ -63,7 +69,10 @@ class Dask(Engine):
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()
     ) -> Placed[Shard]:
-        """Leave to the scheduler where; workers spill what does not fit their memory."""
+        """Return shards that workers load, on machines that the scheduler chooses.
+
+        `sizes` is not used: workers spill what does not fit their memory.
+        """
         del sizes
         if self.client.status != "running":
             raise InputError(f"engine: the distributed.Client is {self.client.status}; make another")
@@ -72,15 +81,15 @@ class Dask(Engine):
     def derive(
         self, function: Callable[..., Result], shards: Placed[Shard], *common: Any, each: Sequence[Any] | None = None
     ) -> Placed[Result]:
-        """Leave what is made where its shard is."""
+        """Return shards made from shards; the scheduler runs a task where its shard is."""
         return _Futures(tuple(self._submit(function, shards, common, each)))
 
     def map(
         self, function: Callable[..., Result], shards: Placed[Shard], *common: Any, each: Sequence[Any] | None = None
     ) -> list[Result]:
-        """Run where the shards are."""
-        found: list[Result] = self.client.gather(self._submit(function, shards, common, each))
-        return found
+        """Return the results of all shards, gathered here; parameters as in ``Engine.map``."""
+        results: list[Result] = self.client.gather(self._submit(function, shards, common, each))
+        return results
 
     def reduce(
         self,
@@ -90,36 +99,37 @@ class Dask(Engine):
         *common: Any,
         each: Sequence[Any] | None = None,
     ) -> Result:
-        """Combine on the workers; one result travels back."""
+        """Return one result, combined on the workers; parameters as in ``Engine.reduce``."""
         parts = self._submit(function, shards, common, each)
         while True:
             parts = [self.client.submit(combine, list(batch), pure=False) for batch in batches(parts)]
             if len(parts) == 1:
-                found: Result = parts[0].result()
-                return found
+                results: Result = parts[0].result()
+                return results
 
     def close(self) -> None:
-        """Close a client that was made here; the cluster goes on."""
-        if self._own:
+        """Close a client that this engine made; the cluster goes on."""
+        if self._closes_client:
             self.client.close()
 
     def _submit(
         self, function: Callable[..., Any], shards: Placed[Any], common: tuple[Any, ...], each: Sequence[Any] | None
     ) -> list[Any]:
+        """Return the futures of a function of every shard."""
         assert isinstance(shards, _Futures)  # noqa: S101  (this engine placed them)
-        own = arguments(each, len(shards))
+        leading = shard_arguments(each, len(shards))
         name = f"{getattr(function, '__name__', type(function).__name__)}-{uuid4().hex}"
-        work = _Told(function, common)
-        futures: list[Any] = self.client.map(work, shards.futures, own, key=name, pure=False)
+        task = _ShardTask(function, common)
+        futures: list[Any] = self.client.map(task, shards.futures, leading, key=name, pure=False)
         return futures
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
-    """A function with what every shard is told."""
+class _ShardTask:
+    """A function of a shard with the arguments that are common to all, to be pickled once."""
 
     function: Callable[..., Any]
     common: tuple[Any, ...]
 
-    def __call__(self, shard: Any, own: tuple[Any, ...]) -> Any:
-        return self.function(shard, *own, *self.common)
+    def __call__(self, shard: Any, leading: tuple[Any, ...]) -> Any:
+        return self.function(shard, *leading, *self.common)

@@ -1,4 +1,8 @@
-"""The engine of one machine: threads of this process, which NumPy keeps busy, and a limit on what is kept in memory."""
+"""The local engine: threads of this process, and a limit on the bytes of shards that stay in memory.
+
+Threads suffice because NumPy and BLAS release the interpreter lock in the products that take the time. While several
+threads run, BLAS is held to one thread each, so that processors are not asked for twice.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +17,53 @@ from typing import Any, Generic
 from threadpoolctl import threadpool_limits
 
 from consilience.checks import is_count, is_number
-from consilience.engines.base import FAN_IN, Engine, Placed, Result, Shard, Source, arguments, batches, tree
+from consilience.engines.base import (
+    FAN_IN,
+    Engine,
+    Placed,
+    Result,
+    Shard,
+    Source,
+    batches,
+    shard_arguments,
+    tree_reduce,
+)
 from consilience.errors import OptionError
 
 
 @dataclass(eq=False)
-class _Slot(Generic[Shard]):
-    """A shard that is loaded when asked for, and then kept or not."""
+class _CachedShard(Generic[Shard]):
+    """A shard that is loaded when it is lead used, and then stays in memory or not.
+
+    Parameters
+    ----------
+    load
+        Loads the shard, from its source or by a function of another shard.
+    is_cached
+        Whether it stays in memory; if not, every use loads it again.
+    value
+        The loaded shard, or empty.
+    """
 
     load: Callable[[], Shard]
-    kept: bool
+    is_cached: bool
     value: list[Shard] = field(default_factory=list)
 
     def get(self) -> Shard:
         if self.value:
             return self.value[0]
         value = self.load()
-        if self.kept:
+        if self.is_cached:
             self.value.append(value)
         return value
 
 
 @dataclass(frozen=True, eq=False)
-class _Slots(Placed[Shard]):
-    slots: tuple[_Slot[Shard], ...]
+class _LocalShards(Placed[Shard]):
+    entries: tuple[_CachedShard[Shard], ...]
 
     def __len__(self) -> int:
-        return len(self.slots)
+        return len(self.entries)
 
 
 @dataclass(frozen=True)
@@ -48,11 +72,24 @@ class Local(Engine):
 
     Parameters
     ----------
-    threads
-        How many; None takes one for each processor that this process may use. Linear algebra then runs in one thread
-        for each.
-    memory
-        Bytes of loaded shards that are kept; what does not fit is loaded again in every pass.
+    threads : int, optional
+        Number of threads; linear algebra then runs in one thread for each. Default: None, one for each processor that
+        this process may use.
+    memory : int, optional
+        Bytes of loaded shards that stay in memory; the others are loaded again in every pass. Default: 2 GiB, chosen by
+        hand.
+
+    Raises
+    ------
+    OptionError
+        For threads that are no positive integer, or a negative memory.
+
+    Examples
+    --------
+    >>> engine = Local(threads=2)
+    >>> shards = engine.place(sum, [[1, 2], [3, 4]])
+    >>> engine.map(max, shards, 5), engine.reduce(int, sum, shards)
+    ([5, 7], 10)
     """
 
     threads: int | None = None
@@ -67,35 +104,35 @@ class Local(Engine):
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()
     ) -> Placed[Shard]:
-        """Keep as many of the first shards as fit into the memory."""
-        left, slots = self.memory, []
+        """Return shards of which as many of the first stay in memory as fit."""
+        free_bytes, entries = self.memory, []
         for number, source in enumerate(sources):
             size = sizes[number] if sizes else 0
-            slots.append(_Slot(partial(load, source), kept=size <= left))
-            left -= size if size <= left else 0
-        return _Slots(tuple(slots))
+            entries.append(_CachedShard(partial(load, source), is_cached=size <= free_bytes))
+            free_bytes -= size if size <= free_bytes else 0
+        return _LocalShards(tuple(entries))
 
     def derive(
         self, function: Callable[..., Result], shards: Placed[Shard], *common: Any, each: Sequence[Any] | None = None
     ) -> Placed[Result]:
-        """Keep what is made of shards that are kept."""
-        assert isinstance(shards, _Slots)  # noqa: S101  (this engine placed them)
-        own = arguments(each, len(shards))
-        pairs = zip(shards.slots, own, strict=True)
+        """Return shards made from shards, which stay in memory where these do."""
+        assert isinstance(shards, _LocalShards)  # noqa: S101  (this engine placed them)
+        leading = shard_arguments(each, len(shards))
+        pairs = zip(shards.entries, leading, strict=True)
 
-        def make(slot: _Slot[Shard], first: tuple[Any, ...]) -> Result:
-            return function(slot.get(), *first, *common)
+        def make(shard: _CachedShard[Shard], lead: tuple[Any, ...]) -> Result:
+            return function(shard.get(), *lead, *common)
 
-        return _Slots(tuple(_Slot(partial(make, slot, first), slot.kept) for slot, first in pairs))
+        return _LocalShards(tuple(_CachedShard(partial(make, shard, lead), shard.is_cached) for shard, lead in pairs))
 
     def map(
         self, function: Callable[..., Result], shards: Placed[Shard], *common: Any, each: Sequence[Any] | None = None
     ) -> list[Result]:
-        """Run over the shards in threads."""
-        assert isinstance(shards, _Slots)  # noqa: S101  (this engine placed them)
-        own = arguments(each, len(shards))
-        with self._workers(len(shards)) as run:
-            return list(run(lambda slot, first: function(slot.get(), *first, *common), shards.slots, own))
+        """Return the results of all shards, computed in threads; parameters as in ``Engine.map``."""
+        assert isinstance(shards, _LocalShards)  # noqa: S101  (this engine placed them)
+        leading = shard_arguments(each, len(shards))
+        with self._thread_map(len(shards)) as run:
+            return list(run(lambda shard, lead: function(shard.get(), *lead, *common), shards.entries, leading))
 
     def reduce(
         self,
@@ -105,24 +142,30 @@ class Local(Engine):
         *common: Any,
         each: Sequence[Any] | None = None,
     ) -> Result:
-        """Combine by eights; of many shards, each thread combines its own eight before the next."""
-        assert isinstance(shards, _Slots)  # noqa: S101  (this engine placed them)
-        if len(shards) <= FAN_IN * self._count(len(shards)):
-            return tree(self.map(function, shards, *common, each=each), combine)
-        own = arguments(each, len(shards))
+        """Return one result, combined by eights; parameters as in ``Engine.reduce``.
 
-        def eight(slots: Sequence[_Slot[Shard]], firsts: Sequence[tuple[Any, ...]]) -> Result:
-            return combine([function(slot.get(), *first, *common) for slot, first in zip(slots, firsts, strict=True)])
+        Of many shards, a thread combines eight results as soon as it has them, so that no more wait in memory.
+        """
+        assert isinstance(shards, _LocalShards)  # noqa: S101  (this engine placed them)
+        # With few shards, eights would leave threads idle: all are mapped first. Both ways combine the same eights.
+        if len(shards) <= FAN_IN * self._n_threads(len(shards)):
+            return tree_reduce(self.map(function, shards, *common, each=each), combine)
+        leading = shard_arguments(each, len(shards))
 
-        with self._workers(len(shards)) as run:
-            return tree(list(run(eight, batches(shards.slots), batches(own))), combine)
+        def map_and_combine(entries: Sequence[_CachedShard[Shard]], leads: Sequence[tuple[Any, ...]]) -> Result:
+            return combine([function(shard.get(), *lead, *common) for shard, lead in zip(entries, leads, strict=True)])
 
-    def _count(self, tasks: int) -> int:
+        with self._thread_map(len(shards)) as run:
+            return tree_reduce(list(run(map_and_combine, batches(shards.entries), batches(leading))), combine)
+
+    def _n_threads(self, tasks: int) -> int:
+        """Return the number of threads for so many tasks."""
         return min(tasks, self.threads or _processors())
 
     @contextmanager
-    def _workers(self, tasks: int) -> Iterator[Callable[..., Any]]:
-        count = self._count(tasks)
+    def _thread_map(self, tasks: int) -> Iterator[Callable[..., Any]]:
+        """Yield a ``map`` that runs tasks in threads, in the order of its arguments."""
+        count = self._n_threads(tasks)
         if count <= 1:
             yield map
             return
@@ -131,7 +174,7 @@ class Local(Engine):
 
 
 def _processors() -> int:
-    """Return how many processors this process may use; not every system tells."""
+    """Return how many processors this process may use; some systems only say how many there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,7 @@
-"""Exponential families: what a component is, how far two are apart, and what their average is."""
+"""Exponential families of model components: natural parameters, Kullback-Leibler divergences and barycenters.
+
+``FAMILIES`` lists them all; ``family_from_config`` makes one from what a file says. ``base`` states the mathematics.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,17 @@ FAMILIES: tuple[type[Family], ...] = (
 """Every family; a new one is one file and one line here."""
 
 
-_LARGEST = 2**31
-"""Dimensions of a family at most: numbers in files may have any number of digits."""
+_MAX_DIM = 2**31
+"""Dimensions of a family at most: numbers in files may have any number of digits. A bound that is not reached."""
 
 
 def family_from_config(config: Mapping[str, Any]) -> Family:
     """Return the family that ``{"name": family.name, **family.config()}`` describes.
+
+    Parameters
+    ----------
+    config : mapping of str to JSON values
+        The name of the family and the arguments of its constructor.
 
     Raises
     ------
@@ -56,18 +64,19 @@ def family_from_config(config: Mapping[str, Any]) -> Family:
     """
     options = dict(config)
     name = options.pop("name", None)
-    kinds: dict[str, Any] = {kind.name: kind for kind in FAMILIES}
-    if name not in kinds:
-        raise FileFormatError(f"family {name!r} is not known to this version; known: {', '.join(sorted(kinds))}")
+    family_classes: dict[str, Any] = {family_class.name: family_class for family_class in FAMILIES}
+    if name not in family_classes:
+        known_names = ", ".join(sorted(family_classes))
+        raise FileFormatError(f"family {name!r} is not known to this version; known: {known_names}")
     try:
         if name == Product.name:
             return Product({key: family_from_config(block) for key, block in options["blocks"].items()})
         dim = options.get("dim", 1)
         if not isinstance(dim, int) or dim < 1:
             raise FileFormatError(f"family {name!r}: dim must be a positive integer, found {dim!r}")
-        if dim > _LARGEST:
-            raise FileFormatError(f"family {name!r}: dim must not exceed {_LARGEST}")
-        family: Family = kinds[name](**options)
+        if dim > _MAX_DIM:
+            raise FileFormatError(f"family {name!r}: dim must not exceed {_MAX_DIM}")
+        family: Family = family_classes[name](**options)
     except FileFormatError:
         raise
     except (TypeError, KeyError, AttributeError, InputError) as error:

@@ -1,9 +1,20 @@
-"""The exponential family: six primitives that a family states, and everything that follows from them.
+"""Exponential families: the primitives that a family states, and the divergences and barycenters that follow.
 
-A family has density ``q(z | eta) = h(z) exp(<eta, T(z)> - A(eta))``. Natural parameters of n components are ONE array
-(n, P); matrices inside are stored row by row, so that ``<., .>`` is the dot product of two rows. To add a family, write
-one file with a frozen dataclass that gives the abstract methods below and add it to the table in ``__init__``; the laws
-in ``tests/contracts`` then run on it.
+A family has density
+
+    q(z | eta) = h(z) exp(<eta, T(z)> - A(eta))
+
+with natural parameters eta, sufficient statistics T, base measure h and log normaliser A. Everything here rests on:
+
+    grad A(eta) = E[T] =: mu                                        (the mean parameters; A is convex)
+    KL(q_a || q_b) = A(b) - A(a) - <grad A(a), b - a>               (a Bregman divergence of A, arguments swapped)
+    argmin_q sum_i w_i KL(q || q_i):  eta = sum_i w_i eta_i         (forward barycenter; w sums to one)
+    argmin_q sum_i w_i KL(q_i || q):  mu = sum_i w_i mu_i           (reverse barycenter)
+
+Natural parameters of n components are ONE array (n, P); matrices inside are stored row by row, so that ``<., .>`` is
+the dot product of two rows. All divergences between n_a and n_b components are then one matrix product and two vectors.
+To add a family, write one file with a frozen dataclass that gives the abstract methods below and add it to the table in
+``__init__``; the laws in ``tests/families`` then run on it.
 """
 
 from __future__ import annotations
@@ -22,12 +33,26 @@ if TYPE_CHECKING:
     from consilience.families.evidence import EvidenceFamily
 
 Direction = Literal["forward", "reverse"]
+"""Which argument of the divergence the barycenter is: forward KL(q || q_i), reverse KL(q_i || q)."""
+
+Parameters = dict[str, Any]
+"""Standard parameters by name, arrays whose first axis is that of the components (n, ...)."""
+
 Draws = dict[str, Any]
+"""Random draws by the name of the variable, arrays (size, n, ...)."""
 
 _NEAR_ZERO = 1e-6
-_ROUNDING = 3e-10
+"""A difference below this share of its terms has lost six of its sixteen digits and is computed again by pairs. Part of
+the promise of ``Family.kl`` (tests hold it): 1e-9 of a row's median, and 1e-8 of each entry below 1e-6 of it."""
+
+_MAX_ROUNDING = 3e-10
+"""Rounding error, relative to an entry or to its row's median, above which a divergence is computed again: a third of
+the promised 1e-9, since the bound itself is rough."""
+
 _EPSILON = float(np.finfo(np.float64).eps)
+
 _PAIR_BYTES = 2**26
+"""Memory of the natural parameters of pairs at a time, 64 MiB. Chosen by hand; it changes no result."""
 
 
 class Family(ABC):
@@ -47,7 +72,7 @@ class Family(ABC):
         """Return what the constructor needs, as JSON values."""
 
     @abstractmethod
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return the standard parameters of `eta` (n, P), by the names that ``to_natural`` takes."""
 
     @abstractmethod
@@ -80,33 +105,52 @@ class Family(ABC):
 
     @abstractmethod
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
-        """Return the same components in a family that counts information: itself where it does."""
+        """Return the same components in a family that measures information, and their natural parameters there.
+
+        An ``EvidenceFamily`` returns itself and `eta`; points and categories have no width and get a narrow one.
+        """
 
     @final
     def check(self, eta: Array) -> list[tuple[int, str]]:
         """Return (row, what is wrong) for every row of `eta` that is not a member of the family; empty when all are."""
         rows = as_rows("natural", eta, self.size)
-        finite = np.isfinite(rows).all(axis=1)
-        problems = [(int(i), "has NaN or infinite natural parameters") for i in np.flatnonzero(~finite)]
-        good = np.flatnonzero(finite)
+        is_finite = np.isfinite(rows).all(axis=1)
+        problems = [(int(i), "has NaN or infinite natural parameters") for i in np.flatnonzero(~is_finite)]
+        finite = np.flatnonzero(is_finite)
         with np.errstate(all="ignore"):  # finite parameters may still overflow on the way to what is wrong with them
-            problems += [(int(good[i]), text) for i, text in self.faults(rows[good])] if good.size else []
+            problems += [(int(finite[i]), text) for i, text in self.faults(rows[finite])] if finite.size else []
         return sorted(problems)
 
     @final
+    def member_problems(self, natural: Array, prior: Array | None = None) -> list[str]:
+        """Return what keeps arrays from being the components (n, P) of a model and their prior (P,), a line each."""
+        if natural.ndim != 2 or natural.shape[1] != self.size:
+            return [f"natural parameters of {self} must be (n, {self.size}), found {natural.shape}"]
+        if len(natural) == 0:
+            return ["the model has no components"]
+        problems = [f"component {row} {text}" for row, text in self.check(natural)]
+        if prior is not None and prior.shape != (self.size,):
+            problems.append(f"prior must be ({self.size},), found {prior.shape}")
+        elif prior is not None and not np.all(np.isfinite(prior)):
+            problems.append("the prior has NaN or infinite natural parameters")
+        return problems
+
+    @final
     def kl(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return the matrix KL(q_a || q_b) (n_a, n_b): one matrix product and two vectors.
+        """Return the matrix of divergences KL(q_a || q_b): one matrix product and two vectors.
 
         Entries where the product has lost digits are recomputed by ``kl_pairs``.
 
         Parameters
         ----------
-        eta_a, eta_b
-            Natural parameters (n_a, P) and (n_b, P).
+        eta_a : array_like of shape (n_a, P)
+            Natural parameters of the first arguments.
+        eta_b : array_like of shape (n_b, P)
+            Natural parameters of the second arguments.
 
         Returns
         -------
-        numpy.ndarray
+        ndarray of shape (n_a, n_b)
             Divergences in nats, not negative.
 
         Examples
@@ -118,16 +162,30 @@ class Family(ABC):
         array([[0. , 0.5],
                [0.5, 0. ]])
         """
-        left = as_rows("eta_a", eta_a, self.size)
+        rows = as_rows("eta_a", eta_a, self.size)
         divergence = FixedSide(self, as_rows("eta_b", eta_b, self.size))
-        return divergence.accurate_costs(left)
+        return divergence.accurate_costs(rows)
 
     @final
     def barycenter(self, eta: Array, weights: Array | None = None, direction: Direction = "forward") -> Array:
         """Return the natural parameters (P,) of the weighted Kullback-Leibler barycenter of the rows of `eta`.
 
         ``forward`` minimises sum_i w_i KL(q || q_i): the mean of the natural parameters. ``reverse`` minimises
-        sum_i w_i KL(q_i || q): the mean of the mean parameters.
+        sum_i w_i KL(q_i || q): the mean of the mean parameters. Both stay in the domain, which is convex.
+
+        Parameters
+        ----------
+        eta : array_like of shape (n, P)
+            Natural parameters.
+        weights : array_like of shape (n,), optional
+            Weights w_i, not negative; they are scaled to sum to one. Default: equal weights.
+        direction : {"forward", "reverse"}
+            Which argument of the divergence the barycenter is.
+
+        Returns
+        -------
+        ndarray of shape (P,)
+            Natural parameters of the barycenter.
 
         Raises
         ------
@@ -135,18 +193,28 @@ class Family(ABC):
             For another direction, or weights that are negative or all zero.
         """
         rows = as_rows("eta", eta, self.size)
-        share = as_weights(weights, rows.shape[0])
-        share = share / share.sum()
+        w = as_weights(weights, rows.shape[0])
+        w = w / w.sum()
         if direction == "forward":
-            forward: Array = share @ rows
+            forward: Array = w @ rows
             return forward
         if direction == "reverse":
-            return self.from_mean((share @ self.mean_parameters(rows))[None])[0]
+            return self.from_mean((w @ self.mean_parameters(rows))[None])[0]
         raise OptionError(f"direction: expected 'forward' or 'reverse', found {direction!r}")
 
     @final
     def product(self, eta: Array, prior: Array) -> Array:
         """Return prior + sum_i (eta_i - prior) (P,): the posterior given all data when each row had the same `prior`.
+
+        It is sum_i eta_i - (n - 1) prior, Bayes' rule for conjugate posteriors of separate data, in the form that
+        cancels least.
+
+        Parameters
+        ----------
+        eta : array_like of shape (n, P)
+            Natural parameters of the posteriors.
+        prior : ndarray of shape (P,)
+            Natural parameters of their common prior.
 
         Raises
         ------
@@ -161,9 +229,9 @@ class Family(ABC):
 
     @final
     def log_density(self, eta: Array, draws: Draws) -> Array:
-        """Return log q(z | eta) (size, n) of what ``sample`` gives."""
-        inner: Array = np.einsum("snp,np->sn", self.sufficient_statistics(draws), eta)
-        return inner - self.log_normalizer(eta) + self.log_base_measure(draws)
+        """Return log q(z | eta) = <eta, T(z)> - A(eta) + log h(z) (size, n) of what ``sample`` gives."""
+        inner_products: Array = np.einsum("snp,np->sn", self.sufficient_statistics(draws), eta)
+        return inner_products - self.log_normalizer(eta) + self.log_base_measure(draws)
 
     def log_base_measure(self, draws: Draws) -> Array | float:
         """Return log h of what ``sample`` gives: zero but for families that say otherwise."""
@@ -188,63 +256,82 @@ class Tangent:
     """The log normaliser without its tangent at a centre, which leaves every divergence as it is.
 
     KL(q_a || q_b) = A(b) - A(a) - <grad A(a), b - a> is a Bregman divergence of A, hence the same for A minus any
-    affine function. Taking off the tangent of A at a centre replaces A by the divergence from that centre, and
-    gradients and parameters by their differences from it, so that nothing large is left to cancel.
+    affine function. Taking off the tangent of A at a centre c replaces A by the divergence from that centre, and
+    gradients and parameters by their differences from it, so that nothing large is left to cancel:
+
+        B(eta) = A(eta) - A(c) - <grad A(c), eta - c> = KL(q_c || q_eta)
+        KL(q_a || q_b) = B(b) - B(a) - <mu_a - mu_c, (b - c) - (a - c)>
 
     Parameters
     ----------
-    family
+    family : Family
         The family.
-    centre
-        Natural parameters (P,), best near those of the components to be compared.
+    centre : ndarray of shape (P,)
+        Natural parameters c, best near those of the components to be compared.
     """
 
     def __init__(self, family: Family, centre: Array) -> None:
         self.family, self.centre = family, centre
         self.centre_mean: Array = family.mean_parameters(centre[None])[0]
-        self._level = float(family.log_normalizer(centre[None])[0])
+        self._centre_normalizer = float(family.log_normalizer(centre[None])[0])
 
-    def from_centre(self, eta: Array) -> Array:
-        """KL(centre || eta) (n,): the log normaliser without its tangent at the centre."""
+    def kl_from_centre_by_pairs(self, eta: Array) -> Array:
+        """Return B(eta) = KL(centre || eta) (n,), accurate to the last digits also near the centre."""
         return self.family.kl_pairs(np.broadcast_to(self.centre, eta.shape), eta)
 
-    def above(self, eta: Array) -> Array:
-        """``from_centre`` by the log normaliser itself where that keeps enough digits: many times faster."""
-        result = np.empty(len(eta))
+    def kl_from_centre(self, eta: Array) -> Array:
+        """Return ``kl_from_centre_by_pairs`` by the log normaliser itself where that keeps enough digits.
+
+        It is many times faster, since no pair of matrices has to be factorised.
+        """
+        divergence = np.empty(len(eta))
         step = max(1, _PAIR_BYTES // (8 * self.family.size))
         for start in range(0, len(eta), step):
             rows = eta[start : start + step]
-            level, slope = self.family.log_normalizer(rows), (rows - self.centre) @ self.centre_mean
-            above = level - self._level - slope
-            lost = above < _NEAR_ZERO * (np.abs(level) + abs(self._level) + np.abs(slope))
-            if np.any(lost):
-                above[lost] = self.from_centre(rows[lost])
-            result[start : start + step] = above
-        return result
+            normalizer, slope = self.family.log_normalizer(rows), (rows - self.centre) @ self.centre_mean  # (step,)
+            chunk = normalizer - self._centre_normalizer - slope
+            # The difference has the rounding of its three terms: where it is far smaller than they are, it is noise.
+            is_lost = chunk < _NEAR_ZERO * (np.abs(normalizer) + abs(self._centre_normalizer) + np.abs(slope))
+            if np.any(is_lost):
+                chunk[is_lost] = self.kl_from_centre_by_pairs(rows[is_lost])
+            divergence[start : start + step] = chunk
+        return divergence
 
-    def side(self, eta: Array, potential: Callable[[Array], Array], *, first: bool) -> tuple[Array, Array]:
+    def kl_factors(self, eta: Array, potential: Callable[[Array], Array], *, first: bool) -> tuple[Array, Array]:
         """Return the factor (n, P) and the vector (n,) that rows contribute as first or second argument of KL.
 
-        Then KL(q_a || q_b) = vector_a + vector_b - <factor_a, factor_b>.
+        Then KL(q_a || q_b) = vector_a + vector_b - <factor_a, factor_b>, with
+
+            factor_a = mu_a - mu_c,    vector_a = <mu_a - mu_c, a - c> - B(a),
+            factor_b = b - c,          vector_b = B(b).
+
+        Parameters
+        ----------
+        eta : ndarray of shape (n, P)
+            Natural parameters.
+        potential : callable
+            B: one of ``kl_from_centre`` and ``kl_from_centre_by_pairs``.
+        first : bool
+            Whether the rows are first arguments.
         """
-        offset, height = eta - self.centre, potential(eta)
+        offset, height = eta - self.centre, potential(eta)  # (n, P), (n,)
         if not first:
             return offset, height
-        slope = self.family.mean_parameters(eta) - self.centre_mean
+        slope = self.family.mean_parameters(eta) - self.centre_mean  # (n, P)
         return slope, np.einsum("np,np->n", slope, offset) - height
 
 
 @final
 class FixedSide:
-    """Divergences between a fixed set of components (n, P) and sets that change, each one matrix product.
+    """Divergences between a fixed set of components and sets that change, each one matrix product.
 
     Parameters
     ----------
-    family
+    family : Family
         The family of both sides.
-    eta
-        Natural parameters (n, P) of the fixed side; its mean is the centre of the ``Tangent``.
-    direction
+    eta : ndarray of shape (n_fixed, P)
+        Natural parameters of the fixed side; its mean is the centre of the ``Tangent``.
+    direction : {"forward", "reverse"}
         ``forward``: costs KL(moving || fixed). ``reverse``: costs KL(fixed || moving).
     """
 
@@ -253,19 +340,24 @@ class FixedSide:
         self.tangent = Tangent(family, eta.mean(axis=0))
 
     @cached_property
-    def _fixed(self) -> tuple[Array, Array]:
-        """What the fixed side is in ``costs``, see ``Tangent.side``."""
-        return self.tangent.side(self.eta, self.tangent.above, first=self.direction == "reverse")
+    def _fixed_factors(self) -> tuple[Array, Array]:
+        """Factor (n_fixed, P) and vector (n_fixed,) of the fixed side in ``costs``, see ``Tangent.kl_factors``."""
+        return self.tangent.kl_factors(self.eta, self.tangent.kl_from_centre, first=self.direction == "reverse")
 
     def costs(self, eta: Array) -> Array:
-        """Return the divergences (n_moving, n_fixed), clipped at zero."""
-        left, moving = self.tangent.side(eta, self.tangent.above, first=self.direction == "forward")
-        right, fixed = self._fixed
-        product: Array = left @ right.T
-        np.negative(product, out=product)
-        product += moving[:, None]
-        product += fixed
-        return np.maximum(product, 0.0, out=product)
+        """Return the divergences (n_moving, n_fixed), clipped at zero.
+
+        Rounding is relative to the largest terms of a row; use ``accurate_costs`` where small entries matter.
+        """
+        moving_factor, moving = self.tangent.kl_factors(
+            eta, self.tangent.kl_from_centre, first=self.direction == "forward"
+        )
+        fixed_factor, fixed = self._fixed_factors
+        costs: Array = moving_factor @ fixed_factor.T  # (n_moving, n_fixed), updated in place: it may fill the memory
+        np.negative(costs, out=costs)
+        costs += moving[:, None]
+        costs += fixed
+        return np.maximum(costs, 0.0, out=costs)
 
     def accurate_costs(self, eta: Array) -> Array:
         """Return ``costs`` with every entry that has lost digits recomputed from its pair.
@@ -273,31 +365,51 @@ class FixedSide:
         Lost are entries below 1e-6 of their row's median, and those whose rounding error may exceed 3e-10 of the larger
         of themselves and that median.
         """
-        forward = self.direction == "forward"
-        left, moving = self.tangent.side(eta, self.tangent.from_centre, first=forward)
-        right, fixed = self.tangent.side(self.eta, self.tangent.from_centre, first=not forward)
-        matrix: Array = moving[:, None] + fixed - left @ right.T
-        if matrix.size == 0:
-            return matrix
-        median = np.abs(np.median(matrix, axis=1))[:, None]
-        # differences of mean parameters carry the rounding of both
-        left_size = np.abs(left) + 2.0 * np.abs(self.tangent.centre_mean) if forward else np.abs(left)
-        right_size = np.abs(right) if forward else np.abs(right) + 2.0 * np.abs(self.tangent.centre_mean)
-        rounding = _EPSILON * (left_size @ right_size.T + np.abs(moving)[:, None] + np.abs(fixed))
-        lost = (matrix < _NEAR_ZERO * median) | (rounding > _ROUNDING * np.maximum(median, matrix))
-        rows, columns = np.nonzero(lost)
-        matrix[rows, columns] = self.pairs(eta, rows, columns)
-        return np.maximum(matrix, 0.0, out=matrix)
+        is_forward = self.direction == "forward"
+        moving_factor, moving = self.tangent.kl_factors(eta, self.tangent.kl_from_centre_by_pairs, first=is_forward)
+        fixed_factor, fixed = self.tangent.kl_factors(
+            self.eta, self.tangent.kl_from_centre_by_pairs, first=not is_forward
+        )
+        costs: Array = moving[:, None] + fixed - moving_factor @ fixed_factor.T  # (n_moving, n_fixed)
+        if costs.size == 0:
+            return costs
+        median = np.abs(np.median(costs, axis=1))[:, None]  # (n_moving, 1)
+        # A bound on the rounding: eps times the sum of the sizes of all terms. The factor of the first argument is a
+        # difference of mean parameters, mu - mu_c, and carries the rounding of both.
+        moving_size = (
+            np.abs(moving_factor) + 2.0 * np.abs(self.tangent.centre_mean) if is_forward else np.abs(moving_factor)
+        )
+        fixed_size = (
+            np.abs(fixed_factor) if is_forward else np.abs(fixed_factor) + 2.0 * np.abs(self.tangent.centre_mean)
+        )
+        rounding = _EPSILON * (moving_size @ fixed_size.T + np.abs(moving)[:, None] + np.abs(fixed))
+        is_lost = (costs < _NEAR_ZERO * median) | (rounding > _MAX_ROUNDING * np.maximum(median, costs))
+        rows, columns = np.nonzero(is_lost)
+        costs[rows, columns] = self.pairs(eta, rows, columns)
+        return np.maximum(costs, 0.0, out=costs)
 
     def pairs(self, eta: Array, rows: Labels, columns: Labels) -> Array:
-        """Return the divergence of each (moving row, fixed row) pair, accurately, in chunks of bounded memory."""
-        result = np.empty(len(rows))
+        """Return the divergence of each (moving row, fixed row) pair, accurately, in chunks of bounded memory.
+
+        Parameters
+        ----------
+        eta : ndarray of shape (n_moving, P)
+            Natural parameters of the moving side.
+        rows, columns : ndarray of int of shape (n_pairs,)
+            Row of `eta` and row of the fixed side of every pair.
+
+        Returns
+        -------
+        ndarray of shape (n_pairs,)
+            Divergences in nats.
+        """
+        divergences = np.empty(len(rows))
         step = max(1, _PAIR_BYTES // (8 * self.family.size))
         for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            moving, fixed = eta[rows[part]], self.eta[columns[part]]
+            chunk = slice(start, start + step)
+            moving, fixed = eta[rows[chunk]], self.eta[columns[chunk]]  # (step, P) each
             if self.direction == "forward":
-                result[part] = self.family.kl_pairs(moving, fixed)
+                divergences[chunk] = self.family.kl_pairs(moving, fixed)
             else:
-                result[part] = self.family.kl_pairs(fixed, moving)
-        return result
+                divergences[chunk] = self.family.kl_pairs(fixed, moving)
+        return divergences

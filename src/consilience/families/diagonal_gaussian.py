@@ -1,4 +1,11 @@
-"""Gaussians with diagonal covariance: a vector of independent Gaussians, such as the weights of a neuron."""
+"""Gaussians with diagonal covariance: a vector of independent Gaussians, such as the weights of a neuron.
+
+    eta = (m / v, -1 / (2 v)),    T = (z, z^2),    A = sum_d m_d^2 / (2 v_d) + log(2 pi v_d) / 2,    mu = (m, m^2 + v)
+    KL(a || b) = 1/2 sum_d [ v_a / v_b - 1 - log(v_a / v_b) + (m_a - m_b)^2 / v_b ]
+
+The forward barycenter averages precisions, and means with them as weights; the reverse one averages first and second
+moments.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_rows, as_weights
-from consilience.families.base import Draws
+from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import ratio_excess
+from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import squared_distances
 
 
@@ -43,9 +50,10 @@ class DiagonalGaussian(EvidenceFamily):
         return np.concatenate([as_rows("mean", mean, self.dim) * precision, -0.5 * precision], axis=1)
 
     def _split(self, eta: Array) -> tuple[Array, Array]:
+        """Precision times mean, m / v, and precision, 1 / v: (n, D) each."""
         return eta[:, : self.dim], -2.0 * eta[:, self.dim :]
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` and ``variance`` (n, D)."""
         linear, precision = self._split(eta)
         return {"mean": linear / precision, "variance": 1.0 / precision}
@@ -68,12 +76,16 @@ class DiagonalGaussian(EvidenceFamily):
         return self.to_natural(mean=first, variance=second - first**2)
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return KL(a || b) from differences of natural parameters."""
+        """Return KL(a || b) from differences of natural parameters.
+
+        Per dimension half of h(v_a / v_b - 1) + (m_b - m_a)^2 / v_b, with h(u) = u - log(1 + u): both non-negative.
+        """
         linear_a, precision_a = self._split(eta_a)
         linear_b, precision_b = self._split(eta_b)
-        change = precision_b - precision_a
+        change = precision_b - precision_a  # (n, D)
+        # (m_b - m_a) / v_b, which the difference of the means, each a quotient, would know less well
         shift = (linear_b - linear_a) - change / precision_a * linear_a
-        return 0.5 * np.sum(ratio_excess(change, precision_b, precision_a) + shift**2 / precision_b, axis=1)
+        return 0.5 * np.sum(itakura_saito(change, precision_b, precision_a) + shift**2 / precision_b, axis=1)
 
     def information(self, eta: Array) -> Array:
         """Return the geometric mean of the precisions (n, 1)."""
@@ -81,10 +93,10 @@ class DiagonalGaussian(EvidenceFamily):
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a variance that is not positive."""
-        bad = eta[:, self.dim :] >= 0
+        is_bad = eta[:, self.dim :] >= 0
         return [
-            (int(i), f"has a variance that is not positive (dimension {int(np.argmax(bad[i]))})")
-            for i in np.flatnonzero(bad.any(axis=1))
+            (int(i), f"has a variance that is not positive (dimension {int(np.argmax(is_bad[i]))})")
+            for i in np.flatnonzero(is_bad.any(axis=1))
         ]
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
@@ -104,7 +116,7 @@ class DiagonalGaussian(EvidenceFamily):
 
     def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
         """Return eta (P,) with the weighted mean of means and of standard deviations."""
-        share = as_weights(weights, eta.shape[0])
-        share = share / share.sum()
+        w = as_weights(weights, eta.shape[0])
+        w = w / w.sum()
         p = self.from_natural(eta)
-        return self.to_natural(mean=share @ p["mean"], variance=(share @ np.sqrt(p["variance"])) ** 2)[0]
+        return self.to_natural(mean=w @ p["mean"], variance=(w @ np.sqrt(p["variance"])) ** 2)[0]

@@ -1,4 +1,13 @@
-"""Dirichlet and Beta: posteriors of topics, of mixture weights and of proportions."""
+"""Dirichlet and Beta: posteriors of topics, of mixture weights and of proportions.
+
+With concentrations alpha and their total alpha_0,
+
+    eta = alpha - 1,    T = log pi,    A = sum_v log Gamma(alpha_v) - log Gamma(alpha_0)
+    mu_v = psi(alpha_v) - psi(alpha_0)
+
+The forward barycenter is the weighted mean of the concentrations; a product adds the tokens that each row has beyond
+the prior.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +19,17 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, polygamma
 
 from consilience.checks import Array, as_rows, as_vector
-from consilience.families.base import Draws
+from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, ratio_excess
+from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, itakura_saito
 
-_FLOOR = 1e-8  # psi(alpha) is about -1 / alpha: a smaller concentration carries no information, only overflow
-_LEAST_TOTAL = 0.01
+_MIN_CONCENTRATION = 1e-8
+"""Smaller concentrations are raised to it: psi(alpha) is about -1 / alpha there, so they carry no information, only
+overflow. Chosen by hand."""
+
+_MIN_TOTAL = 0.01
+"""Total concentration of a law of laws at least: below, all its mass is at the corners of the simplex. Chosen by hand;
+nobody has measured other values."""
 
 
 class _SimplexFamily(EvidenceFamily):
@@ -36,21 +50,25 @@ class _SimplexFamily(EvidenceFamily):
         return result
 
     def from_mean(self, mean: Array) -> Array:
-        """Return eta of given E log pi.
+        """Return eta from E log pi.
 
-        The total t solves sum_v psi^-1(mean_v + psi(t)) = t, one decreasing function of log t per row.
+        Given the total t = alpha_0, alpha_v = psi^-1(mean_v + psi(t)); so t solves sum_v psi^-1(mean_v + psi(t)) = t,
+        one decreasing function of log t per row.
         """
 
-        def function(z: Array) -> tuple[Array, Array]:
+        def equation(z: Array) -> tuple[Array, Array]:
+            """Return log sum_v alpha_v(t) - log t and its derivative by log t, at z = log t."""
             total = np.exp(z)
-            alpha = inverse_digamma(mean + digamma(total)[:, None])
+            alpha = inverse_digamma(mean + digamma(total)[:, None])  # (n, V)
             slope = polygamma(1, total) * (1.0 / polygamma(1, alpha)).sum(axis=1)
-            whole = alpha.sum(axis=1)
-            return np.log(whole) - z, total * slope / whole - 1.0
+            implied_total = alpha.sum(axis=1)
+            return np.log(implied_total) - z, total * slope / implied_total - 1.0
 
-        slack = np.maximum(-np.expm1(np.log(np.exp(mean).sum(axis=1))), 1e-300)
-        root = decreasing_root(function, np.log((self.size - 1) / (2.0 * slack)))
-        return inverse_digamma(mean + digamma(np.exp(root))[:, None]) - 1.0
+        # For large totals psi(alpha) is about log alpha - 1 / (2 alpha), so sum_v exp(mean_v) falls short of one by
+        # (V - 1) / (2 alpha_0): the start.
+        shortfall = np.maximum(-np.expm1(np.log(np.exp(mean).sum(axis=1))), 1e-300)
+        log_total = decreasing_root(equation, np.log((self.size - 1) / (2.0 * shortfall)))
+        return inverse_digamma(mean + digamma(np.exp(log_total))[:, None]) - 1.0
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return KL(a || b) with nothing of the size of alpha log alpha to cancel.
@@ -59,17 +77,18 @@ class _SimplexFamily(EvidenceFamily):
         B is the Bregman divergence of log Gamma(x) - x log x, and the last term is at most 1 / V of the sum before it
         plus what the first pays for.
         """
-        a, b = eta_a + 1.0, eta_b + 1.0
+        a, b = eta_a + 1.0, eta_b + 1.0  # concentrations (n, V)
         change = eta_b - eta_a
         total_a, total_b = a.sum(axis=1), b.sum(axis=1)
         total_change = change.sum(axis=1)
+        # 1 + u_v = (a_v / a_0) / (b_v / b_0): a brought to the total of b, over b.
         scale = (total_b / total_a)[:, None]
-        apart = a * (total_change / total_a)[:, None] - change
-        direction: Array = (b * ratio_excess(apart, a * scale, b)).sum(axis=1)
-        return direction + gamma_bregman(b, a).sum(axis=1) - gamma_bregman(total_b, total_a)
+        rescaled_minus_b = a * (total_change / total_a)[:, None] - change  # a b_0 / a_0 - b, from small differences
+        mean_term: Array = (b * itakura_saito(rescaled_minus_b, a * scale, b)).sum(axis=1)
+        return mean_term + gamma_bregman(b, a).sum(axis=1) - gamma_bregman(total_b, total_a)
 
     def points(self, eta: Array) -> Array:
-        """Return square roots of the mean probabilities (n, V)."""
+        """Return square roots of the mean probabilities (n, V), whose Euclidean distance is Hellinger's."""
         alpha = eta + 1.0
         return np.sqrt(alpha / alpha.sum(axis=1, keepdims=True))
 
@@ -92,29 +111,36 @@ class _SimplexFamily(EvidenceFamily):
         """Return the normaliser that gives each row, at its own mean p, the Dirichlet-multinomial probability.
 
         A site's probabilities are Dirichlet around the common ones with concentration c = 1 / h, its n observations
-        are draws from them. Categories that are hardly seen make a density of p meaningless, not this probability.
+        are draws from them, of which category v has n p_v:
+
+            log P = log Gamma(c) - log Gamma(c + n) + sum_v log Gamma((c + n) p_v) - log Gamma(c p_v)
+
+        The likelihood exp(<alpha', log theta> - observed) equals P at theta = p, with alpha' = n' p discounted as in
+        ``reweighted``. Categories that are hardly seen make a density of p meaningless, not this probability.
         """
-        total = self.information(eta)[:, 0]
-        means = (eta + 1.0) / total[:, None]
-        width = 1.0 / float(heterogeneity[0])
-        discounted = np.maximum(total / (1.0 + total / width), 1.0)
-        drawn = gammaln((width + total)[:, None] * means) - gammaln(width * means)
-        likelihood = gammaln(width) - gammaln(width + total) + drawn.sum(axis=1)
-        result: Array = discounted * np.sum(means * np.log(means), axis=1) - likelihood
+        total = self.information(eta)[:, 0]  # n
+        means = (eta + 1.0) / total[:, None]  # p (n, V)
+        concentration = 1.0 / float(heterogeneity[0])  # c
+        discounted = np.maximum(total / (1.0 + total / concentration), 1.0)  # n' = n / (1 + n h), at least 1
+        category_terms = gammaln((concentration + total)[:, None] * means) - gammaln(concentration * means)
+        log_probability = gammaln(concentration) - gammaln(concentration + total) + category_terms.sum(axis=1)
+        result: Array = discounted * np.sum(means * np.log(means), axis=1) - log_probability
         return result
 
     def law_of(self, eta: Array) -> Array:
         """Return the law with the mean and the total variance of the rows' probabilities.
 
-        Their logarithms, which are the family's own moments, are dominated by what a row has hardly seen.
+        A Dirichlet of mean p and total t has total variance sum_v p_v (1 - p_v) / (1 + t), which is solved for t. The
+        logarithms of the probabilities, which are the family's own moments, are dominated by what a row has hardly
+        seen.
         """
-        total = self.information(eta)
-        means = (eta + 1.0) / total
+        total = self.information(eta)  # (n, 1)
+        means = (eta + 1.0) / total  # (n, V)
         centre = means.mean(axis=0)
-        single = np.sum(centre * (1.0 - centre))
+        single_draw = np.sum(centre * (1.0 - centre))  # total variance at t = 0, of one draw
         within = np.mean(np.sum(means * (1.0 - means), axis=1) / (1.0 + total[:, 0]))
-        spread = np.mean(np.sum((means - centre) ** 2, axis=1)) + within
-        result: Array = centre * max(single / spread - 1.0, _LEAST_TOTAL) - 1.0
+        variance = np.mean(np.sum((means - centre) ** 2, axis=1)) + within  # between rows, plus the mean within them
+        result: Array = centre * max(single_draw / variance - 1.0, _MIN_TOTAL) - 1.0
         return result
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
@@ -123,15 +149,15 @@ class _SimplexFamily(EvidenceFamily):
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a concentration that is not positive."""
-        bad = eta <= -1.0
+        is_bad = eta <= -1.0
         return [
-            (int(i), f"has a concentration that is not positive (category {int(np.argmax(bad[i]))})")
-            for i in np.flatnonzero(bad.any(axis=1))
+            (int(i), f"has a concentration that is not positive (category {int(np.argmax(is_bad[i]))})")
+            for i in np.flatnonzero(is_bad.any(axis=1))
         ]
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``value`` (size, n, V): probability vectors."""
-        draws = rng.gamma(eta + 1.0, size=(size, *eta.shape))
+        draws = rng.gamma(eta + 1.0, size=(size, *eta.shape))  # Gammas scaled to sum to one are a Dirichlet draw
         return {"value": draws / draws.sum(axis=-1, keepdims=True)}
 
     def sufficient_statistics(self, draws: Draws) -> Array:
@@ -172,9 +198,9 @@ class Dirichlet(_SimplexFamily):
 
     def to_natural(self, *, concentration: ArrayLike) -> Array:
         """Return eta (n, V) from concentrations (n, V)."""
-        return np.maximum(as_rows("concentration", concentration, self.dim), _FLOOR) - 1.0
+        return np.maximum(as_rows("concentration", concentration, self.dim), _MIN_CONCENTRATION) - 1.0
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``concentration`` (n, V)."""
         return {"concentration": eta + 1.0}
 
@@ -196,8 +222,8 @@ class Beta(_SimplexFamily):
 
     def to_natural(self, *, a: ArrayLike, b: ArrayLike) -> Array:
         """Return eta (n, 2) from a and b (n,)."""
-        return np.maximum(np.stack([as_vector("a", a), as_vector("b", b)], axis=1), _FLOOR) - 1.0
+        return np.maximum(np.stack([as_vector("a", a), as_vector("b", b)], axis=1), _MIN_CONCENTRATION) - 1.0
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``a`` and ``b`` (n,)."""
         return {"a": eta[:, 0] + 1.0, "b": eta[:, 1] + 1.0}

@@ -1,10 +1,15 @@
-"""Families whose members hold an amount of information: what a posterior says can be discounted and added up.
+"""Families whose members hold an amount of information: posteriors that can be discounted and added up.
 
-A posterior eta says ``eta - flat`` more than nothing at all, and independent posteriors of one thing add up in this
-form. How much it says is counted in blocks (for a Normal-Wishart, the observations behind its mean and those behind its
-covariance), and a block can be given more or less of it without moving the centre. That is all that calibration needs:
-copies of a component that differ between sites by more than their widths admit are worth fewer observations than
-they state.
+A posterior with natural parameters eta says ``eta - flat`` more than nothing at all, ``flat`` being the limit of no
+data, and independent posteriors of one thing add up in this form. How much it says is counted in blocks of sufficient
+statistics (for a Normal-Wishart, the observations behind its mean and those behind its covariance), and a block can be
+given more or less of it without moving the centre. That is all that the calibration of heterogeneity needs: copies of a
+component that differ between sites by more than their widths admit are worth fewer observations than they state. With
+h the variance between sites in units of one observation's,
+
+    1 / n' = 1 / n + h    for the information n of each block,
+
+as in a random-effects meta-analysis, where the variance of a copy is its own plus that between sites.
 """
 
 from __future__ import annotations
@@ -17,14 +22,16 @@ import numpy as np
 from consilience.checks import Array
 from consilience.families.base import Family
 
-NARROW = 1e-6
-"""Variance of a component without a width, as a share of the spread that it is compared with."""
+POINT_VARIANCE_SHARE = 1e-6
+"""Variance that a component without a width gets, as a share of the spread that it is compared with: so narrow that the
+heterogeneity decides, so wide that float64 keeps ten digits. Chosen by hand; nobody has measured other values."""
 
 
 class EvidenceFamily(Family):
-    """A family with an amount of information per block; see the module."""
+    """A family with an amount of information per block, B blocks in all; see the module."""
 
-    parts: ClassVar[tuple[str, ...]] = ("location",)  # names of the blocks of sufficient statistics
+    parts: ClassVar[tuple[str, ...]] = ("location",)
+    """Names of the blocks of sufficient statistics."""
 
     @property
     def flat(self) -> Array:
@@ -46,7 +53,10 @@ class EvidenceFamily(Family):
         """Return how much each block of each row says (n, B), in observations or in a unit of the family's own."""
 
     def reweighted(self, eta: Array, factors: Array) -> Array:
-        """Return rows with the same centre whose information is multiplied by `factors` (n, B)."""
+        """Return rows with the same centre whose information is multiplied by `factors` (n, B).
+
+        By default ``flat + factors * (eta - flat)``, for families of one block.
+        """
         flat = self.flat
         result: Array = flat + factors * (eta - flat)
         return result
@@ -54,13 +64,24 @@ class EvidenceFamily(Family):
     def observed(self, eta: Array, heterogeneity: Array) -> Array:
         """Return what normalises each row, discounted, as the likelihood of a copy (n,): minus the log of its constant.
 
-        The likelihood of theta is exp(<eta' - flat, T(theta)> - observed), eta' the discounted row. By default it is
-        that of a density of the row's centre, as if centre and parameter changed places.
+        The likelihood of theta is exp(<eta' - flat, T(theta)> - observed), eta' the discounted row. By default
+        ``observed`` is A(eta'): the likelihood is a density of the row's centre, as if centre and parameter changed
+        places.
+
+        Parameters
+        ----------
+        eta : ndarray of shape (n, P)
+            Natural parameters, not discounted.
+        heterogeneity : ndarray of shape (B,)
+            h of each block.
         """
         return self.log_normalizer(self.discounted(eta, heterogeneity))
 
     def law_of(self, eta: Array) -> Array:
-        """Return the member (P,) with the moments of all rows (n, P) together: the law that they are drawn from."""
+        """Return the member (P,) with the moments of all rows (n, P) together: the law that they are drawn from.
+
+        Its mean parameters are the mean of the rows' mean parameters: the reverse Kullback-Leibler barycenter.
+        """
         return self.from_mean(self.mean_parameters(eta).mean(axis=0)[None])[0]
 
     def without_prior(self, eta: Array, prior: Array) -> Array:

@@ -1,4 +1,14 @@
-"""Gaussians with full and with spherical covariance."""
+"""Gaussians with full and with spherical covariance.
+
+With the precision Lambda = S^-1 of the covariance S,
+
+    eta = (Lambda m, -Lambda / 2),    T = (z, z z^T),    mu = (m, S + m m^T)
+    A = m^T Lambda m / 2 - log|Lambda| / 2 + D log(2 pi) / 2
+    KL(a || b) = 1/2 [ tr(S_a Lambda_b) - D - log|S_a Lambda_b| + (m_b - m_a)^T Lambda_b (m_b - m_a) ]
+
+The forward barycenter averages precisions, and means with them as weights; the reverse one averages first and second
+moments, so that the covariance gains the scatter of the means.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +19,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights
-from consilience.families.base import Draws
+from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.linalg import (
     cholesky,
     flatten,
     half_solve,
     inverse,
-    log_det_excess,
+    log_det_divergence,
     log_determinant,
     not_positive_definite,
     unflatten,
 )
-from consilience.families.special import ratio_excess
+from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import bures_barycenter, bures_distances, squared_distances
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -66,7 +76,7 @@ class Gaussian(EvidenceFamily):
         """Precision times mean (n, D), and precision (n, D, D)."""
         return eta[:, : self.dim], -2.0 * unflatten(eta[:, self.dim :], self.dim)
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D) and ``covariance`` (n, D, D)."""
         linear, precision = self._split(eta)
         covariance = inverse(precision, "precision")
@@ -76,7 +86,7 @@ class Gaussian(EvidenceFamily):
         """Return m^T Lambda m / 2 - log|Lambda| / 2 + D log(2 pi) / 2."""
         linear, precision = self._split(eta)
         factor = cholesky(precision, "precision")
-        quadratic = np.sum(half_solve(factor, linear) ** 2, axis=1)
+        quadratic = np.sum(half_solve(factor, linear) ** 2, axis=1)  # |L^-1 Lambda m|^2 = m^T Lambda m, (n,)
         return 0.5 * (quadratic - log_determinant(factor) + self.dim * _LOG_TWO_PI)
 
     def mean_parameters(self, eta: Array) -> Array:
@@ -93,19 +103,20 @@ class Gaussian(EvidenceFamily):
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return KL(a || b) from differences of natural parameters, with r = Lambda_b (m_b - m_a).
 
-        It is half of tr(S_a Lambda_b) - D - log|S_a Lambda_b| plus r^T S_b r.
+        It is half of tr(S_a Lambda_b) - D - log|S_a Lambda_b| plus r^T S_b r, and r = (Lambda_b m_b - Lambda_a m_a)
+        - (Lambda_b - Lambda_a) m_a needs no m_b, whose rounding it would carry.
         """
         linear_a, precision_a = self._split(eta_a)
         linear_b, precision_b = self._split(eta_b)
-        change = precision_b - precision_a
+        change = precision_b - precision_a  # (n, D, D)
         factor_a = cholesky(precision_a, "precision")
-        mean_a = np.linalg.solve(precision_a, linear_a[:, :, None])[:, :, 0]
-        shift = (linear_b - linear_a) - np.einsum("nij,nj->ni", change, mean_a)
+        mean_a = np.linalg.solve(precision_a, linear_a[:, :, None])[:, :, 0]  # (n, D)
+        shift = (linear_b - linear_a) - np.einsum("nij,nj->ni", change, mean_a)  # r (n, D)
         factor_b = cholesky(precision_b, "precision")
-        return 0.5 * (log_det_excess(factor_a, factor_b, change) + np.sum(half_solve(factor_b, shift) ** 2, axis=1))
+        return 0.5 * (log_det_divergence(factor_a, factor_b, change) + np.sum(half_solve(factor_b, shift) ** 2, axis=1))
 
     def information(self, eta: Array) -> Array:
-        """Return the geometric mean of the precisions (n, 1)."""
+        """Return the geometric mean of the precisions (n, 1): the D-th root of |Lambda|."""
         return np.exp(log_determinant(cholesky(self._split(eta)[1], "precision")) / self.dim)[:, None]
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
@@ -117,13 +128,13 @@ class Gaussian(EvidenceFamily):
         linear, precision = self._split(eta)
         factor = cholesky(precision, "precision")
         noise = rng.standard_normal((size, eta.shape[0], self.dim, 1))
-        offset = np.linalg.solve(np.swapaxes(factor, 1, 2), noise)[..., 0]
+        offset = np.linalg.solve(np.swapaxes(factor, 1, 2), noise)[..., 0]  # L^-T e has covariance Lambda^-1
         return {"value": np.linalg.solve(precision, linear[:, :, None])[:, :, 0] + offset}
 
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return (z, z z^T)."""
         value = draws["value"]
-        outer = value[..., :, None] * value[..., None, :]
+        outer = value[..., :, None] * value[..., None, :]  # (size, n, D, D)
         return np.concatenate([value, outer.reshape(*value.shape[:-1], -1)], axis=-1)
 
     def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
@@ -133,11 +144,11 @@ class Gaussian(EvidenceFamily):
 
     def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
         """Return eta (P,) of the Gaussian that minimises sum_i w_i W2^2(q, q_i), by ``bures_barycenter``."""
-        share = as_weights(weights, eta.shape[0])
-        share = share / share.sum()
+        w = as_weights(weights, eta.shape[0])
+        w = w / w.sum()
         parameters = self.from_natural(eta)
-        covariance = bures_barycenter(parameters["covariance"], share)
-        return self.to_natural(mean=share @ parameters["mean"], covariance=covariance)[0]
+        covariance = bures_barycenter(parameters["covariance"], w)
+        return self.to_natural(mean=w @ parameters["mean"], covariance=covariance)[0]
 
 
 @dataclass(frozen=True)
@@ -169,9 +180,10 @@ class SphericalGaussian(EvidenceFamily):
         return np.concatenate([means * precision[:, None], -0.5 * precision[:, None]], axis=1)
 
     def _split(self, eta: Array) -> tuple[Array, Array]:
+        """Precision times mean, m / v (n, D), and precision, 1 / v (n,)."""
         return eta[:, : self.dim], -2.0 * eta[:, self.dim]
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D) and ``variance`` (n,)."""
         linear, precision = self._split(eta)
         return {"mean": linear / precision[:, None], "variance": 1.0 / precision}
@@ -194,13 +206,16 @@ class SphericalGaussian(EvidenceFamily):
         return self.to_natural(mean=first, variance=(second - np.sum(first**2, axis=1)) / self.dim)
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return KL(a || b) from differences of natural parameters."""
+        """Return KL(a || b), half of D h(v_a / v_b - 1) + |m_b - m_a|^2 / v_b, h(u) = u - log(1 + u).
+
+        As for a full covariance, from differences of natural parameters.
+        """
         linear_a, precision_a = self._split(eta_a)
         linear_b, precision_b = self._split(eta_b)
-        change = precision_b - precision_a
-        shift = (linear_b - linear_a) - (change / precision_a)[:, None] * linear_a
-        spread = self.dim * ratio_excess(change, precision_b, precision_a)
-        return 0.5 * (spread + np.sum(shift**2, axis=1) / precision_b)
+        change = precision_b - precision_a  # (n,)
+        shift = (linear_b - linear_a) - (change / precision_a)[:, None] * linear_a  # (m_b - m_a) / v_b, (n, D)
+        width_term = self.dim * itakura_saito(change, precision_b, precision_a)
+        return 0.5 * (width_term + np.sum(shift**2, axis=1) / precision_b)
 
     def information(self, eta: Array) -> Array:
         """Return the precision (n, 1)."""
@@ -222,14 +237,14 @@ class SphericalGaussian(EvidenceFamily):
         return np.concatenate([value, np.sum(value**2, axis=-1, keepdims=True)], axis=-1)
 
     def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return squared Wasserstein-2 distances (n_a, n_b)."""
+        """Return squared Wasserstein-2 distances (n_a, n_b), |m_a - m_b|^2 + D (s_a - s_b)^2 with s = v^1/2."""
         a, b = self.from_natural(eta_a), self.from_natural(eta_b)
-        widths = np.sqrt(a["variance"])[:, None] - np.sqrt(b["variance"])
-        return squared_distances(a["mean"], b["mean"]) + self.dim * widths**2
+        width_differences = np.sqrt(a["variance"])[:, None] - np.sqrt(b["variance"])
+        return squared_distances(a["mean"], b["mean"]) + self.dim * width_differences**2
 
     def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
         """Return eta (P,) with the weighted mean of means and of standard deviations."""
-        share = as_weights(weights, eta.shape[0])
-        share = share / share.sum()
+        w = as_weights(weights, eta.shape[0])
+        w = w / w.sum()
         p = self.from_natural(eta)
-        return self.to_natural(mean=share @ p["mean"], variance=(share @ np.sqrt(p["variance"])) ** 2)[0]
+        return self.to_natural(mean=w @ p["mean"], variance=(w @ np.sqrt(p["variance"])) ** 2)[0]

@@ -1,4 +1,9 @@
-"""Gaussians with a covariance that is known and the same for all components: points in Mahalanobis geometry."""
+"""Gaussians with a covariance that is known and the same for all components: points in Mahalanobis geometry.
+
+    eta = S^-1 m,    T = z,    A = m^T S^-1 m / 2 + log|2 pi S| / 2,    KL(a || b) = (m_a - m_b)^T S^-1 (m_a - m_b) / 2
+
+Both barycenters are the mean of the means: k-means geometry.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, as_rows, symmetric
+from consilience.checks import Array, as_rows, symmetric_part
 from consilience.errors import InputError
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws, Family, Parameters
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.linalg import cholesky, inverse, log_determinant
 from consilience.families.point import Point
@@ -39,7 +44,7 @@ class KnownCovarianceGaussian(Family):
         matrix = np.array(self.covariance, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
             raise InputError(f"covariance: expected a finite square matrix, found shape {matrix.shape}")
-        matrix = symmetric(matrix)
+        matrix = symmetric_part(matrix)
         precision = inverse(matrix[None], "covariance")[0]
         for array in (matrix, precision):
             array.setflags(write=False)
@@ -70,14 +75,14 @@ class KnownCovarianceGaussian(Family):
         """Return eta (n, P) from means (n, D)."""
         return as_rows("mean", mean, self.dim) @ self.precision
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D)."""
         return {"mean": self.mean_parameters(eta)}
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return m^T S^-1 m / 2 + log|2 pi S| / 2."""
         constant = self.dim * _LOG_TWO_PI + log_determinant(cholesky(self.covariance[None], "covariance"))[0]
-        return 0.5 * (np.einsum("ni,ni->n", eta, self.mean_parameters(eta)) + constant)
+        return 0.5 * (np.einsum("ni,ni->n", eta, self.mean_parameters(eta)) + constant)  # <S^-1 m, m>
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return m."""
@@ -90,12 +95,12 @@ class KnownCovarianceGaussian(Family):
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return half the squared Mahalanobis distance of the means."""
-        change = eta_b - eta_a
+        change = eta_b - eta_a  # S^-1 (m_b - m_a), (n, D)
         return 0.5 * np.einsum("ni,ni->n", change, change @ self.covariance)
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return Gaussians of the same means in units of the known covariance, narrow against their spread."""
-        whitened = eta @ cholesky(self.covariance[None], "covariance")[0]
+        whitened = eta @ cholesky(self.covariance[None], "covariance")[0]  # m^T S^-1 L = (L^-1 m)^T for S = L L^T
         return Point(self.dim).evidence_form(whitened)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:

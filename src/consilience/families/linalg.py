@@ -1,12 +1,20 @@
-"""Batched linear algebra of symmetric positive definite matrices stored row by row."""
+"""Batched linear algebra of symmetric positive definite matrices: Cholesky factors, inverses, log determinants.
+
+Matrices are stacked (n, D, D); inside natural parameters they are stored row by row (n, D^2), so that the dot product
+of two rows is the trace of the matrices' product.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from consilience.checks import Array, symmetric
+from consilience.checks import Array, symmetric_part
 from consilience.errors import InputError
-from consilience.families.special import log_excess
+from consilience.families.special import u_minus_log1p
+
+_EIGENVALUE_NEAR = 0.5
+"""Largest eigenvalue of A^-1 (B - A), by size, up to which ``log_det_divergence`` sums over eigenvalues. Beyond, trace
+and log determinants differ by enough to be subtracted. Chosen by hand."""
 
 
 def flatten(matrices: Array) -> Array:
@@ -16,7 +24,7 @@ def flatten(matrices: Array) -> Array:
 
 def unflatten(rows: Array, dim: int) -> Array:
     """Return rows (n, D^2) as symmetric matrices (n, D, D)."""
-    return symmetric(rows.reshape(rows.shape[0], dim, dim))
+    return symmetric_part(rows.reshape(rows.shape[0], dim, dim))
 
 
 def cholesky(matrices: Array, what: str) -> Array:
@@ -24,15 +32,16 @@ def cholesky(matrices: Array, what: str) -> Array:
     try:
         factors = np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
+        # A matrix may fail by rounding although its smallest eigenvalue comes out positive: then the first is named.
         faults = not_positive_definite(matrices, what) or [(0, f"has a {what} that is not positive definite")]
         raise InputError(f"component {faults[0][0]} {faults[0][1]}") from None
     return factors
 
 
 def inverse(matrices: Array, what: str) -> Array:
-    """Return inverses (n, D, D) of symmetric positive definite matrices through their Cholesky factors."""
-    inverse_factor = np.linalg.inv(cholesky(symmetric(matrices), what))
-    result: Array = np.swapaxes(inverse_factor, 1, 2) @ inverse_factor
+    """Return inverses (n, D, D) of symmetric positive definite matrices, L^-T L^-1 of their Cholesky factors L."""
+    inverse_factor = np.linalg.inv(cholesky(symmetric_part(matrices), what))
+    result: Array = np.swapaxes(inverse_factor, 1, 2) @ inverse_factor  # symmetric to the last bit
     return result
 
 
@@ -42,39 +51,48 @@ def log_determinant(factors: Array) -> Array:
     return result
 
 
-def _solve(matrices: Array, right: Array) -> Array:
-    return np.asarray(np.linalg.solve(matrices, right), dtype=np.float64)
+def _solve(matrices: Array, right_sides: Array) -> Array:
+    return np.asarray(np.linalg.solve(matrices, right_sides), dtype=np.float64)
 
 
 def half_solve(factors: Array, vectors: Array) -> Array:
-    """Return L^-1 x (n, D) for each factor and vector."""
+    """Return L^-1 x (n, D) for each factor and vector; its squared length is x^T (L L^T)^-1 x."""
     return _solve(factors, vectors[:, :, None])[:, :, 0]
 
 
-def log_det_excess(factor_a: Array, factor_b: Array, change: Array) -> Array:
-    """Return tr(A^-1 B) - D - log|A^-1 B| (n,), from Cholesky factors of A and B and ``change = B - A``.
+def log_det_divergence(factor_a: Array, factor_b: Array, change: Array) -> Array:
+    """Return the log-determinant (Burg, Stein) divergence tr(A^-1 B) - D - log|A^-1 B| (n,).
 
     With u the eigenvalues of A^-1 (B - A) it is sum h(u), h(u) = u - log(1 + u), which keeps its digits for B near A.
     Where some u is not small, the trace and the difference of log determinants keep theirs.
+
+    Parameters
+    ----------
+    factor_a, factor_b : ndarray of shape (n, D, D)
+        Cholesky factors of A and B.
+    change : ndarray of shape (n, D, D)
+        B - A, which the caller may know to more digits than A and B have.
     """
+    # L_A^-1 (B - A) L_A^-T has the eigenvalues of A^-1 (B - A), and is symmetric.
     half = _solve(factor_a, change)
-    whole = symmetric(_solve(factor_a, np.swapaxes(half, 1, 2)))
-    eigenvalues = np.linalg.eigvalsh(whole)
-    far = np.abs(eigenvalues).max(axis=1) > 0.5
-    near = log_excess(np.where(far[:, None], 0.0, eigenvalues)).sum(axis=1)
-    if not np.any(far):
-        return near
-    relative = _solve(factor_a[far], factor_b[far])
+    whitened_change = symmetric_part(_solve(factor_a, np.swapaxes(half, 1, 2)))  # (n, D, D)
+    eigenvalues = np.linalg.eigvalsh(whitened_change)  # (n, D)
+    is_far = np.abs(eigenvalues).max(axis=1) > _EIGENVALUE_NEAR
+    divergence = u_minus_log1p(np.where(is_far[:, None], 0.0, eigenvalues)).sum(axis=1)
+    if not np.any(is_far):
+        return divergence
+    relative = _solve(factor_a[is_far], factor_b[is_far])  # L_A^-1 L_B, whose squared entries sum to tr(A^-1 B)
     trace = np.sum(relative**2, axis=(1, 2)) - factor_a.shape[1]
-    near[far] = trace - log_determinant(factor_b[far]) + log_determinant(factor_a[far])
-    return near
+    divergence[is_far] = trace - log_determinant(factor_b[is_far]) + log_determinant(factor_a[is_far])
+    return divergence
 
 
 def not_positive_definite(matrices: Array, what: str) -> list[tuple[int, str]]:
     """Return (index, what is wrong) for every matrix that is not positive definite."""
     if matrices.shape[0] == 0:
         return []
+    # The eigenvalue routine refuses NaN and infinities: zeros in their place are not positive definite either.
     finite = np.isfinite(matrices.sum(axis=(1, 2), keepdims=True))
-    low = np.linalg.eigvalsh(np.where(finite, matrices, 0.0))[:, 0]
-    bad = np.flatnonzero(~(low > 0))
+    smallest = np.linalg.eigvalsh(np.where(finite, matrices, 0.0))[:, 0]
+    bad = np.flatnonzero(~(smallest > 0))
     return [(int(i), f"has a {what} that is not positive definite") for i in bad]

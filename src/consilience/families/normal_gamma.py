@@ -1,4 +1,16 @@
-"""Normal-Gamma: posteriors of Gaussian components with diagonal or spherical precision."""
+"""Normal-Gamma: posteriors of Gaussian components with diagonal or spherical precision.
+
+R precisions lambda_r ~ Gamma(a, b_r) of the D data dimensions, each shared by D / R of them, and means
+mu_d | lambda ~ N(m_d, 1 / (kappa lambda_r(d))). With [x]_r the sum of x over the dimensions of precision r,
+
+    T   = (lambda mu, sum_d lambda mu^2, lambda, sum_r log lambda_r)
+    eta = (kappa m, -kappa / 2, -(b + kappa [m^2] / 2), a - 1 + D / (2 R))
+    A   = (D / 2) log(2 pi / kappa) + sum_r log Gamma(a) - a log b_r
+    mu  = (m a / b, D / kappa + sum_d m^2 a / b, a / b, sum_r psi(a) - log b_r)
+
+R = D is the law of components with diagonal covariances, R = 1 that of spherical ones. kappa and a are shared by the
+dimensions; otherwise the family would be the product of D laws of one dimension.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +23,19 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, as_rows, as_vector, as_weights
-from consilience.families.base import Draws
+from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import gamma_bregman, gamma_shape, minus_products_over, ratio_excess
+from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 class _NormalGammaFamily(EvidenceFamily):
-    """What the diagonal and the spherical form share: R precisions, of which each data dimension uses one.
+    """The diagonal and the spherical form: R precisions, of which each data dimension uses one; see the module.
 
-    eta = (kappa m, -kappa / 2, -(b + kappa [m^2] / 2), the exponent of the precisions), where [m^2] is m^2 summed over
-    the dimensions that share a precision. Rates b are (n, R).
+    A row of natural parameters has the blocks kappa m (D), -kappa / 2 (1), -(b + kappa [m^2] / 2) (R) and the exponent
+    of the precisions (1). Rates b are (n, R).
     """
 
     dim: int
@@ -35,8 +47,8 @@ class _NormalGammaFamily(EvidenceFamily):
         """Number R of precisions of a component."""
 
     @property
-    def _block(self) -> int:
-        """Number of data dimensions that share a precision."""
+    def _dims_per_rate(self) -> int:
+        """Number D / R of data dimensions that share a precision."""
         return self.dim // self.n_rates
 
     @property
@@ -48,30 +60,38 @@ class _NormalGammaFamily(EvidenceFamily):
         """Return what the constructor needs."""
         return {"dim": self.dim}
 
-    def _pooled(self, values: Array) -> Array:
+    def _sum_by_rate(self, values: Array) -> Array:
         """Sum (..., D) over the dimensions that share a precision: (..., R)."""
-        return values.reshape(*values.shape[:-1], self.n_rates, self._block).sum(axis=-1)
+        return values.reshape(*values.shape[:-1], self.n_rates, self._dims_per_rate).sum(axis=-1)
 
-    def _spread(self, values: Array) -> Array:
+    def _repeat_by_rate(self, values: Array) -> Array:
         """Repeat (..., R) for each data dimension: (..., D)."""
-        return np.repeat(values, self._block, axis=-1)
+        return np.repeat(values, self._dims_per_rate, axis=-1)
 
     def _natural(self, mean: Array, kappa: Array, shape: Array, rate: Array) -> Array:
-        second = rate + 0.5 * kappa[:, None] * self._pooled(mean**2)
-        exponent = shape - 1.0 + 0.5 * self._block
+        """Return eta (n, P) of mean (n, D), kappa (n,), shape (n,) and rate (n, R)."""
+        second = rate + 0.5 * kappa[:, None] * self._sum_by_rate(mean**2)  # b + kappa [m^2] / 2, (n, R)
+        exponent = shape - 1.0 + 0.5 * self._dims_per_rate
         return np.concatenate([kappa[:, None] * mean, -0.5 * kappa[:, None], -second, exponent[:, None]], axis=1)
 
     def standard(self, eta: Array) -> tuple[Array, Array, Array, Array]:
-        """Return m (n, D), kappa (n,), shape (n,) and rates (n, R)."""
+        """Return m (n, D), kappa (n,), shape (n,) and rates (n, R).
+
+        The rates are what is left of the third block without kappa [m^2] / 2, which is nearly all of it where means
+        are far from the origin: hence the compensated difference.
+        """
         kappa = -2.0 * eta[:, self.dim]
         mean = eta[:, : self.dim] / kappa[:, None]
-        linear = eta[:, : self.dim].reshape(-1, self.n_rates, self._block)
-        squares = [(linear[:, :, place], linear[:, :, place]) for place in range(self._block)]
-        rate = minus_products_over(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
+        linear = eta[:, : self.dim].reshape(-1, self.n_rates, self._dims_per_rate)  # kappa m (n, R, D / R)
+        squares = [
+            (linear[:, :, d], linear[:, :, d]) for d in range(self._dims_per_rate)
+        ]  # (kappa m)^2 / (2 kappa), by factors
+        rate = subtract_quotients(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
         return mean, kappa, self._shape(eta), rate
 
     def _shape(self, eta: Array) -> Array:
-        return eta[:, -1] + 1.0 - 0.5 * self._block
+        """Return the shape a (n,)."""
+        return eta[:, -1] + 1.0 - 0.5 * self._dims_per_rate
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return (D/2) log(2 pi / kappa) + sum over precisions of log Gamma(a) - a log b."""
@@ -83,17 +103,18 @@ class _NormalGammaFamily(EvidenceFamily):
     def mean_parameters(self, eta: Array) -> Array:
         """Return (m a / b, D / kappa + sum m^2 a / b, a / b, sum of psi(a) - log b)."""
         mean, kappa, shape, rate = self.standard(eta)
-        precision = shape[:, None] / rate
-        square = self.dim / kappa + (self._pooled(mean**2) * precision).sum(axis=1)
-        log_precision = self.n_rates * digamma(shape) - np.log(rate).sum(axis=1)
-        linear = mean * self._spread(precision)
+        precision = shape[:, None] / rate  # E lambda = a / b, (n, R)
+        square = self.dim / kappa + (self._sum_by_rate(mean**2) * precision).sum(axis=1)  # E sum_d lambda mu^2, (n,)
+        log_precision = self.n_rates * digamma(shape) - np.log(rate).sum(axis=1)  # E sum_r log lambda_r, (n,)
+        linear = mean * self._repeat_by_rate(precision)  # E lambda mu, (n, D)
         return np.concatenate([linear, square[:, None], precision, log_precision[:, None]], axis=1)
 
     def from_mean(self, mean: Array) -> Array:
-        """Return eta of given E[T]."""
-        precision = mean[:, self.dim + 1 : -1]
-        centre = mean[:, : self.dim] / self._spread(precision)
-        kappa = self.dim / (mean[:, self.dim] - (self._pooled(centre**2) * precision).sum(axis=1))
+        """Return eta from E[T]: all in closed form but the shape, the root of log a - psi(a) = a known gap."""
+        precision = mean[:, self.dim + 1 : -1]  # (n, R)
+        centre = mean[:, : self.dim] / self._repeat_by_rate(precision)
+        kappa = self.dim / (mean[:, self.dim] - (self._sum_by_rate(centre**2) * precision).sum(axis=1))
+        # R log a - R psi(a) = sum_r log E lambda_r - E log lambda_r, since a / b_r = E lambda_r.
         shape = gamma_shape((np.log(precision).sum(axis=1) - mean[:, -1]) / self.n_rates)
         return self._natural(centre, kappa, shape, shape[:, None] / precision)
 
@@ -105,25 +126,28 @@ class _NormalGammaFamily(EvidenceFamily):
         """
         mean_a, kappa_a, shape_a, rate_a = self.standard(eta_a)
         mean_b, kappa_b, shape_b, rate_b = self.standard(eta_b)
-        precision = shape_a[:, None] / rate_a
-        location = 0.5 * self.dim * ratio_excess(kappa_b - kappa_a, kappa_b, kappa_a)
-        location += 0.5 * kappa_b * (self._pooled((mean_b - mean_a) ** 2) * precision).sum(axis=1)
-        typical_a, typical_b = rate_a / shape_a[:, None], rate_b / shape_b[:, None]
-        ratios = shape_b * ratio_excess(typical_b - typical_a, typical_b, typical_a).sum(axis=1)
-        return location + ratios + self.n_rates * gamma_bregman(shape_b, shape_a)
+        precision = shape_a[:, None] / rate_a  # E lambda under a, (n, R)
+        location = 0.5 * self.dim * itakura_saito(kappa_b - kappa_a, kappa_b, kappa_a)
+        location += 0.5 * kappa_b * (self._sum_by_rate((mean_b - mean_a) ** 2) * precision).sum(axis=1)
+        typical_a, typical_b = rate_a / shape_a[:, None], rate_b / shape_b[:, None]  # typical variances b / a, (n, R)
+        scale = shape_b * itakura_saito(typical_b - typical_a, typical_b, typical_a).sum(axis=1)
+        return location + scale + self.n_rates * gamma_bregman(shape_b, shape_a)
 
     @property
     def flat(self) -> Array:
         """No observations: kappa, shape and rates are zero."""
-        return np.append(np.zeros(self.size - 1), 0.5 * self._block - 1.0)
+        return np.append(np.zeros(self.size - 1), 0.5 * self._dims_per_rate - 1.0)
 
     @property
     def enough(self) -> Array:
-        """Three degrees of freedom behind every precision: rougher ones are no ground for a comparison."""
-        return np.array([0.0, 3.0 * self._block])
+        """Three degrees of freedom behind every precision: rougher ones are no ground for a comparison.
+
+        Chosen by hand; nobody has measured other values.
+        """
+        return np.array([0.0, 3.0 * self._dims_per_rate])
 
     def information(self, eta: Array) -> Array:
-        """Return kappa and twice the shape (n, 2)."""
+        """Return kappa and twice the shape, the degrees of freedom (n, 2)."""
         return np.stack([-2.0 * eta[:, self.dim], 2.0 * self._shape(eta)], axis=1)
 
     def reweighted(self, eta: Array, factors: Array) -> Array:
@@ -131,22 +155,22 @@ class _NormalGammaFamily(EvidenceFamily):
         mean, kappa, shape, rate = self.standard(eta)
         return self._natural(mean, factors[:, 0] * kappa, factors[:, 1] * shape, factors[:, 1:] * rate)
 
-    def _plug_in(self, eta: Array) -> Array:
+    def _plug_in_gaussians(self, eta: Array) -> Array:
         """Return natural parameters of the Gaussians N(m, b / a) that the rows stand for."""
         mean, _, shape, rate = self.standard(eta)
-        return DiagonalGaussian(self.dim).to_natural(mean=mean, variance=self._spread(rate / shape[:, None]))
+        return DiagonalGaussian(self.dim).to_natural(mean=mean, variance=self._repeat_by_rate(rate / shape[:, None]))
 
     def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
         """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, b / a)."""
-        return DiagonalGaussian(self.dim).wasserstein(self._plug_in(eta_a), self._plug_in(eta_b))
+        return DiagonalGaussian(self.dim).wasserstein(self._plug_in_gaussians(eta_a), self._plug_in_gaussians(eta_b))
 
     def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
         """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and shape."""
-        family, share = DiagonalGaussian(self.dim), as_weights(weights, eta.shape[0])
-        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in(eta), share)[None])
-        kappa, twice = (share / share.sum()) @ self.information(eta)
-        variance = self._pooled(centre["variance"]) / self._block
-        shape = np.array([0.5 * twice])
+        family, w = DiagonalGaussian(self.dim), as_weights(weights, eta.shape[0])
+        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in_gaussians(eta), w)[None])
+        kappa, dof = (w / w.sum()) @ self.information(eta)
+        variance = self._sum_by_rate(centre["variance"]) / self._dims_per_rate  # (1, R)
+        shape = np.array([0.5 * dof])
         return self._natural(centre["mean"], np.array([kappa]), shape, shape * variance)[0]
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
@@ -155,19 +179,20 @@ class _NormalGammaFamily(EvidenceFamily):
         shape = self._shape(eta)
         problems = [(int(i), f"has kappa = {kappa[i]:.6g}, which must be positive") for i in np.flatnonzero(kappa <= 0)]
         problems += [(int(i), f"has shape {shape[i]:.6g}, which must be positive") for i in np.flatnonzero(shape <= 0)]
-        good = np.flatnonzero(kappa > 0)
-        bad = good[(self.standard(eta[good])[3] <= 0).any(axis=1)]
+        has_means = np.flatnonzero(kappa > 0)  # without a positive kappa there is no mean to take off the rates
+        bad = has_means[(self.standard(eta[has_means])[3] <= 0).any(axis=1)]
         return problems + [(int(i), "has a rate that is not positive") for i in bad]
 
     def _draw(self, eta: Array, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draws of mean (size, n, D) and precision (size, n, R)."""
+        """Return draws of mean (size, n, D) and precision (size, n, R)."""
         mean, kappa, shape, rate = self.standard(eta)
         precision = rng.gamma(shape[:, None], 1.0 / rate, size=(size, *rate.shape))
         noise = rng.standard_normal((size, *mean.shape))
-        return mean + noise / np.sqrt(kappa[:, None] * self._spread(precision)), precision
+        return mean + noise / np.sqrt(kappa[:, None] * self._repeat_by_rate(precision)), precision
 
     def _statistics(self, mean: Array, precision: Array) -> Array:
-        linear = mean * self._spread(precision)
+        """Return T (size, n, P) of draws of means (size, n, D) and precisions (size, n, R)."""
+        linear = mean * self._repeat_by_rate(precision)
         square = (linear * mean).sum(axis=-1, keepdims=True)
         log_precision = np.log(precision).sum(axis=-1, keepdims=True)
         return np.concatenate([linear, square, precision, log_precision], axis=-1)
@@ -200,7 +225,7 @@ class NormalGamma(_NormalGammaFamily):
         kappas, shapes = as_vector("kappa", kappa, means.shape[0]), as_vector("shape", shape, means.shape[0])
         return self._natural(means, kappas, shapes, as_rows("rate", rate, self.dim))
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D), ``kappa`` (n,), ``shape`` (n,) and ``rate`` (n, D)."""
         mean, kappa, shape, rate = self.standard(eta)
         return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate}
@@ -236,12 +261,12 @@ class SphericalNormalGamma(_NormalGammaFamily):
     def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
         """Return eta (n, P) from mean (n, D) and kappa, shape, rate (n,)."""
         means = as_rows("mean", mean, self.dim)
-        vectors = [
+        kappas, shapes, rates = (
             as_vector(name, v, means.shape[0]) for name, v in (("kappa", kappa), ("shape", shape), ("rate", rate))
-        ]
-        return self._natural(means, vectors[0], vectors[1], vectors[2][:, None])
+        )
+        return self._natural(means, kappas, shapes, rates[:, None])
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D) and ``kappa``, ``shape``, ``rate`` (n,)."""
         mean, kappa, shape, rate = self.standard(eta)
         return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate[:, 0]}

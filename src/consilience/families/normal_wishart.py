@@ -1,4 +1,16 @@
-"""Normal-Wishart: the posterior of a Gaussian component with unknown mean and precision matrix."""
+"""Normal-Wishart: the posterior of a Gaussian component with unknown mean and precision matrix.
+
+Lambda ~ Wishart(W, nu) with E[Lambda] = nu W and nu > D - 1, and mu | Lambda ~ N(m, (kappa Lambda)^-1):
+
+    T   = (Lambda mu, mu^T Lambda mu, Lambda, log|Lambda|)
+    eta = (kappa m, -kappa / 2, -(W^-1 + kappa m m^T) / 2, (nu - D) / 2)
+    A   = -(D/2) log kappa + (D/2) log 2 pi + (nu/2) log|W| + (nu D/2) log 2 + log Gamma_D(nu/2)
+    mu  = (nu W m, D / kappa + nu m^T W m, nu W, psi_D(nu/2) + D log 2 + log|W|)
+
+with log Gamma_D(x) = (D (D - 1) / 4) log pi + sum_{d<D} log Gamma(x - d/2) and psi_D its derivative. With n data points
+of mean x and scatter S, a flat prior becomes kappa = n, m = x, W^-1 = S. The forward barycenter averages kappa, nu,
+kappa m and W^-1 + kappa m m^T, so W^-1 gains the scatter of the means and stays positive definite.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, polygamma
 
-from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric
+from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.errors import InputError
-from consilience.families.base import Draws
+from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.gaussian import Gaussian
 from consilience.families.linalg import (
@@ -19,20 +31,22 @@ from consilience.families.linalg import (
     flatten,
     half_solve,
     inverse,
-    log_det_excess,
+    log_det_divergence,
     log_determinant,
     not_positive_definite,
     unflatten,
 )
 from consilience.families.special import (
     decreasing_root,
-    gamma_bregman_below,
+    itakura_saito,
     log_minus_digamma,
-    minus_products_over,
-    ratio_excess,
+    shifted_gamma_bregman,
+    subtract_quotients,
 )
 
-_FAR = 100.0
+_CANCELLING_RATIO = 100.0
+"""Ratio of a diagonal entry of W^-1 + kappa m m^T to that of W^-1 above which the difference is compensated: two of
+sixteen digits may be lost, no more. Chosen by hand: compensating every row costs time (it was introduced for speed)."""
 
 
 @dataclass(frozen=True)
@@ -94,86 +108,100 @@ class NormalWishart(EvidenceFamily):
         if (scale is None) == (inverse_scale is None):
             raise InputError("Normal-Wishart: give exactly one of scale (W) and inverse_scale (W^-1)")
         means = as_rows("mean", mean, self.dim)
-        count = means.shape[0]
-        kappas, dofs = as_vector("kappa", kappa, count), as_vector("dof", dof, count)
+        n = means.shape[0]
+        kappas, dofs = as_vector("kappa", kappa, n), as_vector("dof", dof, n)
         if scale is not None:
             inverse_scales = inverse(as_matrices("scale", scale, self.dim), "scale matrix")
         else:
             assert inverse_scale is not None  # noqa: S101  (narrows the type; checked above)
-            inverse_scales = symmetric(as_matrices("inverse_scale", inverse_scale, self.dim))
-        linear = kappas[:, None] * means
-        second = inverse_scales + linear[:, :, None] * means[:, None, :]
+            inverse_scales = symmetric_part(as_matrices("inverse_scale", inverse_scale, self.dim))
+        linear = kappas[:, None] * means  # (n, D)
+        second = inverse_scales + linear[:, :, None] * means[:, None, :]  # W^-1 + kappa m m^T, (n, D, D)
         return np.concatenate(
             [linear, -0.5 * kappas[:, None], flatten(-0.5 * second), 0.5 * (dofs - self.dim)[:, None]], axis=1
         )
 
     def standard(self, eta: Array) -> tuple[Array, Array, Array, Array]:
-        """Return m (n, D), kappa (n,), W^-1 (n, D, D) and nu (n,): no matrix is inverted."""
+        """Return m (n, D), kappa (n,), W^-1 (n, D, D) and nu (n,): no matrix is inverted.
+
+        W^-1 is the third block less kappa m m^T. Where means are far from the origin, in units of the component's
+        width, the two nearly cancel, and the difference is calculated with twice the digits.
+        """
         kappa = -2.0 * eta[:, self.dim]
         mean = eta[:, : self.dim] / kappa[:, None]
-        second = -2.0 * unflatten(eta[:, self.dim + 1 : -1], self.dim)
-        linear = eta[:, : self.dim]
+        second = -2.0 * unflatten(eta[:, self.dim + 1 : -1], self.dim)  # W^-1 + kappa m m^T, (n, D, D)
+        linear = eta[:, : self.dim]  # kappa m, (n, D)
         inverse_scale = second - linear[:, :, None] * mean[:, None, :]
-        sizes, left = (np.diagonal(matrix, axis1=1, axis2=2) for matrix in (second, inverse_scale))
-        far = np.flatnonzero(~(sizes <= _FAR * left).all(axis=1))  # means far from the origin: the difference cancels
-        if far.size:
-            pairs = [(linear[far, :, None], linear[far, None, :])]
-            inverse_scale[far] = minus_products_over(second[far], pairs, kappa[far, None, None])
+        before, after = (np.diagonal(matrix, axis1=1, axis2=2) for matrix in (second, inverse_scale))  # (n, D) each
+        cancelling = np.flatnonzero(~(before <= _CANCELLING_RATIO * after).all(axis=1))
+        if cancelling.size:
+            factors = [(linear[cancelling, :, None], linear[cancelling, None, :])]  # (kappa m)(kappa m)^T / kappa
+            inverse_scale[cancelling] = subtract_quotients(second[cancelling], factors, kappa[cancelling, None, None])
         return mean, kappa, inverse_scale, self._dof(eta)
 
     def _dof(self, eta: Array) -> Array:
+        """Return nu (n,)."""
         return 2.0 * eta[:, -1] + self.dim
 
-    def _typical(self, eta: Array) -> tuple[Array, Array, Array, Array]:
-        """Return m, kappa, the Cholesky factor of W^-1 / nu (a typical covariance) and nu."""
+    def _typical_factor(self, eta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return m, kappa, the Cholesky factor (n, D, D) of the typical covariance W^-1 / nu, and nu."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
         return mean, kappa, cholesky(inverse_scale / dof[:, None, None], "scale matrix"), dof
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D), ``kappa`` (n,), ``scale`` (n, D, D) and ``dof`` (n,)."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
         return {"mean": mean, "kappa": kappa, "scale": inverse(inverse_scale, "scale matrix"), "dof": dof}
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return -(D/2) log kappa + (D/2) log 2 pi + (nu/2) log|W| + (nu D/2) log 2 + log Gamma_D(nu/2)."""
-        _, kappa, factor, dof = self._typical(eta)
-        half, steps = 0.5 * dof, 0.5 * np.arange(self.dim)
-        log_gamma = gammaln(half[:, None] - steps).sum(axis=1) + 0.25 * self.dim * (self.dim - 1) * np.log(np.pi)
+        _, kappa, factor, dof = self._typical_factor(eta)
+        half, shifts = 0.5 * dof, 0.5 * np.arange(self.dim)  # nu / 2 (n,); d / 2 (D,)
+        log_gamma = gammaln(half[:, None] - shifts).sum(axis=1) + 0.25 * self.dim * (self.dim - 1) * np.log(np.pi)
+        # log|2 W| with W = C^-1 / nu for the typical covariance C: -log|C| - D log(nu / 2)
         log_det = -log_determinant(factor) - self.dim * np.log(half)
         result: Array = 0.5 * self.dim * np.log(2.0 * np.pi / kappa) + half * log_det + log_gamma
         return result
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return (nu W m, D / kappa + nu m^T W m, nu W, E log|Lambda|)."""
-        mean, kappa, factor, dof = self._typical(eta)
-        root = np.linalg.inv(factor)
-        precision = np.swapaxes(root, 1, 2) @ root
-        linear = np.einsum("nij,nj->ni", precision, mean)
-        square = self.dim / kappa + np.sum(np.einsum("nij,nj->ni", root, mean) ** 2, axis=1)
-        half, steps = 0.5 * dof, 0.5 * np.arange(self.dim)
-        log_det = -log_determinant(factor) + (digamma(half[:, None] - steps) - np.log(half)[:, None]).sum(axis=1)
+        mean, kappa, factor, dof = self._typical_factor(eta)
+        root = np.linalg.inv(factor)  # L^-1 with L L^T = W^-1 / nu, (n, D, D)
+        precision = np.swapaxes(root, 1, 2) @ root  # nu W
+        linear = np.einsum("nij,nj->ni", precision, mean)  # nu W m, (n, D)
+        square = self.dim / kappa + np.sum(np.einsum("nij,nj->ni", root, mean) ** 2, axis=1)  # (n,)
+        half, shifts = 0.5 * dof, 0.5 * np.arange(self.dim)
+        # E log|Lambda| = log|nu W| + sum_d psi((nu - d) / 2) - log(nu / 2): each difference is small for large nu
+        log_det = -log_determinant(factor) + (digamma(half[:, None] - shifts) - np.log(half)[:, None]).sum(axis=1)
         return np.concatenate([linear, square[:, None], flatten(precision), log_det[:, None]], axis=1)
 
     def from_mean(self, mean: Array) -> Array:
-        """Return eta of given E[T]: all in closed form but nu, the root of a decreasing function."""
+        """Return eta from E[T]: all in closed form but nu, the root of a decreasing function.
+
+        With P = nu W the mean precision, m = P^-1 E[Lambda mu], kappa = D / (E[mu^T Lambda mu] - m^T P m), and nu
+        solves sum_d log(nu / 2) - psi((nu - d) / 2) = log|P| - E log|Lambda|, d = 0, .., D - 1.
+        """
         dim = self.dim
-        precision = unflatten(mean[:, dim + 1 : -1], dim)
+        precision = unflatten(mean[:, dim + 1 : -1], dim)  # P (n, D, D)
         factor = cholesky(precision, "mean precision")
-        centre = np.linalg.solve(precision, mean[:, :dim, None])[:, :, 0]
+        centre = np.linalg.solve(precision, mean[:, :dim, None])[:, :, 0]  # m (n, D)
         kappa = dim / (mean[:, dim] - np.einsum("ni,ni->n", centre, mean[:, :dim]))
-        gap = log_determinant(factor) - mean[:, -1]
-        steps = 0.5 * np.arange(dim)
+        gap = log_determinant(factor) - mean[:, -1]  # log|E Lambda| - E log|Lambda|, positive by Jensen
+        shifts = 0.5 * np.arange(dim)  # d / 2
 
-        def function(z: Array) -> tuple[Array, Array]:
-            """Sum of log x - psi(x - step) less the gap, and its slope, at x = (D - 1) / 2 + exp z."""
-            above = np.exp(z)[:, None]
-            x = above + steps[-1]
-            low = above + (steps[-1] - steps)
-            value = (log_minus_digamma(low) - np.log1p(-steps / x)).sum(axis=1) - gap
-            return value, ((1.0 / x - polygamma(1, low)) * above).sum(axis=1)
+        def equation(z: Array) -> tuple[Array, Array]:
+            """Return sum_d log x - psi(x - d / 2) less the gap, and its slope, at x = nu / 2 = (D - 1) / 2 + exp z."""
+            excess = np.exp(z)[:, None]  # (nu - D + 1) / 2, positive for every z
+            x = excess + shifts[-1]
+            shifted = excess + (
+                shifts[-1] - shifts
+            )  # x - d / 2, (n, D), without cancellation at the edge of the domain
+            value = (log_minus_digamma(shifted) - np.log1p(-shifts / x)).sum(axis=1) - gap
+            return value, ((1.0 / x - polygamma(1, shifted)) * excess).sum(axis=1)
 
+        # For large nu the sum is about D (D + 1) / (2 nu).
         start = np.log(0.25 * dim * (dim + 1) / gap)
-        dof = 2.0 * np.exp(decreasing_root(function, start)) + (dim - 1)
+        dof = 2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1)
         inverse_scale = dof[:, None, None] * inverse(precision, "mean precision")
         return self.to_natural(mean=centre, kappa=kappa, inverse_scale=inverse_scale, dof=dof)
 
@@ -186,15 +214,19 @@ class NormalWishart(EvidenceFamily):
         """
         mean_a, kappa_a, inverse_scale_a, dof_a = self.standard(eta_a)
         mean_b, kappa_b, inverse_scale_b, dof_b = self.standard(eta_b)
-        typical_a, typical_b = inverse_scale_a / dof_a[:, None, None], inverse_scale_b / dof_b[:, None, None]
+        typical_a, typical_b = (
+            inverse_scale_a / dof_a[:, None, None],
+            inverse_scale_b / dof_b[:, None, None],
+        )  # C_a, C_b
         factor_a, factor_b = cholesky(typical_a, "scale matrix"), cholesky(typical_b, "scale matrix")
-        change = typical_b - typical_a
-        location = 0.5 * self.dim * ratio_excess(kappa_b - kappa_a, kappa_b, kappa_a)
+        change = typical_b - typical_a  # (n, D, D)
+        # Published code of KL-fusion has kappa_a / kappa_b in the first bracket, which can be negative.
+        location = 0.5 * self.dim * itakura_saito(kappa_b - kappa_a, kappa_b, kappa_a)
         location += 0.5 * kappa_b * np.sum(half_solve(factor_a, mean_b - mean_a) ** 2, axis=1)
-        shape = 0.5 * dof_b * log_det_excess(factor_a, factor_b, change)
-        steps = 0.5 * np.arange(self.dim, dtype=np.float64)
-        freedom = gamma_bregman_below(0.5 * dof_b[:, None], 0.5 * dof_a[:, None], steps).sum(axis=1)
-        return location + shape + freedom
+        scale = 0.5 * dof_b * log_det_divergence(factor_a, factor_b, change)
+        shifts = 0.5 * np.arange(self.dim, dtype=np.float64)
+        freedom = shifted_gamma_bregman(0.5 * dof_b[:, None], 0.5 * dof_a[:, None], shifts).sum(axis=1)
+        return location + scale + freedom
 
     @property
     def flat(self) -> Array:
@@ -203,7 +235,10 @@ class NormalWishart(EvidenceFamily):
 
     @property
     def enough(self) -> Array:
-        """Two observations per dimension: a covariance of fewer is too rough to be compared."""
+        """Two observations per dimension: a covariance of fewer is too rough to be compared (docs/adr/0008).
+
+        Chosen by hand; nobody has measured other values.
+        """
         return np.array([0.0, 2.0 * self.dim])
 
     def information(self, eta: Array) -> Array:
@@ -213,26 +248,26 @@ class NormalWishart(EvidenceFamily):
     def reweighted(self, eta: Array, factors: Array) -> Array:
         """Multiply kappa and nu with m and nu W kept; nu does not fall below D."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
-        following = np.maximum(factors[:, 1] * dof, self.dim)
-        scaled = inverse_scale * (following / dof)[:, None, None]
-        return self.to_natural(mean=mean, kappa=factors[:, 0] * kappa, inverse_scale=scaled, dof=following)
+        new_dof = np.maximum(factors[:, 1] * dof, self.dim)  # the domain ends at D - 1
+        scaled = inverse_scale * (new_dof / dof)[:, None, None]
+        return self.to_natural(mean=mean, kappa=factors[:, 0] * kappa, inverse_scale=scaled, dof=new_dof)
 
-    def _plug_in(self, eta: Array) -> Array:
+    def _plug_in_gaussians(self, eta: Array) -> Array:
         """Return natural parameters of the Gaussians N(m, W^-1 / nu) that the rows stand for."""
         mean, _, inverse_scale, dof = self.standard(eta)
         return Gaussian(self.dim).to_natural(mean=mean, covariance=inverse_scale / dof[:, None, None])
 
     def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
         """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, W^-1 / nu)."""
-        return Gaussian(self.dim).wasserstein(self._plug_in(eta_a), self._plug_in(eta_b))
+        return Gaussian(self.dim).wasserstein(self._plug_in_gaussians(eta_a), self._plug_in_gaussians(eta_b))
 
     def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
         """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and nu."""
-        family, share = Gaussian(self.dim), as_weights(weights, eta.shape[0])
-        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in(eta), share)[None])
-        kappa, dof = (share / share.sum()) @ self.information(eta)
-        scale = centre["covariance"] * dof
-        return self.to_natural(mean=centre["mean"], kappa=[kappa], inverse_scale=scale, dof=[dof])[0]
+        family, w = Gaussian(self.dim), as_weights(weights, eta.shape[0])
+        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in_gaussians(eta), w)[None])
+        kappa, dof = (w / w.sum()) @ self.information(eta)
+        inverse_scale = centre["covariance"] * dof
+        return self.to_natural(mean=centre["mean"], kappa=[kappa], inverse_scale=inverse_scale, dof=[dof])[0]
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa <= 0, nu <= D - 1 or a scale matrix that is not positive definite."""
@@ -242,20 +277,22 @@ class NormalWishart(EvidenceFamily):
             (int(i), f"has {dof[i]:.6g} degrees of freedom, which must exceed D - 1 = {self.dim - 1}")
             for i in np.flatnonzero(dof <= self.dim - 1)
         ]
-        good = np.flatnonzero(kappa > 0)
-        inverse_scale = self.standard(eta[good])[2]
-        return problems + [(int(good[i]), text) for i, text in not_positive_definite(inverse_scale, "scale matrix")]
+        has_means = np.flatnonzero(kappa > 0)  # without a positive kappa there is no mean to take off W^-1
+        inverse_scale = self.standard(eta[has_means])[2]
+        problems_of_scale = not_positive_definite(inverse_scale, "scale matrix")
+        return problems + [(int(has_means[i]), text) for i, text in problems_of_scale]
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``mean`` (size, n, D) and ``precision`` (size, n, D, D), by Bartlett's decomposition."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
-        root = np.swapaxes(np.linalg.inv(cholesky(inverse_scale, "scale matrix")), 1, 2)
-        count, dim = eta.shape[0], self.dim
-        bartlett = np.tril(rng.standard_normal((size, count, dim, dim)), -1)
-        diagonal = np.sqrt(rng.chisquare(dof[:, None] - np.arange(dim), size=(size, count, dim)))
-        factor = root @ (bartlett + diagonal[..., None] * np.eye(dim))
-        noise = rng.standard_normal((size, count, dim, 1)) / np.sqrt(kappa)[:, None, None]
-        offset = np.linalg.solve(np.swapaxes(factor, -1, -2), noise)[..., 0]
+        root = np.swapaxes(np.linalg.inv(cholesky(inverse_scale, "scale matrix")), 1, 2)  # R with R R^T = W, (n, D, D)
+        n, dim = eta.shape[0], self.dim
+        # Lambda = (R B)(R B)^T, B lower triangular with normal entries and roots of chi-squares on its diagonal.
+        below_diagonal = np.tril(rng.standard_normal((size, n, dim, dim)), -1)
+        diagonal = np.sqrt(rng.chisquare(dof[:, None] - np.arange(dim), size=(size, n, dim)))
+        factor = root @ (below_diagonal + diagonal[..., None] * np.eye(dim))  # (size, n, D, D)
+        noise = rng.standard_normal((size, n, dim, 1)) / np.sqrt(kappa)[:, None, None]
+        offset = np.linalg.solve(np.swapaxes(factor, -1, -2), noise)[..., 0]  # covariance (kappa Lambda)^-1
         return {"mean": mean + offset, "precision": factor @ np.swapaxes(factor, -1, -2)}
 
     def sufficient_statistics(self, draws: Draws) -> Array:

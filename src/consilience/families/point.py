@@ -1,4 +1,9 @@
-"""Points: parameters without a posterior, in Euclidean geometry."""
+"""Points: parameters without a posterior, in Euclidean geometry.
+
+    eta = x,    A = |x|^2 / 2,    KL(x || y) = |x - y|^2 / 2
+
+so both barycenters are the mean, and fusion by groups is k-means.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,16 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_rows
 from consilience.errors import UnsupportedError
-from consilience.families.base import Draws, Family
-from consilience.families.evidence import NARROW, EvidenceFamily
+from consilience.families.base import Draws, Family, Parameters
+from consilience.families.evidence import POINT_VARIANCE_SHARE, EvidenceFamily
 from consilience.families.gaussian import SphericalGaussian
 
-_DIGITS = 1e-8
-_LEAST_SPREAD = 1e-100
+_COINCIDENT = 1e-8
+"""Deviation, relative to the largest coordinate, below which points are taken to be all the same: half the digits of
+float64. Chosen by hand."""
+
+_MIN_SPREAD = 1e-100
+"""Variance of points that are all zero. Against division by zero only."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Point(Family):
         """Return the points (n, D)."""
         return as_rows("value", value, self.dim)
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return ``value`` (n, D)."""
         return {"value": eta.copy()}
 
@@ -73,11 +82,11 @@ class Point(Family):
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return Gaussians at the points less their mean, narrow against their spread."""
-        centred = eta - eta.mean(axis=0)
-        rounding = (_DIGITS * float(np.abs(eta).max())) ** 2  # points that are all the same have no spread of their own
-        spread = max(float(np.mean(centred**2)), rounding, _LEAST_SPREAD)
+        centred = eta - eta.mean(axis=0)  # far from the origin the natural parameters m / v would lose digits
+        rounding = (_COINCIDENT * float(np.abs(eta).max())) ** 2  # points that are all the same have no spread
+        variance = max(float(np.mean(centred**2)), rounding, _MIN_SPREAD)
         family = SphericalGaussian(self.dim)
-        return family, family.to_natural(mean=centred, variance=np.full(len(eta), NARROW * spread))
+        return family, family.to_natural(mean=centred, variance=np.full(len(eta), POINT_VARIANCE_SHARE * variance))
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Every finite row is a member."""

@@ -1,4 +1,9 @@
-"""Products: one component made of independent blocks, each from a family of its own."""
+"""Products: one component made of independent blocks, each from a family of its own.
+
+q(z_1, .., z_B | eta) = prod_b q_b(z_b | eta_b): natural parameters and statistics are concatenated in the order of the
+blocks (n, P_1 + .. + P_B); log normalisers, divergences and entropies add up. A neuron, a vector of independent
+Gaussians, is one component in this way. Every method here asks its blocks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.families.base import Draws, Family
+from consilience.families.base import Draws, Family, Parameters
 from consilience.families.evidence import EvidenceFamily
 
 
@@ -53,8 +58,8 @@ class Product(EvidenceFamily):
         """Return the blocks' names and configurations."""
         return {"blocks": {name: {"name": family.name, **family.config()} for name, family in self.blocks}}
 
-    def _parts(self, *arrays: Array) -> Iterator[tuple[Any, ...]]:
-        """Yield (name, family, the columns of each array that belong to it)."""
+    def _iterate_blocks(self, *arrays: Array) -> Iterator[tuple[Any, ...]]:
+        """Yield (name, family, the columns of each array (n, P) that belong to it) for every block."""
         start = 0
         for name, family in self.blocks:
             columns = slice(start, start + family.size)
@@ -68,98 +73,105 @@ class Product(EvidenceFamily):
             raise InputError(f"Product: expected parameters for the blocks {names}, found {sorted(parameters)}")
         return np.concatenate([family.to_natural(**parameters[name]) for name, family in self.blocks], axis=1)
 
-    def from_natural(self, eta: Array) -> Draws:
+    def from_natural(self, eta: Array) -> Parameters:
         """Return each block's parameters under its name."""
-        return {name: family.from_natural(part) for name, family, part in self._parts(eta)}
+        return {name: family.from_natural(columns) for name, family, columns in self._iterate_blocks(eta)}
 
     def points(self, eta: Array) -> Array:
         """Return the blocks' points side by side."""
-        return np.concatenate([family.points(part) for _, family, part in self._parts(eta)], axis=1)
+        return np.concatenate([family.points(columns) for _, family, columns in self._iterate_blocks(eta)], axis=1)
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return the sum over blocks."""
-        return np.sum([family.log_normalizer(part) for _, family, part in self._parts(eta)], axis=0)
+        return np.sum([family.log_normalizer(columns) for _, family, columns in self._iterate_blocks(eta)], axis=0)
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return the blocks' mean parameters side by side."""
-        return np.concatenate([family.mean_parameters(part) for _, family, part in self._parts(eta)], axis=1)
+        return np.concatenate(
+            [family.mean_parameters(columns) for _, family, columns in self._iterate_blocks(eta)], axis=1
+        )
 
     def from_mean(self, mean: Array) -> Array:
         """Return the blocks' natural parameters side by side."""
-        return np.concatenate([family.from_mean(part) for _, family, part in self._parts(mean)], axis=1)
+        return np.concatenate([family.from_mean(columns) for _, family, columns in self._iterate_blocks(mean)], axis=1)
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return the sum over blocks."""
-        return np.sum([family.kl_pairs(a, b) for _, family, a, b in self._parts(eta_a, eta_b)], axis=0)
+        return np.sum([family.kl_pairs(a, b) for _, family, a, b in self._iterate_blocks(eta_a, eta_b)], axis=0)
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return the product of the blocks' forms."""
-        forms = [(name, *family.evidence_form(part)) for name, family, part in self._parts(eta)]
-        return Product({name: family for name, family, _ in forms}), np.concatenate([row for *_, row in forms], axis=1)
+        forms = [(name, *family.evidence_form(columns)) for name, family, columns in self._iterate_blocks(eta)]
+        natural = np.concatenate([rows for *_, rows in forms], axis=1)
+        return Product({name: family for name, family, _ in forms}), natural
 
     @property
-    def _counting(self) -> list[tuple[str, EvidenceFamily]]:
-        """The blocks of an evidence form."""
+    def _evidence_blocks(self) -> list[tuple[str, EvidenceFamily]]:
+        """The blocks that measure information: all of them, in what ``evidence_form`` returns."""
         return [(name, family) for name, family in self.blocks if isinstance(family, EvidenceFamily)]
 
     @property
     def flat(self) -> Array:
         """The blocks' flat limits side by side."""
-        return np.concatenate([family.flat for _, family in self._counting])
+        return np.concatenate([family.flat for _, family in self._evidence_blocks])
 
     @property
     def part_names(self) -> tuple[str, ...]:
         """Names of the blocks' own blocks."""
-        return tuple(f"{name}.{part}" for name, family in self._counting for part in family.part_names)
+        return tuple(f"{name}.{part}" for name, family in self._evidence_blocks for part in family.part_names)
 
     @property
     def enough(self) -> Array:
         """The blocks' limits side by side."""
-        return np.concatenate([family.enough for _, family in self._counting])
+        return np.concatenate([family.enough for _, family in self._evidence_blocks])
 
     def information(self, eta: Array) -> Array:
         """Return the blocks' information side by side."""
-        return np.concatenate([family.information(part) for _, family, part in self._parts(eta)], axis=1)
+        return np.concatenate([family.information(columns) for _, family, columns in self._iterate_blocks(eta)], axis=1)
 
     def reweighted(self, eta: Array, factors: Array) -> Array:
         """Reweight every block."""
-        rows, start = [], 0
-        for _, family, part in self._parts(eta):
-            end = start + len(family.part_names)
-            rows.append(family.reweighted(part, factors[:, start:end]))
+        reweighted, start = [], 0
+        for _, family, columns in self._iterate_blocks(eta):
+            end = start + len(family.part_names)  # a block may have several amounts of information
+            reweighted.append(family.reweighted(columns, factors[:, start:end]))
             start = end
-        return np.concatenate(rows, axis=1)
+        return np.concatenate(reweighted, axis=1)
 
     def observed(self, eta: Array, heterogeneity: Array) -> Array:
         """Return the sum over blocks."""
         total, start = np.zeros(len(eta)), 0
-        for _, family, part in self._parts(eta):
+        for _, family, columns in self._iterate_blocks(eta):
             end = start + len(family.part_names)
-            total += family.observed(part, heterogeneity[start:end])
+            total += family.observed(columns, heterogeneity[start:end])
             start = end
         return total
 
     def law_of(self, eta: Array) -> Array:
         """Return the blocks' laws side by side."""
-        return np.concatenate([family.law_of(part) for _, family, part in self._parts(eta)])
+        return np.concatenate([family.law_of(columns) for _, family, columns in self._iterate_blocks(eta)])
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
         """Take the prior off every block."""
         return np.concatenate(
-            [family.without_prior(part, own) for _, family, part, own in self._parts(eta, prior)], axis=1
+            [
+                family.without_prior(columns, prior_columns)
+                for _, family, columns, prior_columns in self._iterate_blocks(eta, prior)
+            ],
+            axis=1,
         )
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows in which some block is outside its domain."""
         return [
             (row, f"{text} (block {name!r})")
-            for name, family, part in self._parts(eta)
-            for row, text in family.faults(part)
+            for name, family, columns in self._iterate_blocks(eta)
+            for row, text in family.faults(columns)
         ]
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return each block's draws under its name."""
-        return {name: family.sample(part, size, rng) for name, family, part in self._parts(eta)}
+        return {name: family.sample(columns, size, rng) for name, family, columns in self._iterate_blocks(eta)}
 
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return the blocks' statistics side by side."""
@@ -167,4 +179,4 @@ class Product(EvidenceFamily):
 
     def entropy(self, eta: Array) -> Array:
         """Return the sum over blocks."""
-        return np.sum([family.entropy(part) for _, family, part in self._parts(eta)], axis=0)
+        return np.sum([family.entropy(columns) for _, family, columns in self._iterate_blocks(eta)], axis=0)

@@ -1,13 +1,18 @@
-"""Scalar functions that stay accurate where the textbook formula cancels.
+"""Bregman divergences of scalar functions, and roots of digamma equations, without cancellation.
 
-Everything here is a Bregman divergence ``f(b) - f(a) - f'(a) (b - a)`` of a convex scalar function, which is what the
-Kullback-Leibler divergence of an exponential family is made of. For `a` near `b` the textbook form subtracts nearly
-equal numbers; these forms are sums of non-negative terms. With ``h(u) = u - log(1 + u)``:
+The Kullback-Leibler divergence of an exponential family is a Bregman divergence of its log normaliser,
 
-- of ``-log x``: ``h((b - a) / a)``;
-- of ``x log x``: ``b h((a - b) / b)``;
-- of ``log Gamma``: the one of ``x log x`` plus half the one of ``-log x`` plus that of Binet's function, which is
-  ``1 / (12 x)`` to first order (Stirling's series).
+    d_f(b, a) = f(b) - f(a) - f'(a) (b - a)    for convex f,
+
+and for Gaussians, Gammas, Dirichlets and Wisharts it splits into divergences of scalars. For `a` near `b` the textbook
+form subtracts nearly equal numbers: the divergence is of the size of (b - a)^2, its terms are of the size of f. The
+forms below are sums of non-negative terms, each accurate to some units in the last place. With h(u) = u - log(1 + u):
+
+    d_{-log}(b, a)            = h((b - a) / a)                        Itakura-Saito
+    d_{x log x}(b, a)         = b h((a - b) / b)                      generalised Kullback-Leibler
+    d_{log Gamma - x log x}   = d_{-log} / 2 + d_mu                   mu: Binet's function, 1 / (12 x) to first order
+
+The last line follows from log Gamma(x) = (x - 1/2) log x - x + log(2 pi) / 2 + mu(x).
 """
 
 from __future__ import annotations
@@ -21,69 +26,102 @@ from scipy.special import digamma, gammaln, polygamma
 from consilience.checks import Array
 
 _HALF_LOG_TWO_PI: Final = 0.5 * np.log(2.0 * np.pi)
+
 _BERNOULLI: Final = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+"""Bernoulli numbers B_2, B_4, ..., B_16: the coefficients of mu''(x), in odd powers of 1 / x with 1 / x^2 in front."""
+
+# Stirling's series: mu(x) = sum_k B_2k / (2 k (2 k - 1) x^(2 k - 1)), and its first derivative.
 _BINET: Final = tuple(b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI, 1))
 _BINET_SLOPE: Final = tuple(b / (2 * k) for k, b in enumerate(_BERNOULLI, 1))
+
 _STIRLING_FROM: Final = 10.0
-_NEAR: Final = 0.02
-_LEGENDRE = np.polynomial.legendre.leggauss(4)
-_NODES: Final = (1.0 + _LEGENDRE[0]) / 2.0
-_NODE_WEIGHTS: Final = _LEGENDRE[1] / 2.0
+"""From here on Stirling's series is used: the first term left out, B_18 / (18 17 x^17), is 2e-18 there."""
+
+_SERIES_RADIUS: Final = 0.3
+"""Where ``u_minus_log1p`` uses its series. For larger |u| the direct form loses a digit at most."""
+
 _ATANH_TERMS: Final = 12
-_ROOT_STEPS: Final = 120
+"""For |u| <= 0.3, t = u / (2 + u) has t^2 <= 0.031, and the first term left out is below 1e-18 of the first kept."""
+
+_RATIO_NEAR: Final = 0.5
+"""Relative change up to which ``itakura_saito`` takes 1 + u as exact enough: u = -1/2 costs one bit. Chosen by hand."""
+
+_TAYLOR_RADIUS: Final = 0.02
+"""Relative change below which a divergence is an integral of the second derivative. With four nodes the error of the
+integral is of order 0.02^8 = 3e-14 of it; above, the direct form loses the digits of 0.02^2 at most. Chosen by hand
+between the two."""
+
+_LEGENDRE = np.polynomial.legendre.leggauss(4)
+_NODES: Final = (1.0 + _LEGENDRE[0]) / 2.0  # moved from [-1, 1] to [0, 1]
+_NODE_WEIGHTS: Final = _LEGENDRE[1] / 2.0
+
+_LOG_RANGE: Final = 700.0
+"""Roots are sought among logarithms up to this size: exp(710) overflows."""
+
+_MAX_ROOT_STEPS: Final = 120
+"""A bound that is not reached: bisection alone needs 62 steps to halve [-700, 700] down to rounding."""
+
+_ROOT_ROUNDING: Final = 4e-16
+"""Relative change at which a root stands still: two units in the last place."""
+
 _SPLITTER: Final = 2.0**27 + 1.0
+"""Veltkamp's constant: it cuts a float64 of 53 bits into two halves whose products are exact."""
 
 
-def log_excess(u: Array) -> Array:
+def u_minus_log1p(u: Array) -> Array:
     """Return ``h(u) = u - log(1 + u)`` for ``u > -1``, accurate to a few units in the last place also near 0.
 
-    Near 0 it uses ``log(1 + u) = 2 artanh(u / (2 + u))``, whose first term is taken off exactly.
+    Near 0 it uses ``log(1 + u) = 2 artanh(t)``, ``t = u / (2 + u)``, whose first term is taken off exactly:
+    ``u - 2 t = u^2 / (2 + u)``.
 
     Examples
     --------
-    >>> float(log_excess(np.array(1e-9)) / 0.5e-18)
+    >>> float(u_minus_log1p(np.array(1e-9)) / 0.5e-18)
     0.999999999...
     """
     u = np.asarray(u, dtype=np.float64)
-    near = np.abs(u) < 0.3
+    near = np.abs(u) < _SERIES_RADIUS
     small = np.where(near, u, 0.0)
     t = small / (2.0 + small)
     square = t * t
+    # Horner's scheme for artanh(t) / t - 1 = t^2 / 3 + t^4 / 5 + ...
     tail = np.zeros_like(square)
     for k in range(_ATANH_TERMS, 0, -1):
         tail = (tail + 1.0 / (2 * k + 1)) * square
     series = small * small / (2.0 + small) - 2.0 * t * tail
-    large = np.where(near, 1.0, u)
+    large = np.where(near, 1.0, u)  # 1 is a stand-in where the series is taken
     return np.where(near, series, large - np.log1p(large))
 
 
-def ratio_excess(change: Array, b: Array, a: Array) -> Array:
-    """Return ``h(b / a - 1)`` for positive `a` and `b` with ``b - a = change``.
+def itakura_saito(change: Array, b: Array, a: Array) -> Array:
+    """Return the Itakura-Saito divergence ``b / a - log(b / a) - 1 = h(b / a - 1)`` of positive `b` from `a`.
 
-    `change` gives the digits where `a` is near `b`; the logarithm of the ratio gives them where the two are far apart,
-    since ``1 + u`` loses them for `u` near -1.
+    It is the Bregman divergence of ``-log x``. `change` must be ``b - a``: the caller often knows it to more digits
+    than the difference of the rounded `b` and `a` has. It gives the digits where `a` is near `b`; the logarithm of the
+    ratio gives them where the two are far apart, since ``1 + u`` loses them for u near -1.
     """
     u = change / a
-    far = np.abs(u) > 0.5
-    ratio = np.where(far, b / a, 1.0)
-    return np.where(far, ratio - 1.0 - np.log(ratio), log_excess(np.where(far, 0.0, u)))
+    is_far = np.abs(u) > _RATIO_NEAR
+    ratio = np.where(is_far, b / a, 1.0)
+    return np.where(is_far, ratio - 1.0 - np.log(ratio), u_minus_log1p(np.where(is_far, 0.0, u)))
 
 
-def minus_products_over(first: Array, pairs: Sequence[tuple[Array, Array]], divisor: Array) -> Array:
-    """Return ``first`` minus the sum of ``x y / divisor`` over pairs, accurate also where they nearly cancel.
+def subtract_quotients(first: Array, factors: Sequence[tuple[Array, Array]], divisor: Array) -> Array:
+    """Return ``first`` minus the sum of ``x y / divisor`` over `factors` (x, y), also where they nearly cancel.
 
     Every product, division and sum is split into its rounded value and its error (Dekker 1971); the errors are added
-    at the end.
+    at the end. It recovers W^-1 from ``W^-1 + kappa m m^T`` where the mean m is far from the origin.
     """
     high, low = first, np.zeros_like(first)
-    for x, y in pairs:
+    for x, y in factors:
         product, product_error = _two_product(x, y)
         quotient = product / divisor
         back, back_error = _two_product(quotient, divisor)
-        left = (product - back) - back_error + product_error
+        remainder = (product - back) - back_error + product_error  # x y - quotient * divisor, exactly before rounding
+        # Knuth's two-sum of high and -quotient: `total` plus the bracket is their exact difference.
         total = high - quotient
-        shadow = total - high
-        low = low + ((high - (total - shadow)) - (quotient + shadow)) - left / divisor
+        virtual = total - high
+        low = low + ((high - (total - virtual)) - (quotient + virtual)) - remainder / divisor
         high = total
     result: Array = high + low
     return result
@@ -92,21 +130,23 @@ def minus_products_over(first: Array, pairs: Sequence[tuple[Array, Array]], divi
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
     """Return the rounded product and its exact error, by Veltkamp splitting."""
     product = x * y
-    x_high, x_low = _halves(x)
-    y_high, y_low = _halves(y)
+    x_high, x_low = _split_in_halves(x)
+    y_high, y_low = _split_in_halves(y)
+    # The order of these four terms is Dekker's: each partial sum is exact.
     error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
     return product, error
 
 
-def _halves(x: Array) -> tuple[Array, Array]:
+def _split_in_halves(x: Array) -> tuple[Array, Array]:
+    """Return the leading 26 bits of `x` and the rest, which add up to it exactly."""
     scaled = x * _SPLITTER
     high = scaled - (scaled - x)
     return high, x - high
 
 
-def entropy_bregman(b: Array, a: Array) -> Array:
+def generalised_kl(b: Array, a: Array) -> Array:
     """Return ``b log(b / a) - b + a``, the Bregman divergence of ``x log x``, for positive `a` and `b`."""
-    return b * ratio_excess(a - b, a, b)
+    return b * itakura_saito(a - b, a, b)
 
 
 def gamma_bregman(b: Array, a: Array) -> Array:
@@ -121,49 +161,56 @@ def gamma_bregman(b: Array, a: Array) -> Array:
     True
     """
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    result = 0.5 * ratio_excess(b - a, b, a)
-    near = np.abs(b - a) < _NEAR * a
-    far = ~near
+    result = 0.5 * itakura_saito(b - a, b, a)  # of -log(x) / 2
+    near = np.abs(b - a) < _TAYLOR_RADIUS * a
+    apart = ~near
+    # of Binet's function mu, which is convex and small, so that the direct form loses few digits of the sum
     if np.any(near):
         result[near] += _taylor_remainder(b[near], a[near], _binet_curvature)
-    if np.any(far):
-        result[far] += _binet(b[far]) - _binet(a[far]) - (b[far] - a[far]) * _binet_slope(a[far])
+    if np.any(apart):
+        result[apart] += _binet(b[apart]) - _binet(a[apart]) - (b[apart] - a[apart]) * _binet_slope(a[apart])
     return result
 
 
-def gamma_bregman_below(b: Array, a: Array, below: Array) -> Array:
-    """Return the Bregman divergence of ``log Gamma(x - below) - x log x`` at `b` from `a`, both above `below`.
+def shifted_gamma_bregman(b: Array, a: Array, shift: Array) -> Array:
+    """Return the Bregman divergence of ``log Gamma(x - shift) - x log x`` at `b` from `a`, both above `shift`.
 
-    One term of the multivariate gamma function of a Wishart of dimension above 1. The rest is the divergence of
-    ``(x - below) log(x - below) - x log x``, whose second derivative ``below / (x (x - below))`` is positive.
+    One term of the multivariate gamma function of a Wishart of dimension above 1: log Gamma_D(x) is the sum of
+    log Gamma(x - d / 2) over d = 0, ..., D - 1. With g(x) = log Gamma(x) - x log x it is g(x - shift) plus
+    ``(x - shift) log(x - shift) - x log x``, whose second derivative ``shift / (x (x - shift))`` is positive.
     """
-    a, b, below = np.broadcast_arrays(a, b, below)
-    low_a, low_b = a - below, b - below
-    rest = entropy_bregman(low_b, low_a) - entropy_bregman(b, a)
-    near = np.abs((b - a) / low_a) < _NEAR
+    a, b, shift = np.broadcast_arrays(a, b, shift)
+    low_a, low_b = a - shift, b - shift
+    # Two divergences of x log x, which nearly cancel where `a` is near `b`; there it is integrated instead.
+    logarithmic = generalised_kl(low_b, low_a) - generalised_kl(b, a)
+    near = np.abs((b - a) / low_a) < _TAYLOR_RADIUS
     if np.any(near):
-        step = below[near][:, None]
-        rest[near] = _taylor_remainder(b[near], a[near], lambda x: step / (x * (x - step)))
-    result: Array = rest + gamma_bregman(low_b, low_a)
+        s = shift[near][:, None]
+        logarithmic[near] = _taylor_remainder(b[near], a[near], lambda x: s / (x * (x - s)))
+    result: Array = logarithmic + gamma_bregman(low_b, low_a)
     return result
 
 
 def _taylor_remainder(b: Array, a: Array, curvature: Callable[[Array], Array]) -> Array:
-    """Return ``(b - a)^2 int_0^1 (1 - t) f''(a + t (b - a)) dt`` for `b` near `a`, by Gauss-Legendre quadrature."""
-    points = a[:, None] + _NODES * (b - a)[:, None]
+    """Return d_f(b, a) = ``(b - a)^2 int_0^1 (1 - t) f''(a + t (b - a)) dt`` for `b` near `a`, by Gauss-Legendre."""
+    points = a[:, None] + _NODES * (b - a)[:, None]  # (n, nodes)
     result: Array = np.sum(_NODE_WEIGHTS * (1.0 - _NODES) * curvature(points), axis=1) * (b - a) ** 2
     return result
 
 
+# Binet's function and its derivatives: directly up to `_STIRLING_FROM`, where the direct form begins to cancel, and by
+# Stirling's series beyond. Each branch sees arguments clipped to its own side, so that neither overflows.
+
+
 def _binet(x: Array) -> Array:
-    """Binet's function ``log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2``."""
+    """Binet's function mu(x) = ``log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2``."""
     z = np.minimum(x, _STIRLING_FROM)
     direct = gammaln(z) - (z - 0.5) * np.log(z) + z - _HALF_LOG_TWO_PI
     return np.where(x < _STIRLING_FROM, direct, _stirling(x, _BINET))
 
 
 def _binet_slope(x: Array) -> Array:
-    """First derivative of Binet's function."""
+    """First derivative of Binet's function, psi(x) - log x + 1 / (2 x)."""
     z = np.minimum(x, _STIRLING_FROM)
     direct = digamma(z) - np.log(z) + 0.5 / z
     y = np.maximum(x, _STIRLING_FROM)
@@ -171,7 +218,7 @@ def _binet_slope(x: Array) -> Array:
 
 
 def _binet_curvature(x: Array) -> Array:
-    """Second derivative of Binet's function."""
+    """Second derivative of Binet's function, psi'(x) - 1 / x - 1 / (2 x^2)."""
     z = np.minimum(x, _STIRLING_FROM)
     direct = polygamma(1, z) - 1.0 / z - 0.5 / (z * z)
     y = np.maximum(x, _STIRLING_FROM)
@@ -194,46 +241,59 @@ def log_minus_digamma(x: Array) -> Array:
 
 
 def decreasing_root(function: Callable[[Array], tuple[Array, Array]], start: Array) -> Array:
-    """Return, for every entry, the root in [-700, 700] of a decreasing function: Newton kept inside a bracket.
+    """Return, for every entry, the root in [-700, 700] of a decreasing function: Newton's method inside a bracket.
+
+    A step that leaves the bracket is replaced by a bisection, so it converges from any `start`.
 
     Parameters
     ----------
-    function
+    function : callable
         Takes points (n,) and returns values and slopes (n,).
-    start
-        First guess (n,).
+    start : ndarray of shape (n,)
+        First guess.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        The roots; the end of the interval where there is none inside.
     """
-    low, high = np.full_like(start, -700.0), np.full_like(start, 700.0)
+    low, high = np.full_like(start, -_LOG_RANGE), np.full_like(start, _LOG_RANGE)
     point = np.clip(start, low, high)
-    for _ in range(_ROOT_STEPS):
+    for _ in range(_MAX_ROOT_STEPS):
         with np.errstate(all="ignore"):  # a bracket may be wide enough to overflow
             value, slope = function(point)
         low, high = np.where(value >= 0, point, low), np.where(value <= 0, point, high)
         with np.errstate(all="ignore"):
             newton = point - value / slope
-        inside = np.isfinite(newton) & (newton > low) & (newton < high)
-        step = np.where(inside, newton, (low + high) / 2.0)
-        moved = np.abs(step - point) > 4e-16 * np.maximum(1.0, np.abs(point))
+        is_inside = np.isfinite(newton) & (newton > low) & (newton < high)
+        step = np.where(is_inside, newton, (low + high) / 2.0)
+        has_moved = np.abs(step - point) > _ROOT_ROUNDING * np.maximum(1.0, np.abs(point))
         point = np.where(value == 0, point, step)
-        if not np.any(moved & (value != 0)):
+        if not np.any(has_moved & (value != 0)):
             break
     return point
 
 
 def gamma_shape(gap: Array) -> Array:
-    """Return the shape `a` with ``log a - psi(a) = gap`` (n,): the Gamma of given E x and E log x."""
+    """Return the shape `a` with ``log a - psi(a) = gap`` (n,), where gap = log E x - E log x of a Gamma."""
 
-    def function(z: Array) -> tuple[Array, Array]:
-        a = np.exp(z)
+    def equation(z: Array) -> tuple[Array, Array]:
+        a = np.exp(z)  # the logarithm of the shape is sought, so that it stays positive
         return log_minus_digamma(a) - gap, 1.0 - a * polygamma(1, a)
 
+    # Minka's closed-form approximation of the root (2002), good to 1.5 %.
     start = np.log((3.0 - gap + np.sqrt((gap - 3.0) ** 2 + 24.0 * gap)) / (12.0 * gap))
-    return np.exp(decreasing_root(function, start))
+    return np.exp(decreasing_root(equation, start))
 
 
 def inverse_digamma(y: Array) -> Array:
-    """Return `x` with ``psi(x) = y`` (Minka's start, five Newton steps)."""
-    upper = np.minimum(y, 700.0)
+    """Return `x` with ``psi(x) = y``, by Minka's start and five Newton steps.
+
+    The start is that of T. Minka, Estimating a Dirichlet distribution (2000), appendix C: psi(x) is about log(x - 1/2)
+    for large x and -1 / x - Euler's constant for small; the two meet near y = -2.22. Five steps reach 14 digits there.
+    """
+    upper = np.minimum(y, _LOG_RANGE)
+    # The bound -1e-3 only keeps the branch that is not taken from dividing by zero.
     x = np.where(y >= -2.22, np.exp(upper) + 0.5, -1.0 / np.minimum(y + np.euler_gamma, -1e-3))
     for _ in range(5):
         x = x - (digamma(x) - y) / polygamma(1, x)

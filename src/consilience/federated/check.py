@@ -15,7 +15,7 @@ from consilience.api.kinds import format_of, kind_of_file
 from consilience.core.kind import WIDTHS, Facets
 from consilience.errors import ConsilienceError, InputError
 from consilience.federated.contribution import Contribution
-from consilience.files.limits import Limits, beyond
+from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_SIZE_RATIO = 10
@@ -75,7 +75,7 @@ def check_alone(contribution: Contribution, limits: Limits) -> CheckedContributi
     paths = [path for path in (contribution.path, contribution.fisher) if path is not None]
     files = [SafetensorsFile(path) for path in paths]
     for file, digest in zip(files, contribution.announcement.digests, strict=True):
-        if problems := [_without_paths(problem, [file]) for problem in beyond(file, limits)]:
+        if problems := [_without_paths(problem, [file]) for problem in exceeded_limits(file, limits)]:
             return CheckedContribution(tuple(problems))
         # The digest after the size: a file that is too long is not read.
         if file.digest != digest:

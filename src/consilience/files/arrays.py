@@ -1,4 +1,4 @@
-"""Arrays of networks as safetensors has them: NumPy where NumPy has the type, torch for the others.
+"""Arrays in safetensors files, written and read: NumPy where NumPy has the type, torch for bfloat16 and float8.
 
 torch is imported only where an array is a tensor, or a file holds what NumPy cannot: bfloat16, float8.
 """
@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError, InputError
-from consilience.files.atomic import replacing
-from consilience.files.document import opened
+from consilience.files.atomic import write_atomically
+from consilience.files.document import open_safetensors
 
 _NUMPY_TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "C64": "complex64", "BOOL": "bool",
@@ -33,7 +33,7 @@ DTYPES = _NUMPY_TYPES | _TORCH_TYPES
 """What NumPy and torch call the types of safetensors."""
 
 
-def storable(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+def storable_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return arrays as safetensors takes them: contiguous, on the CPU, and tensors all of them if one is.
 
     Raises
@@ -43,7 +43,7 @@ def storable(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """
     torch = sys.modules.get("torch")  # if nobody imported it, no array is a tensor
     tensors = torch is not None and any(isinstance(values, torch.Tensor) for values in arrays.values())
-    found: dict[str, AnyArray] = {}
+    copies: dict[str, AnyArray] = {}
     problems = []
     for name, values in arrays.items():
         try:
@@ -51,43 +51,44 @@ def storable(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
                 raise ValueError("this name is safetensors' own")
             name.encode()  # a lone surrogate is no text
             if torch is not None and isinstance(values, torch.Tensor):
-                found[name] = _tensor(torch, values)
+                copies[name] = _dense_tensor(torch, values)
             else:
-                plain = _plain(values)
-                found[name] = torch.from_numpy(plain.copy()) if torch is not None and tensors else plain
+                array = _contiguous_array(values)
+                copies[name] = torch.from_numpy(array.copy()) if torch is not None and tensors else array
         except (TypeError, ValueError, RuntimeError) as error:
             problems.append(f"{path}: cannot be written: array {name!r}: {error}")
     if problems:
         raise InputError(problems)
-    return found
+    return copies
 
 
-def _tensor(torch: Any, values: Any) -> Any:
+def _dense_tensor(torch: Any, values: Any) -> Any:
     """Return a dense copy of a tensor that shares its memory with nothing, which safetensors asks for."""
-    kind = str(values.dtype).removeprefix("torch.")
-    if kind not in DTYPES.values():
-        raise ValueError(f"is {kind}, expected one of {', '.join(DTYPES.values())}")
+    dtype = str(values.dtype).removeprefix("torch.")
+    if dtype not in DTYPES.values():
+        raise ValueError(f"is {dtype}, expected one of {', '.join(DTYPES.values())}")
     if values.layout is not torch.strided or values.is_meta:
         raise ValueError("has no values of its own (a sparse or meta tensor); give a dense one")
     return torch.empty(values.shape, dtype=values.dtype, device="cpu").copy_(values.detach())
 
 
-def _plain(values: AnyArray) -> Any:
+def _contiguous_array(values: AnyArray) -> Any:
+    """Return a NumPy array in row order and in the byte order of the machine."""
     array = np.asarray(values, order="C")
     if array.dtype.name not in _NUMPY_TYPES.values():
         raise ValueError(f"is {array.dtype.name}, expected one of {', '.join(_NUMPY_TYPES.values())}")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def same_bits(one: AnyArray, other: AnyArray) -> bool:
-    """Return whether two storable arrays of one library are alike to the last bit, NaN included."""
-    if one.dtype != other.dtype or tuple(one.shape) != tuple(other.shape):
+def same_bits(a: AnyArray, b: AnyArray) -> bool:
+    """Return whether two storable arrays of one library are equal to the last bit, NaN included."""
+    if a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape):
         return False
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))
     import torch
 
-    return bool(torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)))
+    return bool(torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str, str]) -> None:
@@ -101,7 +102,7 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str,
         When the system refuses.
     """
     try:
-        with replacing(path) as partial:
+        with write_atomically(path) as partial:
             if all(isinstance(values, np.ndarray) for values in arrays.values()):
                 safetensors.numpy.save_file(dict(arrays), partial, metadata)
             else:
@@ -114,16 +115,27 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str,
 
 def shapes_and_types(file: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     """Return shapes and types (by NumPy's or torch's name) of the tensors of an open safetensors file."""
-    shapes, kinds = {}, {}
+    shapes, dtypes = {}, {}
     for name in file.keys():  # noqa: SIM118  (not a dict)
-        one = file.get_slice(name)
-        kind = str(one.get_dtype())
-        shapes[name], kinds[name] = tuple(one.get_shape()), DTYPES.get(kind, kind)
-    return shapes, kinds
+        tensor = file.get_slice(name)
+        dtype = str(tensor.get_dtype())
+        shapes[name], dtypes[name] = tuple(tensor.get_shape()), DTYPES.get(dtype, dtype)
+    return shapes, dtypes
 
 
 def read_arrays(path: Path, names: Sequence[str], dtypes: Mapping[str, str], remedy: str) -> dict[str, AnyArray]:
     """Return tensors of a safetensors file by name: NumPy arrays, or tensors where any has a type that only torch has.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    names : sequence of str
+        The tensors to read.
+    dtypes : mapping of str to str
+        Types of all tensors of the file, as ``shapes_and_types`` returns them.
+    remedy : str
+        Remedy in messages.
 
     Raises
     ------
@@ -131,7 +143,7 @@ def read_arrays(path: Path, names: Sequence[str], dtypes: Mapping[str, str], rem
         Naming a tensor that cannot be read.
     """
     arrays = {}
-    with opened(path, remedy, framework_for(path, dtypes)) as file:
+    with open_safetensors(path, remedy, framework_for(path, dtypes)) as file:
         for name in names:
             try:
                 arrays[name] = file.get_tensor(name)
@@ -150,16 +162,16 @@ def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
     FileFormatError
         Naming an array of a type that neither has, or that needs a torch which is not installed.
     """
-    for name, kind in dtypes.items():
-        if kind not in DTYPES.values():
-            raise FileFormatError(f"{path}: tensor {name!r} has type {kind}, expected one of {', '.join(DTYPES)}")
-    special = next((name for name, kind in dtypes.items() if kind not in _NUMPY_TYPES.values()), None)
-    if special is None:
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES.values():
+            raise FileFormatError(f"{path}: tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
+    torch_only = next((name for name, dtype in dtypes.items() if dtype not in _NUMPY_TYPES.values()), None)
+    if torch_only is None:
         return "numpy"
     try:
         import torch  # noqa: F401
     except ImportError as error:
         raise FileFormatError(
-            f"{path}: tensor {special!r} has type {dtypes[special]}, which only torch reads; install torch"
+            f"{path}: tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads; install torch"
         ) from error
     return "pt"

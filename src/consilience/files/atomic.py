@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Atomic writes: files appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def refuse_unwritable(path: Path) -> None:
     InputError
         Saying why: no such folder, a folder or device in its place, no permission.
     """
-    handle, probe = _beside(path)
+    handle, probe = _create_beside(path)
     os.close(handle)
     os.unlink(probe)
 
 
-def _beside(path: Path) -> tuple[int, str]:
+def _create_beside(path: Path) -> tuple[int, str]:
     """Return an open, empty file in the folder of `path` and its name, or raise when `path` cannot be written."""
     if not os.path.isdir(path.parent):
         raise InputError(f"{path}: cannot be written: there is no folder {path.parent}")
@@ -41,7 +41,7 @@ def _beside(path: Path) -> tuple[int, str]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; on success it takes its place, on any failure it is removed.
 
     Raises
@@ -49,14 +49,14 @@ def replacing(path: Path) -> Iterator[Path]:
     InputError
         When the system refuses: full disk, no permission, no such folder.
     """
-    handle, name = _beside(path)
+    handle, name = _create_beside(path)
     os.close(handle)
     partial = Path(name)
     try:
         yield partial
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        umask = os.umask(0)
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())  # on the disk before the name changes, or a crash could leave an empty file
+        umask = os.umask(0)  # there is no way to read it but to set it
         os.umask(umask)
         partial.chmod(0o666 & ~umask)
         partial.replace(path)
@@ -68,5 +68,5 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` whole or not at all."""
-    with replacing(path) as partial:
+    with write_atomically(path) as partial:
         partial.write_bytes(data)

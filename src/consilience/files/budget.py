@@ -1,4 +1,4 @@
-"""What reading a file may allocate: ten times its size, and a mebibyte; told from its text before any of it is parsed.
+"""Memory budget of reading a file: ten times its size and a mebibyte, estimated from its text before it is parsed.
 
 A few bytes of JSON become many of memory: ``[]`` is 2 bytes in a file and 64 in Python, ``"a":1`` is 5 and up to 240.
 So brackets, commas and colons are counted first, wherever they stand (what stands inside of strings counts too, which
@@ -13,30 +13,36 @@ from pathlib import Path
 
 from consilience.errors import FileFormatError, InputError
 
-ALLOWANCE = 2**20
-TIMES = 10
-"""Reading a file never allocates more than ``TIMES`` its size and ``ALLOWANCE``."""
+ALLOWANCE_BYTES = 2**20
+MEMORY_PER_FILE_BYTE = 10
+"""Reading a file never allocates more than ``MEMORY_PER_FILE_BYTE`` times its size and ``ALLOWANCE_BYTES``: a promise
+of docs/threat_model.md, on which 100,000 mutated files are judged (benchmarks/fuzzing.py). Both were chosen by hand."""
 
-_BLOCK = 2**20
-_MOST = 2**26
-"""Whatever the file's size: by then, parsing and checking take seconds. Some 25,000 inputs, layouts or tensors."""
+_READ_BLOCK_BYTES = 2**20
+"""Bytes of a header that are counted at a time; it changes no result."""
+
+_MAX_COST = 2**26
+"""Estimated memory of a document at most, whatever the file's size: by then, parsing and checking take seconds. Some
+25,000 inputs, layouts or tensors."""
 
 # Bytes of memory for each of these characters, at most, as measured: in the library that parses headers, which keeps
 # every value in a tagged union, and in Python, where dicts are built from lists of pairs.
-_HEADER = {b":": 240, b",": 80, b"[": 80, b"{": 80}
-_DOCUMENT = {":": 260, ",": 52, "[": 100, "{": 200}
+_HEADER_COSTS = {b":": 240, b",": 80, b"[": 80, b"{": 80}
+_DOCUMENT_COSTS = {":": 260, ",": 52, "[": 100, "{": 200}
+
 _HEADER_COPIES = 4
+"""Copies of a header's text that are taken to be in memory while it is parsed."""
 
 
-def allowed(size: int) -> int:
+def allowed_memory(size: int) -> int:
     """Return how many bytes reading a file of this size may allocate.
 
     Examples
     --------
-    >>> allowed(1000)
+    >>> allowed_memory(1000)
     1058576
     """
-    return TIMES * size + ALLOWANCE
+    return MEMORY_PER_FILE_BYTE * size + ALLOWANCE_BYTES
 
 
 def check_header(path: Path, length: int, size: int, remedy: str) -> None:
@@ -44,27 +50,27 @@ def check_header(path: Path, length: int, size: int, remedy: str) -> None:
 
     Parameters
     ----------
-    path
-        A file that starts with the length of its header.
-    length
-        That length.
-    size
-        Of the file.
-    remedy
-        What to do about it.
+    path : Path
+        A safetensors file, which starts with the length of its header in 8 bytes.
+    length : int
+        That length, in bytes.
+    size : int
+        Size of the file, in bytes.
+    remedy : str
+        Remedy in the message.
 
     Raises
     ------
     FileFormatError
         Saying so.
     """
-    cost, left = _HEADER_COPIES * length, length
+    cost, unread = _HEADER_COPIES * length, length
     with path.open("rb") as stream:
         stream.seek(8)
-        while left > 0 and (block := stream.read(min(left, _BLOCK))):
-            cost += sum(each * block.count(sign) for sign, each in _HEADER.items())
-            left -= len(block)
-    if cost > allowed(size):
+        while unread > 0 and (block := stream.read(min(unread, _READ_BLOCK_BYTES))):
+            cost += sum(character_cost * block.count(character) for character, character_cost in _HEADER_COSTS.items())
+            unread -= len(block)
+    if cost > allowed_memory(size):
         raise FileFormatError(f"{path}: its header has far more parts than its arrays account for; {remedy}")
 
 
@@ -80,37 +86,48 @@ def check_text(path: Path, text: str | bytes, what: str, remedy: str) -> None:
         size = max(len(text), path.stat().st_size)
     except (OSError, ValueError):  # a text that did not come out of a file of this name
         size = len(text)
-    cost = _cost(text)
-    if cost > _MOST:
+    cost = _document_cost(text)
+    if cost > _MAX_COST:
         raise FileFormatError(f"{path}: its {what} has more parts than any that this library writes; {remedy}")
-    if cost > allowed(size):
+    if cost > allowed_memory(size):
         raise FileFormatError(f"{path}: its {what} has far more parts than its size accounts for; {remedy}")
 
 
-def padded(text: str, others: int) -> str:
-    """Return a JSON text, with blanks after it where it needs them to be taken beside so many `other` bytes.
+def pad_text(text: str, other_bytes: int) -> str:
+    """Return a JSON text, followed by blanks where its file would otherwise be too small for its estimated memory.
 
     For documents that list thousands of short things, in files that must be read again.
+
+    Parameters
+    ----------
+    text : str
+        The document.
+    other_bytes : int
+        Size of everything else in the file.
 
     Raises
     ------
     InputError
         For a text that no reader would take.
     """
-    if _cost(text) > _MOST:
+    if _document_cost(text) > _MAX_COST:
         raise InputError("its header would list more than is ever read again; fuse shards instead (consilience pack)")
-    size = others + len(text)
-    lacking = max(_cost(text), _header_cost(text)) - allowed(size)
-    return text if lacking <= 0 else text + " " * (lacking // (TIMES - _HEADER_COPIES) + 1)
+    size = other_bytes + len(text)
+    excess = max(_document_cost(text), _header_cost(text)) - allowed_memory(size)
+    # A blank allows MEMORY_PER_FILE_BYTE more and costs _HEADER_COPIES.
+    return text if excess <= 0 else text + " " * (excess // (MEMORY_PER_FILE_BYTE - _HEADER_COPIES) + 1)
 
 
-def _cost(text: str | bytes) -> int:
-    cost = sys.getsizeof(text) if isinstance(text, str) else 4 * len(text)  # one odd letter makes all of them wide
-    for sign, each in _DOCUMENT.items():
-        cost += each * (text.count(sign) if isinstance(text, str) else text.count(sign.encode()))
+def _document_cost(text: str | bytes) -> int:
+    """Return the estimated memory of parsing a JSON text in Python, in bytes."""
+    # In Python one character beyond Latin makes all of them wide, up to four bytes each.
+    cost = sys.getsizeof(text) if isinstance(text, str) else 4 * len(text)
+    for character, character_cost in _DOCUMENT_COSTS.items():
+        cost += character_cost * (text.count(character) if isinstance(text, str) else text.count(character.encode()))
     return cost
 
 
 def _header_cost(text: str) -> int:
-    signs = sum(each * text.count(sign.decode()) for sign, each in _HEADER.items())
-    return signs + 2 * _HEADER_COPIES * len(text)  # quotes are written with a backslash
+    """Return the estimated memory of parsing a header that holds a JSON text as a string, in bytes."""
+    cost = sum(character_cost * text.count(character.decode()) for character, character_cost in _HEADER_COSTS.items())
+    return cost + 2 * _HEADER_COPIES * len(text)  # twice, since quotes are written with a backslash

@@ -1,4 +1,4 @@
-"""Tables as people keep them: CSV files of numbers, with or without a row of column names."""
+"""CSV files of numbers, with or without a header of column names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class CsvTable:
 
     Parameters
     ----------
-    path
-        Where it came from, for messages.
-    header
+    path : Path
+        The file, for messages.
+    header : tuple of str or None
         Names of the columns, where the file has them.
-    rows
+    rows : list of lists of str
         Cells of every row of data, all rows of the same length.
-    lines
+    lines : list of int
         Line of the file that every row ends on, counted from 1.
     """
 
@@ -38,18 +38,28 @@ class CsvTable:
         """Return the cells of the column of this name, None when there is none."""
         if self.header is None or name not in self.header:
             return None
-        place = self.header.index(name)
-        return [row[place].strip() for row in self.rows]
+        number = self.header.index(name)
+        return [row[number].strip() for row in self.rows]
 
     def numbers(self, columns: Sequence[int]) -> Array:
-        """Return the cells of these columns (n, columns) as numbers.
+        """Return the cells of some columns as numbers.
+
+        Parameters
+        ----------
+        columns : sequence of int
+            Numbers of the columns, from 0.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_columns)
+            Finite numbers in float64.
 
         Raises
         ------
         InputError
             For a cell that is not a finite number, naming its line and column and how many there are.
         """
-        cells = [[row[place] for place in columns] for row in self.rows]
+        cells = [[row[number] for number in columns] for row in self.rows]
         try:
             values = np.array(cells, dtype=np.float64)
             if np.isfinite(values).all():
@@ -57,16 +67,16 @@ class CsvTable:
         except ValueError:
             pass
         bad = [
-            (line, place, cell)
+            (line, number, cell)
             for line, row in zip(self.lines, cells, strict=True)
-            for place, cell in zip(columns, row, strict=True)
+            for number, cell in zip(columns, row, strict=True)
             if not _is_finite(cell)
         ]
-        line, place, cell = bad[0]
-        column = f"column {place + 1}" + ("" if self.header is None else f" ({self.header[place]})")
-        found = f"{cell!r:.60}" if cell.strip() else "an empty cell"
+        line, number, cell = bad[0]
+        column = f"column {number + 1}" + ("" if self.header is None else f" ({self.header[number]})")
+        content = f"{cell!r:.60}" if cell.strip() else "an empty cell"
         more = f"; {len(bad) - 1} more cells like it" if len(bad) > 1 else ""
-        raise InputError(f"{self.path}: line {line}, {column}: expected a finite number, found {found}{more}")
+        raise InputError(f"{self.path}: line {line}, {column}: expected a finite number, found {content}{more}")
 
 
 def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
@@ -74,6 +84,13 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
 
     The first row is a header when it has one of `names`, or when none of its cells is a number. Empty lines do not
     count.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    names : sequence of str, optional
+        Names that columns may have.
 
     Raises
     ------
@@ -104,17 +121,17 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(rows[0]):
             raise InputError(f"{path}: line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row")
-    first = [cell.strip() for cell in rows[0]]
-    numeric = [_is_number(cell) for cell in first]
-    if set(first) & set(names or ()) or not any(numeric):
-        header, rows, lines = tuple(first), rows[1:], lines[1:]
-    elif all(numeric):
+    first_row = [cell.strip() for cell in rows[0]]
+    is_numeric = [_is_number(cell) for cell in first_row]
+    if set(first_row) & set(names or ()) or not any(is_numeric):
+        header, rows, lines = tuple(first_row), rows[1:], lines[1:]
+    elif all(is_numeric):
         header = None
     else:
-        place = numeric.index(False)
+        text, number = is_numeric.index(False), is_numeric.index(True)
         raise InputError(
-            f"{path}: line {lines[0]}, column {place + 1}: expected a number, as in column {numeric.index(True) + 1},"
-            f" found {first[place]!r:.60}; a header has no numbers"
+            f"{path}: line {lines[0]}, column {text + 1}: expected a number, as in column {number + 1},"
+            f" found {first_row[text]!r:.60}; a header has no numbers"
         )
     if not rows:
         raise FileFormatError(f"{path}: has a header and no rows of data")

@@ -1,4 +1,4 @@
-"""What is common to our safetensors files: opening them with errors that help, and the JSON document of the header.
+"""Safetensors files and the JSON document in their header: open, parse, check the version, validate.
 
 All that our files say beside arrays is one JSON document, the value of the only key of the header's metadata. Nothing
 that comes out of it is trusted: neither its depth, nor its version, nor any of its fields.
@@ -19,29 +19,48 @@ from consilience.errors import FileFormatError
 from consilience.files.budget import check_header, check_text
 from consilience.files.schemas import first_problem
 
-KEY = "consilience"
+METADATA_KEY = "consilience"
 """The only key of the header's metadata. One, because the order of several is not fixed, and the same fusion must give
 the same bytes."""
 
 REMEDY = "write it with consilience.save"
-MAX_HEADER = 100_000_000
-"""A safetensors file starts with the length of its header, and none is longer."""
+"""Remedy in messages about files that this library writes."""
 
-_MAX_DEPTH = 64
-_HALF_A_LETTER = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
-_HALF_IN_BYTES = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)
+MAX_HEADER_BYTES = 100_000_000
+"""A safetensors file starts with the length of its header, and none is longer: the limit of that library."""
+
+_MAX_NESTING = 64
+"""Levels of lists and dicts in a document at most, far above the ten or so of honest ones. Chosen by hand."""
+
+# Escapes of surrogates, halves of a character: only a pair of them is text.
+_SURROGATE_IN_TEXT = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+_SURROGATE_IN_BYTES = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def opened(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
+def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
     """Open a safetensors file, with an error that says what the file is instead.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    remedy : str
+        Remedy in messages.
+    framework : {"numpy", "pt"}
+        What tensors are read as.
+
+    Returns
+    -------
+    safetensors.safe_open
+        The open file, a context manager.
 
     Raises
     ------
     FileFormatError
         For a file that is missing, empty, truncated, a pickle, or anything else, and for one whose header would take
-        more memory than `budget.allowed` says.
+        more memory than `budget.allowed_memory` says.
     """
     try:
         with path.open("rb") as stream:
@@ -49,10 +68,10 @@ def opened(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
             size = stream.seek(0, 2)
         if not start:
             raise FileFormatError(f"{path}: is empty; {remedy}")
-        if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > MAX_HEADER:
+        if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > MAX_HEADER_BYTES:
             raise FileFormatError(f"{path}: is a pickle or zip archive, which is never loaded; {remedy}")
         length = int.from_bytes(start, "little")
-        if len(start) == 8 and length <= min(MAX_HEADER, size - 8):  # of any other length it is not read at all
+        if len(start) == 8 and length <= min(MAX_HEADER_BYTES, size - 8):  # safe_open refuses any other length unread
             check_header(path, length, size, remedy)
         return safe_open(path, framework=framework)
     except SafetensorError as error:
@@ -68,19 +87,28 @@ def opened(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
 def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy: str = REMEDY) -> Any:
     """Return the values of a JSON document from a file.
 
+    Parameters
+    ----------
+    path : Path
+        The file that the text came from, for messages.
+    text : str or bytes
+        The document.
+    what, remedy : str
+        Name of the document and remedy in messages.
+
     Raises
     ------
     FileFormatError
         For text that is not JSON, that has a key twice in one object, that is nested too deeply, or that would take
-        more memory than `budget.allowed` says.
+        more memory than `budget.allowed_memory` says.
     """
     check_text(path, text, what, remedy)
     try:
-        document = json.loads(text, object_pairs_hook=_once)
-        if _depth(document) > _MAX_DEPTH:
-            raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
-        if (_HALF_A_LETTER if isinstance(text, str) else _HALF_IN_BYTES).search(text):  # type: ignore[arg-type]
-            json.dumps(document, ensure_ascii=False).encode()  # which half a letter, alone, cannot be
+        document = json.loads(text, object_pairs_hook=_dict_of_unique_keys)
+        if _nesting(document) > _MAX_NESTING:
+            raise ValueError(f"nested deeper than {_MAX_NESTING} levels")
+        if (_SURROGATE_IN_TEXT if isinstance(text, str) else _SURROGATE_IN_BYTES).search(text):  # type: ignore[arg-type]
+            json.dumps(document, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded, and raises
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: its {what} is not valid JSON ({error}); {remedy}") from error
     return document
@@ -94,17 +122,28 @@ def check_version(path: Path | str, document: Any, newest: int) -> None:
     FileFormatError
         Saying both versions.
     """
-    found = document.get("format_version") if isinstance(document, dict) else None
-    if isinstance(found, int) and found > newest:
+    version = document.get("format_version") if isinstance(document, dict) else None
+    if isinstance(version, int) and version > newest:
         raise FileFormatError(
-            f"{path}: has format version {found}, this library reads up to {newest}; update consilience"
+            f"{path}: has format version {version}, this library reads up to {newest}; update consilience"
         )
 
 
-def validated(
+def validate_document(
     where: Path | str, model: type[Model], document: Any, what: str = "metadata", remedy: str = REMEDY
 ) -> Model:
-    """Return a document as a model, every field checked.
+    """Return a document as a pydantic model, every field checked.
+
+    Parameters
+    ----------
+    where : Path or str
+        The file, for messages.
+    model : type of BaseModel
+        The schema.
+    document : JSON values
+        What ``parse_document`` returned.
+    what, remedy : str
+        Name of the document and remedy in messages.
 
     Raises
     ------
@@ -114,28 +153,30 @@ def validated(
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        place, why = first_problem(error)
-        raise FileFormatError(f"{where}: its {what} is not valid at {place or 'the whole'}: {why}; {remedy}") from error
+        location, reason = first_problem(error)
+        raise FileFormatError(
+            f"{where}: its {what} is not valid at {location or 'the whole'}: {reason}; {remedy}"
+        ) from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object's keys and values, refusing those of which Python would silently take the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{twice!r} stands twice in one object")
-    return found
+def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's keys and values, refusing repeated keys, of which Python would silently take the last."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{repeated!r} stands twice in one object")
+    return values
 
 
-def _depth(document: Any) -> int:
+def _nesting(document: Any) -> int:
     """Return how deeply lists and dicts are nested, counted without recursion and without copies."""
-    deepest, nested = 0, [iter([document])]  # the first holds the document itself
-    while nested:
-        deepest = max(deepest, len(nested) - 1)
-        for value in nested[-1]:
+    deepest, open_iterators = 0, [iter([document])]  # the first holds the document itself
+    while open_iterators:
+        deepest = max(deepest, len(open_iterators) - 1)
+        for value in open_iterators[-1]:
             if isinstance(value, dict | list):
-                nested.append(iter(value.values() if isinstance(value, dict) else value))
+                open_iterators.append(iter(value.values() if isinstance(value, dict) else value))
                 break
         else:
-            nested.pop()
+            open_iterators.pop()
     return deepest

@@ -1,4 +1,4 @@
-"""Inputs of networks with their labels, as NumPy writes them: ``.npz`` with arrays x and y, or ``.npy``."""
+"""Labelled inputs of networks in NumPy's files: ``.npz`` with arrays x and y, or ``.npy`` with inputs alone."""
 
 from __future__ import annotations
 
@@ -10,51 +10,65 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import FileFormatError
-from consilience.files.npy import read_array, reading
+from consilience.files.npy import read_array, translate_read_errors
 
 INPUTS = ("x", "X", "inputs")
+"""Names that the array of inputs may have in an archive."""
 LABELS = ("y", "labels")
+"""Names that the array of labels may have."""
 
 
 @dataclass(frozen=True, eq=False)
-class Tensors:
-    """Inputs (N, ...) and, where the file has them, the label of each (N,)."""
+class LabelledArrays:
+    """Inputs and, where the file has them, their labels.
+
+    Parameters
+    ----------
+    inputs : ndarray of shape (N, ...)
+        Inputs of a network.
+    labels : ndarray of shape (N,) or None
+        The label of each.
+    """
 
     inputs: Any
     labels: Any = None
 
 
-def read_tensors(path: Path) -> Tensors:
+def read_labelled_arrays(path: Path) -> LabelledArrays:
     """Return the inputs in a file, and their labels where it has them.
 
-    An archive has inputs under one of `INPUTS` and labels under one of `LABELS`; where it has one array only, that
-    one is the inputs, whatever its name.
+    An archive has inputs under one of `INPUTS` and labels under one of `LABELS`; where it has one array only, this is
+    the inputs, whatever its name.
 
     Raises
     ------
     FileFormatError
         For other files, and archives without inputs or with more than one array of a kind.
     """
-    kind = path.suffix.lower()
-    if kind not in (".npy", ".npz"):
+    suffix = path.suffix.lower()
+    if suffix not in (".npy", ".npz"):
         raise FileFormatError(f"{path}: expected a file named .npz or .npy")
-    if kind == ".npz" and path.is_file() and zipfile.is_zipfile(path):
-        found = _from_archive(path)
-        if found is not None:
-            return found
-    return Tensors(read_array(path))
+    if suffix == ".npz" and path.is_file() and zipfile.is_zipfile(path):
+        arrays = _read_archive(path)
+        if arrays is not None:
+            return arrays
+    return LabelledArrays(read_array(path))
 
 
-def _from_archive(path: Path) -> Tensors | None:
+def _read_archive(path: Path) -> LabelledArrays | None:
     """Return what an archive of several arrays holds; None for one that `read_array` reads."""
-    with reading(path, "arrays of numbers"), path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+    with (
+        translate_read_errors(path, "arrays of numbers"),
+        path.open("rb") as stream,
+        np.load(stream, allow_pickle=False) as archive,
+    ):
         names = archive.files
         if len(names) < 2 or {"format", "shape", "data"} <= set(names):
             return None
-        inputs, labels = ([name for name in known if name in names] for known in (INPUTS, LABELS))
+        inputs, labels = ([name for name in candidates if name in names] for candidates in (INPUTS, LABELS))
         if len(inputs) != 1 or len(labels) > 1:
             raise FileFormatError(
                 f"{path}: has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
                 f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}"
             )
-        return Tensors(archive[inputs[0]], archive[labels[0]] if labels else None)
+        return LabelledArrays(archive[inputs[0]], archive[labels[0]] if labels else None)

@@ -1,9 +1,9 @@
-"""Quotas: how large a file from a stranger may be, told from its header before anything else is read.
+"""Limits on files from strangers, checked from the header before anything else is read.
 
-The readers themselves bound what they hold by the size of the file (``safetensors_file.opened``), since a person's own
-checkpoint may be as large as it likes. A server that takes files from others must also bound that size, and what comes
-after reading: the matching of 10**6 components, or 10**6 empty tensors. ``Limits`` says how much, ``beyond`` what a
-file has more of.
+The readers themselves bound what they hold by the size of the file (``document.open_safetensors``), since a person's
+own checkpoint may be as large as it likes. A server that takes files from others must also bound that size, and what
+comes after reading: the matching of 10**6 components, or 10**6 empty tensors. ``Limits`` states the limits,
+``exceeded_limits`` returns those that a file exceeds.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from consilience.checks import is_count
 from consilience.errors import FileFormatError, OptionError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 
-_NATURAL = "natural"
+_NATURAL_TENSOR = "natural"
+"""The tensor of a posterior's file whose rows are its components."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one file may have at most; a server may ask for less.
+    """The largest file that is accepted; a server may accept less. The defaults were chosen by hand.
 
     Parameters
     ----------
-    file_bytes
+    file_bytes : int
         Length of the file.
-    header_bytes
+    header_bytes : int
         Length of its header: names, shapes, and the JSON document.
-    tensors
+    tensors : int
         Number of tensors.
-    components
+    components : int
         Components of a posterior (rows of its natural parameters).
-    parameters
+    parameters : int
         Numbers in all tensors together.
 
     Examples
@@ -56,7 +57,7 @@ class Limits:
                 raise OptionError(f"limit {field.name} must be a positive integer, found {value!r}")
 
 
-def beyond(where: Path | SafetensorsFile, limits: Limits) -> list[str]:
+def exceeded_limits(where: Path | SafetensorsFile, limits: Limits) -> list[str]:
     """Return what a file has more of than it may, a line each naming the file; empty when it keeps to all limits.
 
     Only its first eight bytes are read before its size and its header's length are found small enough, and only its
@@ -66,8 +67,13 @@ def beyond(where: Path | SafetensorsFile, limits: Limits) -> list[str]:
     ----------
     where
         A posterior, network, Fisher or Bayesian file, or a plain checkpoint.
-    limits
-        What it may have.
+    limits : Limits
+        The limits.
+
+    Returns
+    -------
+    list of str
+        One line for each limit.
     """
     try:
         file = as_file(where)
@@ -87,7 +93,7 @@ def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[str]:
         raise FileFormatError(f"{file}: cannot be read: {error}") from error
     if size > limits.file_bytes:
         yield _over(file, "bytes", size, limits.file_bytes)
-    if limits.header_bytes < header <= size:  # a header longer than its file is for `opened` to say
+    if limits.header_bytes < header <= size:  # a header longer than its file is for `open_safetensors` to say
         yield _over(file, "bytes of header", header, limits.header_bytes)
 
 
@@ -96,7 +102,7 @@ def _too_many(file: SafetensorsFile, limits: Limits) -> Iterator[str]:
     if len(shapes) > limits.tensors:
         yield _over(file, "tensors", len(shapes), limits.tensors)
         return
-    natural = shapes.get(_NATURAL, ())
+    natural = shapes.get(_NATURAL_TENSOR, ())
     if natural and natural[0] > limits.components:
         yield _over(file, "components", natural[0], limits.components)
     numbers = sum(map(math.prod, shapes.values()))

@@ -1,4 +1,4 @@
-"""Arrays as NumPy and SciPy write them: ``.npy``, ``.npz`` with one array, ``.npz`` of ``scipy.sparse.save_npz``.
+"""NumPy's and SciPy's array files: ``.npy``, ``.npz`` with one array, ``.npz`` of ``scipy.sparse.save_npz``.
 
 Pickles are never loaded.
 """
@@ -34,18 +34,20 @@ def read_array(path: Path) -> Any:
         raise FileFormatError(f"{path}: cannot be read: {error}") from error
     if not start:
         raise FileFormatError(f"{path}: is empty")
-    archive = path.suffix.lower() == ".npz"
-    if not start.startswith(b"PK" if archive else b"\x93NUMPY"):
-        raise FileFormatError(f"{path}: is not a {path.suffix.lower()} file; write it with numpy.save{'z' * archive}")
-    with reading(path, "an array of numbers"), warnings.catch_warnings():
+    is_archive = path.suffix.lower() == ".npz"
+    if not start.startswith(b"PK" if is_archive else b"\x93NUMPY"):
+        raise FileFormatError(
+            f"{path}: is not a {path.suffix.lower()} file; write it with numpy.save{'z' * is_archive}"
+        )
+    with translate_read_errors(path, "an array of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
         with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way
-            return _from_archive(path, stream) if archive else np.load(stream, allow_pickle=False)
+            return _read_archive(path, stream) if is_archive else np.load(stream, allow_pickle=False)
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[None]:
-    """Say what is wrong with a file, whatever NumPy raises on it; `what` it should be made of."""
+def translate_read_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever NumPy raises on a file into FileFormatError; `what` names its expected content."""
     try:
         yield
     except FileFormatError:
@@ -59,7 +61,8 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise FileFormatError(f"{path}: is damaged or not {what}: {reason:.200}") from error
 
 
-def _from_archive(path: Path, stream: BinaryIO) -> Any:
+def _read_archive(path: Path, stream: BinaryIO) -> Any:
+    """Return the one array of an archive, or the sparse matrix that ``scipy.sparse.save_npz`` wrote to it."""
     with np.load(stream, allow_pickle=False) as archive:
         names = archive.files
         if not {"format", "shape", "data"} <= set(names):

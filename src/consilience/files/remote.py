@@ -1,6 +1,6 @@
-"""Paths that may be addresses: s3://, gs://, and whatever else fsspec opens.
+"""Local and remote files: paths, or addresses such as s3:// and gs:// that fsspec opens.
 
-What is read from afar comes as a whole file into a temporary one; what is written goes there when it is whole.
+A remote file is read by copying it whole to a temporary one; a file is sent when it is whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consilience.errors import InputError, OptionError
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedFile:
     """A file and its size in bytes."""
 
     path: str
@@ -30,7 +30,7 @@ def is_remote(path: str | Path) -> bool:
     return "://" in str(path)
 
 
-def filesystem(url: str) -> tuple[Any, str]:
+def open_filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of an address, and the path in it.
 
     Raises
@@ -53,65 +53,71 @@ def filesystem(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def listed(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) -> list[Listed]:
-    """Return files: of a folder those with one of some `suffixes`, of a pattern those that fit, in order of names.
+def list_files(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) -> list[ListedFile]:
+    """Return the files of a folder or pattern with their sizes, in order of names.
 
     Parameters
     ----------
-    where
+    where : str, Path or sequence of these
         A file, a folder, a pattern with ``*``, or several of these; local or addresses.
-    suffixes
-        What the names of files in folders end with. Hidden files are left out.
+    suffixes : tuple of str
+        Endings of the names of files in folders. Hidden files are left out.
 
     Raises
     ------
     InputError
-        For what does not exist, and folders and patterns in which nothing is.
+        For a path that does not exist, and for folders and patterns without such files.
     """
     if not isinstance(where, str | Path):
-        return [file for one in where for file in listed(one, suffixes)]
+        return [file for path in where for file in list_files(path, suffixes)]
     text = str(where)
-    found = _remote(text, suffixes) if is_remote(text) else _local(text, suffixes)
-    if not found:
+    files = _list_remote(text, suffixes) if is_remote(text) else _list_local(text, suffixes)
+    if not files:
         raise InputError(f"{text}: no file named {' or '.join(f'*{suffix}' for suffix in suffixes)} is here")
-    return sorted(found, key=lambda file: file.path)
+    return sorted(files, key=lambda file: file.path)
 
 
-def _local(text: str, suffixes: tuple[str, ...]) -> list[Listed]:
+def _list_local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
+    """Return the files of a local folder or pattern."""
     try:
         if os.path.isdir(text):
-            names = [os.path.join(text, name) for name in os.listdir(text) if _named(name, suffixes)]
+            names = [os.path.join(text, name) for name in os.listdir(text) if _is_named(name, suffixes)]
         elif glob.has_magic(text) and not os.path.exists(text):
             names = [name for name in glob.glob(text, recursive=True) if os.path.isfile(name)]
         else:
             names = [text]
-        return [Listed(name, os.stat(name).st_size) for name in names]
+        return [ListedFile(name, os.stat(name).st_size) for name in names]
     except OSError as error:
         raise InputError(f"{text}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         raise InputError(f"{text}: cannot be read: {error}") from error
 
 
-def _remote(text: str, suffixes: tuple[str, ...]) -> list[Listed]:
-    system, path = filesystem(text)
+def _list_remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
+    """Return the files of a remote folder or pattern."""
+    system, path = open_filesystem(text)
     try:
         if glob.has_magic(path):
             infos = list(system.glob(path, detail=True).values())
         elif system.isdir(path):
-            infos = [one for one in system.ls(path, detail=True) if _named(os.path.basename(one["name"]), suffixes)]
+            entries = system.ls(path, detail=True)
+            infos = [info for info in entries if _is_named(os.path.basename(info["name"]), suffixes)]
         else:
             infos = [system.info(path)]
     except OSError as error:
         raise InputError(f"{text}: cannot be read: {error.strerror or error}") from error
-    return [Listed(system.unstrip_protocol(one["name"]), int(one["size"])) for one in infos if one["type"] == "file"]
+    return [
+        ListedFile(system.unstrip_protocol(info["name"]), int(info["size"])) for info in infos if info["type"] == "file"
+    ]
 
 
-def _named(name: str, suffixes: tuple[str, ...]) -> bool:
+def _is_named(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a file is not hidden and has one of the suffixes."""
     return not name.startswith(".") and name.endswith(suffixes)
 
 
 @contextmanager
-def localised(path: str) -> Iterator[Path]:
+def local_copy(path: str) -> Iterator[Path]:
     """Yield a local file with the content of `path`: itself, or a copy that is removed at the end.
 
     Raises
@@ -122,7 +128,7 @@ def localised(path: str) -> Iterator[Path]:
     if not is_remote(path):
         yield Path(path)
         return
-    system, inside = filesystem(path)
+    system, inside = open_filesystem(path)
     with tempfile.TemporaryDirectory(prefix="consilience-") as folder:
         copy = Path(folder) / "file"
         try:

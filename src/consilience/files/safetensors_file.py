@@ -13,21 +13,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError
 from consilience.files.arrays import DTYPES, framework_for
-from consilience.files.document import KEY, REMEDY, opened, parse_document
+from consilience.files.document import (
+    METADATA_KEY,
+    REMEDY,
+    check_version,
+    open_safetensors,
+    parse_document,
+    validate_document,
+)
 
 _BLOCK = 2**16
 """Bytes read at a time for a digest: far below what reading the smallest file may allocate (`budget.ALLOWANCE`)."""
 
 _UNREADABLE = (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError)
 """What NumPy and torch raise for shapes that they cannot have, such as (2**70, 0)."""
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,15 @@ class SafetensorsFile:
         The file.
     label
         What messages call it; None for its path.
+
+    Attributes
+    ----------
+    stated_format
+        The format that its document states, known once `open_files` has read it; None for a plain checkpoint.
+    is_plain_checkpoint
+        Whether `open_files` has found that it has no document of ours.
+    sha256
+        `digest`, where it or all arrays were read before; None else.
     """
 
     def __init__(self, path: str | Path, label: str | None = None) -> None:
@@ -71,7 +91,9 @@ class SafetensorsFile:
         self.label = str(path) if label is None else label
         self._header: TensorHeader | None = None
         self._document: Any = _UNREAD
-        self._digest: str | None = None
+        self.sha256: str | None = None
+        self.stated_format: str | None = None
+        self.is_plain_checkpoint = False
 
     def __str__(self) -> str:
         return self.label
@@ -81,7 +103,9 @@ class SafetensorsFile:
         if label == self.label:
             return self
         renamed = SafetensorsFile(self.path, label)
-        renamed._header, renamed._document, renamed._digest = self._header, self._document, self._digest
+        for name, value in vars(self).items():
+            if name not in ("path", "label"):
+                setattr(renamed, name, value)
         return renamed
 
     def header(self, remedy: str = REMEDY) -> TensorHeader:
@@ -94,7 +118,7 @@ class SafetensorsFile:
             `remedy`.
         """
         if self._header is None:
-            with self._labelled(), opened(self.path, remedy) as handle:
+            with self._labelled(), open_safetensors(self.path, remedy) as handle:
                 metadata = handle.metadata()
                 shapes, dtypes = {}, {}
                 for name in handle.keys():  # noqa: SIM118  (not a dict)
@@ -104,7 +128,7 @@ class SafetensorsFile:
                 by_offset = tuple(handle.offset_keys())
             with self.path.open("rb") as stream:
                 n_bytes = 8 + int.from_bytes(stream.read(8), "little")
-            text = metadata.get(KEY) if metadata else None
+            text = metadata.get(METADATA_KEY) if metadata else None
             self._header = TensorHeader(shapes, dtypes, by_offset, n_bytes, text)
         return self._header
 
@@ -138,13 +162,13 @@ class SafetensorsFile:
         FileFormatError
             When it cannot be read.
         """
-        if self._digest is None:
+        if self.sha256 is None:
             digest = hashlib.sha256()
             with self._readable(), self.path.open("rb") as stream:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
-            self._digest = digest.hexdigest()
-        return self._digest
+            self.sha256 = digest.hexdigest()
+        return self.sha256
 
     def arrays(self, names: Sequence[str] | None = None, remedy: str = REMEDY) -> dict[str, AnyArray]:
         """Return all tensors, in the order of `names` (which has them all), and take the digest on the way.
@@ -175,7 +199,7 @@ class SafetensorsFile:
                 digest.update(buffers[name])
             while block := stream.read(_BLOCK):
                 digest.update(block)
-        self._digest = digest.hexdigest()
+        self.sha256 = digest.hexdigest()
         return tensors
 
     def mapped_arrays(self, names: Sequence[str] | None = None, remedy: str = REMEDY) -> dict[str, AnyArray]:
@@ -235,15 +259,69 @@ def as_file(where: str | Path | SafetensorsFile) -> SafetensorsFile:
     return where if isinstance(where, SafetensorsFile) else SafetensorsFile(where)
 
 
-def open_files(paths: Sequence[str | Path], labels: Sequence[str]) -> list[SafetensorsFile]:
-    """Return files whose headers were read where they can be; whoever asks a broken one again is told what is wrong."""
-    files = [SafetensorsFile(path, label) for path, label in zip(paths, labels, strict=True)]
+def open_files(paths: Sequence[str | Path | SafetensorsFile], labels: Sequence[str]) -> list[SafetensorsFile]:
+    """Return files under their labels, with their headers and documents read where they can be.
+
+    What is wrong with a broken one is said to whoever asks it again. Files that are open already stay so.
+    """
+    files = [as_file(path).called(label) for path, label in zip(paths, labels, strict=True)]
     for file in files:
         try:
-            file.document  # noqa: B018  (parsed here once, for all that follows)
+            file.stated_format = file.format
+            file.is_plain_checkpoint = file.header().text is None
         except FileFormatError:
             continue
     return files
+
+
+def read_all_arrays(files: Sequence[SafetensorsFile]) -> list[dict[str, AnyArray] | FileFormatError]:
+    """Return the tensors of every file, in the order of their names, or why a file cannot be read."""
+    arrays: list[dict[str, AnyArray] | FileFormatError] = []
+    for file in files:
+        try:
+            arrays.append(file.arrays(sorted(file.header().shapes)))
+        except FileFormatError as error:
+            arrays.append(error)
+    return arrays
+
+
+def validate_documents(
+    files: Sequence[SafetensorsFile],
+    schema: type[Schema],
+    newest: int,
+    what: str,
+    max_entries: Mapping[str, int] | None = None,
+) -> list[tuple[Schema, TensorHeader] | FileFormatError]:
+    """Return the document and the header of every file, or why it is not one of these.
+
+    Parameters
+    ----------
+    files
+        The files.
+    schema
+        What their documents must be.
+    newest
+        The newest version of the format that is read.
+    what
+        What such a file is called in messages, such as "a posterior file".
+    max_entries
+        Entries of lists and objects in a document, by key, above which it is refused before it is validated.
+    """
+    documents: list[tuple[Schema, TensorHeader] | FileFormatError] = []
+    for file in files:
+        try:
+            header, document = file.header(), file.document
+            if header.text is None:
+                raise FileFormatError(f"{file}: has no consilience metadata, so it is not {what}; {REMEDY}")
+            check_version(file.label, document, newest)
+            for key, most in (max_entries or {}).items():
+                entries = document.get(key) if isinstance(document, dict) else None
+                if isinstance(entries, dict | list) and len(entries) > most:
+                    raise FileFormatError(f"{file}: has {len(entries)} {key} arrays, expected at most {most}; {REMEDY}")
+            documents.append((validate_document(file.label, schema, document), header))
+        except FileFormatError as error:
+            documents.append(error)
+    return documents
 
 
 def _empty(shape: tuple[int, ...], dtype: str, with_torch: bool) -> tuple[AnyArray, memoryview]:

@@ -1,40 +1,44 @@
-"""Checking documents from strangers with pydantic, in memory in proportion to the document.
+"""Strict pydantic schemas of documents from strangers, validated in memory proportional to the document.
 
-Pydantic keeps up to four kilobytes for each thing that is wrong, and copies what is right. So a model here says of
-unknown keys only the first, and long lists and dicts are looked at a few entries at a time, up to the first that is
-wrong: `Plain` fields, whose entries stay as JSON gave them, are not copied; `Entries` are dicts of models.
+Pydantic keeps up to four kilobytes for each thing that is wrong, and copies what is right. So a model here reports only
+the first unknown key, and long lists and dicts are validated a few entries at a time, up to the first that is wrong:
+`Chunked` fields, whose entries stay as JSON gave them, are not copied; `Entries` are dicts of models.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-_PIECE = 16
+_CHUNK_ENTRIES = 16
+"""Entries that pydantic validates at a time: at four kilobytes an error they cost 64 KiB at most. Chosen by hand."""
 
 Value = TypeVar("Value")
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A document, or a part of one, in which every key is known and every value of the type that is said."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, document: Any) -> Any:
-        """Name the first key that is not known: one error, not one for each."""
-        if isinstance(document, dict) and (odd := next((key for key in document if key not in cls.model_fields), None)):
-            raise PydanticCustomError("unknown", "Extra inputs are not permitted", {"place": f"{odd:.80}"})
+    def _refuse_unknown_keys(cls, document: Any) -> Any:
+        """Raise for the first unknown key: one error, not one for each."""
+        if isinstance(document, dict):
+            unknown = next((key for key in document if key not in cls.model_fields), None)
+            if unknown:
+                raise PydanticCustomError("unknown", "Extra inputs are not permitted", {"place": f"{unknown:.80}"})
         return document
 
 
-def in_pieces(value: Any, handler: Callable[[Any], Any]) -> Any:
-    """Return a list or dict that pydantic's `handler` takes, a few entries at a time, as it is.
+def validate_in_chunks(value: Any, handler: Callable[[Any], Any]) -> Any:
+    """Return a list or dict unchanged after pydantic's `handler` has validated it, a few entries at a time.
 
     Raises
     ------
@@ -44,48 +48,58 @@ def in_pieces(value: Any, handler: Callable[[Any], Any]) -> Any:
     if not value:
         return handler(value)
     if isinstance(value, list):
-        for start in range(0, len(value), _PIECE):
-            _checked(value[start : start + _PIECE], handler, start)
+        for start in range(0, len(value), _CHUNK_ENTRIES):
+            _validate_chunk(value[start : start + _CHUNK_ENTRIES], handler, start)
         return value
     if isinstance(value, dict):
         entries = iter(value.items())
-        while piece := dict(islice(entries, _PIECE)):
-            _checked(piece, handler, 0)
+        while chunk := dict(islice(entries, _CHUNK_ENTRIES)):
+            _validate_chunk(chunk, handler, 0)
         return value
     return handler(value)
 
 
-def _checked(piece: Any, handler: Callable[[Any], Any], start: int) -> None:
+def _validate_chunk(chunk: Any, handler: Callable[[Any], Any], start: int) -> None:
+    """Raise for the first wrong entry of a chunk, with its number in the whole list, which begins at `start`."""
     try:
-        handler(piece)
+        handler(chunk)
     except ValidationError as error:
-        place, why = first_problem(error)
-        number, _, rest = place.partition(".")
-        if isinstance(piece, list):
-            place = f"{start + int(number)}" + (f".{rest}" if rest else "")
-        raise PydanticCustomError("entry", "{why}", {"place": place, "why": why}) from None
+        location, reason = first_problem(error)
+        number, _, inner_location = location.partition(".")
+        if isinstance(chunk, list):
+            location = f"{start + int(number)}" + (f".{inner_location}" if inner_location else "")
+        raise PydanticCustomError("entry", "{why}", {"place": location, "why": reason}) from None
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Return the place of the first thing that pydantic found wrong, empty for the whole, and what is wrong there."""
+    """Return the location of the first problem that pydantic reports, empty for the whole, and the reason."""
     first = error.errors(include_url=False, include_input=False)[0]
-    inside = first.get("ctx", {}).get("place")
-    place = [*map(str, first["loc"]), *([] if inside is None else [inside])]
-    return ".".join(place), first["msg"]
+    inner_location = first.get("ctx", {}).get("place")  # of the errors that this module raises
+    location = [*map(str, first["loc"]), *([] if inner_location is None else [inner_location])]
+    return ".".join(location), first["msg"]
 
 
-def one_by_one(value: Any, handler: Callable[[Any], Any]) -> Any:
+def validate_entry_by_entry(value: Any, handler: Callable[[Any], Any]) -> Any:
     """Return what pydantic's `handler` makes of a dict, entry by entry, up to the first that is wrong."""
     if not isinstance(value, dict) or not value:
         return handler(value)
-    made = {}
+    entries = {}
     for name, entry in value.items():
-        made.update(handler({name: entry}))
-    return made
+        entries.update(handler({name: entry}))
+    return entries
 
 
-Plain = Annotated[Value, WrapValidator(in_pieces)]
-"""A long list or dict of plain values."""
+Chunked = Annotated[Value, WrapValidator(validate_in_chunks)]
+"""A long list or dict of plain values, validated in chunks and not copied."""
 
-Entries = Annotated[dict[str, Value], WrapValidator(one_by_one)]
+Entries = Annotated[dict[str, Value], WrapValidator(validate_entry_by_entry)]
 """A dict of models."""
+
+
+def _refuse_not_finite(document: dict[str, Any]) -> dict[str, Any]:
+    json.dumps(document, allow_nan=False)
+    return document
+
+
+FiniteJSON = Annotated[dict[str, Any], AfterValidator(_refuse_not_finite)]
+"""An object without NaN and infinity, which Python reads from JSON but which no fused file could carry on."""

@@ -1,4 +1,8 @@
-"""Local learners that no well-kept library offers: what a site runs on its own data."""
+"""Local learners: Bayesian networks, sticky HDP-HMMs, Titsias Gaussian processes and Gaussian topics.
+
+A site runs them on its own data, where no well-kept library offers such a model. Each returns a model that ``fuse``
+takes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Batches of small assignment problems, all solved in one place."""
+"""Linear assignment problems, one or in batches: min over distinct columns of sum_l C[l, column(l)].
+
+Solved by SciPy's modified Jonker-Volgenant algorithm, unless every row's cheapest column is a different one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def assign_blocks(costs: Array, offsets: Labels) -> Labels:
     >>> assign_blocks(np.array([[0.0, 1.0], [0.1, 2.0], [3.0, 0.0]]), np.array([0, 2, 3]))
     array([1, 0, 1])
     """
-    cheapest = costs.argmin(axis=1)
+    cheapest = costs.argmin(axis=1)  # (L,)
+    # Only blocks in which two rows want one column are assignment problems; the others are solved by the minima.
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     keys, counts = np.unique(owner * costs.shape[1] + cheapest, return_counts=True)
     for block in np.unique(keys[counts > 1] // costs.shape[1]):

@@ -1,4 +1,4 @@
-"""Point components that sites share at random: the marginal posterior of a matching under a Beta-Bernoulli process.
+"""The marginal posterior of a matching of point components under a Beta-Bernoulli process (SPAHM).
 
 Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, "Statistical Model Aggregation via Parameter Matching", NeurIPS 2019.
 Global atoms theta come from N(mu0, s0), every site holds each with a probability of the atom's own, and reports
@@ -7,7 +7,7 @@ the log posterior of a matching with groups of n members v, by y = (v - mu0) / s
 
     sum_g { log p(n) + 1/2 sum_d [ (sum y)^2 r / (n r + 1) - log(n r + 1) ] } - 1/2 sum_l sum_d [ y^2 + log 2 pi s ],
 
-which is equation (8) completed by its constants; p(n) is in ``Sharing``.
+which is equation (8) completed by its constants; p(n) is in ``BetaBernoulliPrior``. ``site_by_site`` raises it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, group_sums
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
-_TABLE = 4096  # sites up to which what groups are worth is looked up rather than computed
+MAX_TABLE_SITES = 4096
+"""Sites up to which levels and shrinkage are tabulated for n = 0 ... J. It bounds memory; chosen by hand."""
 
 
 @dataclass(frozen=True)
-class Sharing:
+class BetaBernoulliPrior:
     """The Beta-Bernoulli process of who holds what, equation (2): log p(n) of an atom that n of J sites hold.
 
     Integrating out its probability p gives log(concentration * mass) + log B(n, J - n + concentration). Given the
@@ -35,14 +36,14 @@ class Sharing:
 
     Parameters
     ----------
-    n_sites
+    n_sites : int
         Number J of sites.
-    concentration
-        Of the process, alpha: the larger, the fewer sites share an atom.
-    mass
-        Of the process, gamma0: the larger, the more atoms.
-    clip
-        Holders beyond which the odds grow no more; None sets no limit (the published code has 10).
+    concentration : float, optional
+        alpha of the process: the larger, the fewer sites share an atom. Default: 1, as in the paper.
+    mass : float, optional
+        gamma0 of the process: the larger, the more atoms. Default: 1, as in the paper (50 for inducing points).
+    clip : int, optional
+        Holders beyond which the odds grow no more. Default: no limit (the published code has 10).
     """
 
     n_sites: int
@@ -53,21 +54,22 @@ class Sharing:
     @cached_property
     def log_probability(self) -> Array:
         """Return log p(n) (J + 1,), and 0 for n = 0."""
-        holders = np.arange(1.0, self.n_sites + 1.0)
+        holders = np.arange(1.0, self.n_sites + 1.0)  # n = 1 ... J
         rate = np.log(self.concentration * self.mass)
         if self.clip is None:
-            held = rate + betaln(holders, self.n_sites - holders + self.concentration)
+            log_p = rate + betaln(holders, self.n_sites - holders + self.concentration)
         else:
             others = self.concentration + self.n_sites - 1.0
-            few = np.minimum(holders[:-1], min(self.clip, self.n_sites - 1))
-            odds = np.log(few / (others - few))
-            held = rate - np.log(others) + np.concatenate([np.zeros(1), np.cumsum(odds)])
-        return np.concatenate([np.zeros(1), held])
+            clipped = np.minimum(holders[:-1], min(self.clip, self.n_sites - 1))
+            # The published code clips counts at 10 in the odds; a level whose steps are these odds is the same prior.
+            odds = np.log(clipped / (others - clipped))
+            log_p = rate - np.log(others) + np.concatenate([np.zeros(1), np.cumsum(odds)])
+        return np.concatenate([np.zeros(1), log_p])
 
 
 @dataclass(frozen=True, eq=False)
-class Normal:
-    """The law of atoms and of their copies, per dimension.
+class AtomLaw:
+    """The Gaussian law of atoms and of their copies, per dimension: theta ~ N(mu0, s0), v ~ N(theta, s).
 
     Parameters
     ----------
@@ -88,16 +90,16 @@ class Normal:
         """What a copy tells of its atom, in nats: their mutual information, sum_d log(1 + s0 / s) / 2."""
         return 0.5 * float(np.log1p(self.between / self.within).sum())
 
-    def distance(self, other: Normal, spread: Array) -> float:
+    def distance(self, other: AtomLaw, spread: Array) -> float:
         """Return the largest step between two laws: of means in widths of the data, of variances in ratios."""
         means = np.abs(self.mean - other.mean) / np.sqrt(spread)
-        ratios = np.abs(np.log([self.within / other.within, self.between / other.between]))
+        ratios = np.abs(np.log([self.within / other.within, self.between / other.between]))  # (2, D)
         return float(max(means.max(), ratios.max()))
 
     def atoms(self, sums: GroupSums) -> tuple[Array, Array]:
         """Return mean and variance (G, D) of the atoms of groups, given sums and number of their copies."""
         count = sums.mass[:, None]
-        total = self.within + count * self.between
+        total = self.within + count * self.between  # s + n s0: (G, D)
         return (self.mean * self.within + self.between * sums.sums) / total, self.within * self.between / total
 
 
@@ -122,13 +124,13 @@ class GaussianAtoms:
 
     pieces: Array
     offsets: Labels
-    law: Normal
-    sharing: Sharing
+    law: AtomLaw
+    sharing: BetaBernoulliPrior
     marginal: bool = True
 
     def _whitened(self, sums: Array, count: Array | float) -> Array:
         """Return sum (v - mu0) / sqrt(s) (n, D) of groups of so many members."""
-        whitened: Array = sums - np.multiply.outer(count, self.law.mean)
+        whitened: Array = sums - np.multiply.outer(count, self.law.mean)  # (n, D)
         whitened *= self._scale
         return whitened
 
@@ -136,9 +138,9 @@ class GaussianAtoms:
     def _scale(self) -> Array:
         return 1.0 / np.sqrt(self.law.within)
 
-    def _worth(self, count: Labels) -> tuple[Array, Array]:
-        """Return r / (n r + 1) / 2 (k, D) and what groups of n members are worth whatever they are (k,)."""
-        if self.sharing.n_sites > _TABLE:
+    def _coefficients(self, count: Labels) -> tuple[Array, Array]:
+        """Return r / (n r + 1) / 2 (k, D), and the level of groups of n members (k,): log p(n) and the logarithms."""
+        if self.sharing.n_sites > MAX_TABLE_SITES:
             return self._computed(count)
         shrinkage, level = self._table
         return shrinkage[count], level[count]
@@ -149,36 +151,44 @@ class GaussianAtoms:
         return self._computed(np.arange(self.sharing.n_sites + 1))
 
     def _computed(self, count: Labels) -> tuple[Array, Array]:
-        ratio = np.multiply.outer(count.astype(np.float64), self.law.between / self.law.within)
+        """Return what ``_coefficients`` does, from the law and the prior."""
+        variance_ratios = np.multiply.outer(count.astype(np.float64), self.law.between / self.law.within)  # n r: (k, D)
         level = self.sharing.log_probability[count]
         if self.marginal:
-            level = level - 0.5 * np.log1p(ratio).sum(axis=1)
-        return 0.5 * (self.law.between / self.law.within) / (ratio + 1.0), level
+            level = level - 0.5 * np.log1p(variance_ratios).sum(axis=1)
+        return 0.5 * (self.law.between / self.law.within) / (variance_ratios + 1.0), level
 
     def opening(self, rows: Labels) -> Array:
         """Return what each of some rows is worth as a group of its own (k,)."""
-        shrinkage, level = self._worth(np.ones(1, dtype=np.int64))
-        alone: Array = self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0]
-        return alone
+        shrinkage, level = self._coefficients(np.ones(1, dtype=np.int64))
+        values: Array = self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0]
+        return values
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,), before the members' own constants."""
-        count = groups.mass.astype(np.int64)
-        sums = self._whitened(groups.sums, groups.mass)
-        shrinkage, level = self._worth(count)
-        worth: Array = np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level
-        return worth
+        count = groups.mass.astype(np.int64)  # members of each group (G,)
+        sums = self._whitened(groups.sums, groups.mass)  # (n, D)
+        shrinkage, level = self._coefficients(count)
+        values: Array = np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level
+        return values
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
-        """Return ``subtraction_gains`` of the value (k, G) as one matrix product."""
-        count = groups.mass.astype(np.int64)
+        """Return ``subtraction_gains`` of the value (k, G) as one matrix product.
+
+        With y of a newcomer and t the sum of a group's, both whitened, and c = r / (n r + 1) / 2, the gain is
+        c' (t + y)^2 - c t^2 + level' - level = c' y^2 + 2 c' t y + (c' - c) t^2 + level' - level per dimension.
+        """
+        count = groups.mass.astype(np.int64)  # members of each group (G,)
         sums, newcomers = self._whitened(groups.sums, groups.mass), self._whitened(self.pieces[rows], 1.0)
-        (before, was), (joined, becomes) = self._worth(count), self._worth(count + 1)
-        crossed = joined * sums
-        crossed *= 2.0
-        left = np.concatenate([newcomers**2, newcomers], axis=1)
-        gains: Array = left @ np.concatenate([joined, crossed], axis=1).T
-        gains += np.einsum("nd,nd,nd->n", sums, sums, joined - before) + becomes - was
+        (shrinkage_before, level_before), (shrinkage_after, level_after) = (
+            self._coefficients(count),
+            self._coefficients(count + 1),
+        )
+        cross_terms = shrinkage_after * sums
+        cross_terms *= 2.0
+        features = np.concatenate([newcomers**2, newcomers], axis=1)  # (k, 2 D)
+        gains: Array = features @ np.concatenate([shrinkage_after, cross_terms], axis=1).T
+        gains += np.einsum("nd,nd,nd->n", sums, sums, shrinkage_after - shrinkage_before) + level_after - level_before
         return gains
 
     def sums(self, labels: Labels) -> GroupSums:

@@ -1,12 +1,13 @@
-"""Groups of components of one exponential family under the objective of KL-fusion, matched site by site.
+"""KL-fusion as a function of the matching alone: Jensen gaps of the log normaliser, matched site by site.
 
 Averages being barycenters, (9) of Claici et al. 2020 is a function of the matching alone: what group g costs is a
 Jensen gap of the log normaliser A, and the price of its n_g members,
 
     sum_l w_l A(eta_l) - W A(sum_l w_l eta_l / W) + lambda sqrt(n_g),   W = sum_l w_l.
 
-What a newcomer would add is exact for the groups nearest to it, by its divergence from their averages as they stand;
-for all others that divergence bounds it. It takes one matrix product for all groups and rows of a site.
+What a newcomer adds is exact for the groups nearest to it; for all others its divergence from their averages as they
+stand bounds it from above, since the average that follows the newcomer costs no more. That takes one matrix product for
+all groups and rows of a site.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow
 from consilience.matching.site_step import Openings
 
-_NEAR = 4
-"""Groups for which what a newcomer adds is exact."""
-
-_ROWS = 32
+EXACT_GROUPS = 4
+"""Nearest groups for which what a newcomer adds is exact. Chosen by hand; nobody has measured other values."""
+CACHE_ROWS = 32
+"""Rows whose joined sums are held at once: few enough for the processor's cache. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class BregmanGroups:
     @cached_property
     def pieces(self) -> Array:
         """Weighted natural parameters, weights and weighted log normalisers (L, P + 2)."""
-        levels = self.family.log_normalizer(self.natural)
+        levels = self.family.log_normalizer(self.natural)  # A(eta_l): (L,)
         return np.concatenate(
             [self.natural * self.weights[:, None], self.weights[:, None], (self.weights * levels)[:, None]], axis=1
         )
@@ -81,30 +82,31 @@ class BregmanGroups:
         if not groups.mass.size:
             return np.zeros((len(rows), 0))
         weights = self.weights[rows][:, None]
-        price = self.strength * (np.sqrt(groups.mass + 1.0) - np.sqrt(groups.mass))
-        gains: Array = -weights * np.maximum(self._divergences(rows, groups), 0.0) - price
-        count = min(_NEAR, len(groups.mass))
-        near = np.argpartition(-gains, count - 1, axis=1)[:, :count]
-        used, places = np.unique(near, return_inverse=True)
+        price = self.strength * (np.sqrt(groups.mass + 1.0) - np.sqrt(groups.mass))  # of one more user (G,)
+        gains: Array = -weights * np.maximum(self._divergences(rows, groups), 0.0) - price  # (k, G), lower bounds
+        n_exact = min(EXACT_GROUPS, len(groups.mass))
+        nearest = np.argpartition(-gains, n_exact - 1, axis=1)[:, :n_exact]
+        used, position_in_used = np.unique(nearest, return_inverse=True)
         before = self.value(GroupSums(groups.sums[used], groups.mass[used]))
-        after = np.empty(near.shape)
-        for start in range(0, len(rows), _ROWS):  # so few that sums stay in the processor's cache
-            part = slice(start, start + _ROWS)
-            joined = groups.sums[near[part]]
-            joined += self.pieces[rows[part]][:, None, :]
-            flat = GroupSums(joined.reshape(-1, joined.shape[2]), (groups.mass[near[part]] + 1.0).ravel())
-            after[part] = self.value(flat).reshape(-1, count)
-        gains[np.arange(len(rows))[:, None], near] = after - before[places.reshape(near.shape)]
+        after = np.empty(nearest.shape)
+        for start in range(0, len(rows), CACHE_ROWS):
+            chunk = slice(start, start + CACHE_ROWS)
+            joined = groups.sums[nearest[chunk]]  # (rows, n_exact, P + 2)
+            joined += self.pieces[rows[chunk]][:, None, :]
+            candidates = GroupSums(joined.reshape(-1, joined.shape[2]), (groups.mass[nearest[chunk]] + 1.0).ravel())
+            after[chunk] = self.value(candidates).reshape(-1, n_exact)
+        gains[np.arange(len(rows))[:, None], nearest] = after - before[position_in_used.reshape(nearest.shape)]
         return gains
 
     def _divergences(self, rows: Labels, groups: GroupSums) -> Array:
         """Return the divergences (k, G) of some rows from the averages of groups."""
         averages = groups.sums[:, :-2] / groups.sums[:, -2:-1]
-        moments = self.family.mean_parameters(averages)
-        crossed = (self.natural[rows] - self._centre) @ moments.T
-        own = np.einsum("gp,gp->g", averages - self._centre, moments) - self.family.log_normalizer(averages)
-        levels = self.pieces[rows, -1] / self.weights[rows]
-        return levels[:, None] + own - crossed
+        # KL(eta_g || eta_l) = A(eta_l) - A(eta_g) + <grad A(eta_g), eta_g - eta_l>, centred against cancellation.
+        moments = self.family.mean_parameters(averages)  # (G, P)
+        inner_products = (self.natural[rows] - self._centre) @ moments.T
+        group_terms = np.einsum("gp,gp->g", averages - self._centre, moments) - self.family.log_normalizer(averages)
+        row_log_normalizers = self.pieces[rows, -1] / self.weights[rows]
+        return row_log_normalizers[:, None] + group_terms - inner_products
 
     def total(self, labels: Labels) -> float:
         """Return what a matching with consecutive labels (L,) is worth."""
@@ -124,27 +126,27 @@ def descend_groups(
 
     Parameters
     ----------
-    objective
-        What is lowered.
-    order
+    objective : BregmanGroups
+        Minus what is lowered.
+    order : Labels of shape (J,)
         Sites in the order in which they come to the groups.
-    rng
+    rng : Generator
         Draws the order of sites in later sweeps.
-    max_sweeps
+    max_sweeps : int
         Sweeps at most.
-    openings
+    openings : Openings
         Bounds the number of groups.
-    tolerance
-        A sweep that lowers the objective by no more than this share is the last.
+    tolerance : float, optional
+        A sweep that lowers the objective by no more than this share is the last. Default: 0.
     """
     labels = grow(objective, order, openings)
     history = [-objective.total(labels)]
     for _ in range(max_sweeps):
-        moved, settled = ascend(objective, labels, rng, 1, openings)
-        value = -objective.total(moved)
-        if settled or value >= history[-1]:  # no site gains, or only by a bound
+        proposal, is_settled = ascend(objective, labels, rng, 1, openings)
+        value = -objective.total(proposal)
+        if is_settled or value >= history[-1]:  # no site gains, or only by a bound
             return labels, history, True
-        labels = moved
+        labels = proposal
         history.append(value)
         if history[-2] - value <= tolerance * abs(value):
             return labels, history, True

@@ -1,8 +1,11 @@
-"""Groups of posteriors of one exponential family, and what their members' data are worth together.
+"""Log marginal likelihoods of groups of conjugate posteriors: a ``GroupObjective`` for site-by-site matching.
 
 A posterior eta_l under prior lambda0 says e_l = eta_l - lambda0 of its component. If the members of a group are about
 one component, with prior lambda0, the marginal likelihood of all their data is, up to what each contributes anyway,
-A(lambda0 + sum e_l) - A(lambda0), A being the log normaliser of the family.
+
+    A(lambda0 + sum_l e_l) - A(lambda0),
+
+A being the log normaliser of the family.
 """
 
 from __future__ import annotations
@@ -24,18 +27,18 @@ class ConjugateGroups:
 
     Parameters
     ----------
-    family
+    family : Family
         The family of every component.
-    base
-        Prior of a component (P,).
-    pieces
-        What each local component adds to it (L, P).
-    offsets
-        Where each site starts, and the end (J + 1,).
-    level
-        What a group of n members is worth whatever they say (J + 1,).
-    proper
-        Whether the prior is a law. If not, A(base) is taken for 0: groups can be compared while their number stays.
+    base : Array of shape (P,)
+        Natural parameters lambda0 of the prior of a component.
+    pieces : Array of shape (L, P)
+        What each local component adds to it, w_l e_l.
+    offsets : Labels of shape (J + 1,)
+        Where each site starts, and the end.
+    level : Array of shape (J + 1,)
+        Log prior of a group of n = 0 ... J members.
+    proper : bool, optional
+        Whether the prior is a law. If not, A(base) is taken for 0: groups compare while their number stays.
     """
 
     family: Family
@@ -46,7 +49,8 @@ class ConjugateGroups:
     proper: bool = True
 
     @cached_property
-    def _floor(self) -> float:
+    def _base_log_normalizer(self) -> float:
+        # A(base) of an improper prior is infinite; as a constant per group it cancels while their number stays.
         return 0.0 if not self.proper else float(self.family.log_normalizer(self.base[None])[0])
 
     @cached_property
@@ -56,7 +60,7 @@ class ConjugateGroups:
 
     def _marginal(self, sums: Array) -> Array:
         """Return A(base + sums) - A(base) (n,)."""
-        return self.family.log_normalizer(self.base + sums) - self._floor
+        return self.family.log_normalizer(self.base + sums) - self._base_log_normalizer
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,)."""

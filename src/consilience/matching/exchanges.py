@@ -1,4 +1,7 @@
-"""Exchanges: two groups swap their members of two sites at once, which no step of one site alone can do."""
+"""Pairwise exchanges in a matching: two groups swap their members of two sites at once.
+
+Site-by-site ascent ends where no site gains alone. A swap moves two sites together, which leaves such optima.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import GroupObjective
 
-_NUMBERS_AT_MOST = 2e8  # parameters that one search may evaluate
+MAX_EVALUATED_PARAMETERS = 2e8
+"""Parameters of groups that one search may evaluate: some seconds' work. Chosen by hand."""
+MIN_RELATIVE_GAIN = 1e-9
+"""Gain of a swap in units of the objective below which it is rounding."""
 
 
 class ValuedObjective(GroupObjective, Protocol):
@@ -21,7 +27,7 @@ class ValuedObjective(GroupObjective, Protocol):
         """Return what groups are worth (n,)."""
 
 
-def exchanged(objective: ValuedObjective, labels: Labels) -> Labels | None:
+def improve_by_exchange(objective: ValuedObjective, labels: Labels) -> Labels | None:
     """Return a better matching (L,), the best swap of two sites' members between two groups; None where none helps.
 
     The search takes J^2 G^2 values of groups; where that is more than some seconds' work it is not made.
@@ -36,29 +42,30 @@ def exchanged(objective: ValuedObjective, labels: Labels) -> Labels | None:
     n_groups, n_sites = int(labels.max()) + 1, len(objective.offsets) - 1
     pairs = np.array(list(combinations(range(n_sites), 2)), dtype=np.int64).reshape(-1, 2)
     width = objective.pieces.shape[1]
-    if len(pairs) * n_groups * (n_groups - 1) * width > _NUMBERS_AT_MOST:
+    if len(pairs) * n_groups * (n_groups - 1) * width > MAX_EVALUATED_PARAMETERS:
         return None
-    held = np.zeros((n_sites, n_groups, width + 1))  # what each site has in each group, and how many
+    site_sums = np.zeros((n_sites, n_groups, width + 1))  # each site's sum in each group, and its members there
     owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
-    kept = labels >= 0
-    held[owner[kept], labels[kept], :width] = objective.pieces[kept]
-    held[owner[kept], labels[kept], width] = 1.0
-    sums = held.sum(axis=0)
-    worth = objective.value(GroupSums(sums[:, :-1], sums[:, -1]))
-    best, found = 1e-9 * max(1.0, abs(float(worth.sum()))), None
-    for one, other in combinations(range(n_groups), 2):
-        change = held[:, other] - held[:, one]
-        moved = change[pairs[:, 0]] + change[pairs[:, 1]]
-        joined = np.concatenate([sums[one] + moved, sums[other] - moved])
-        possible = joined[:, -1] > 0
-        values = np.full(len(joined), -np.inf)
-        values[possible] = objective.value(GroupSums(joined[possible, :-1], joined[possible, -1]))
-        gain = values[: len(pairs)] + values[len(pairs) :] - worth[one] - worth[other]
-        if gain.max(initial=-np.inf) > best:
-            best, found = float(gain.max()), (one, other, pairs[int(gain.argmax())])
-    if found is None:
+    assigned = labels >= 0
+    site_sums[owner[assigned], labels[assigned], :width] = objective.pieces[assigned]
+    site_sums[owner[assigned], labels[assigned], width] = 1.0
+    sums = site_sums.sum(axis=0)  # (G, P + 1)
+    values_now = objective.value(GroupSums(sums[:, :-1], sums[:, -1]))
+    best_gain, swap = MIN_RELATIVE_GAIN * max(1.0, abs(float(values_now.sum()))), None
+    # For two groups, all pairs of sites at once: (pairs, P + 1) for what the first group would be, then the second.
+    for first, second in combinations(range(n_groups), 2):
+        change = site_sums[:, second] - site_sums[:, first]  # by each site's swap, for the first group (J, P + 1)
+        net_change = change[pairs[:, 0]] + change[pairs[:, 1]]
+        swapped_sums = np.concatenate([sums[first] + net_change, sums[second] - net_change])
+        is_occupied = swapped_sums[:, -1] > 0
+        values = np.full(len(swapped_sums), -np.inf)
+        values[is_occupied] = objective.value(GroupSums(swapped_sums[is_occupied, :-1], swapped_sums[is_occupied, -1]))
+        gain = values[: len(pairs)] + values[len(pairs) :] - values_now[first] - values_now[second]
+        if gain.max(initial=-np.inf) > best_gain:
+            best_gain, swap = float(gain.max()), (first, second, pairs[int(gain.argmax())])
+    if swap is None:
         return None
-    one, other, sites = found
-    result, ours = labels.copy(), np.isin(owner, sites)
-    result[ours & (labels == one)], result[ours & (labels == other)] = other, one
+    first, second, sites = swap
+    result, is_swapped = labels.copy(), np.isin(owner, sites)
+    result[is_swapped & (labels == first)], result[is_swapped & (labels == second)] = second, first
     return result

@@ -1,4 +1,4 @@
-"""Fused Gromov-Wasserstein matching: units told apart by costs, and by the weights among themselves.
+"""The fused Gromov-Wasserstein problem: units compared by their costs, and by the weights among themselves.
 
 The weights among the units of a recurrent layer are indexed twice by the same coupling. With H_g (K, K) and H'_g (k, k)
 one matrix per gate, the coupling sought minimises, over plans with uniform marginals,
@@ -10,6 +10,8 @@ tensor of four indices). Where units may also change sign, S holds the plan with
 turn with the unit go with P, everything else with S:
 
     F(P, S) = <C, P> - 2 <O, S> + alpha (c - 2 sum_{g even} <H_g S H'_g^T, P> - 2 sum_{g odd} <H_g S H'_g^T, S>).
+
+``gromov_descent`` solves it; F is not convex, so every solution is a local one.
 """
 
 from __future__ import annotations
@@ -25,47 +27,47 @@ from consilience.matching.transport import exact_plan
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """A coupling.
+class TransportPlan:
+    """A coupling of units, with the sign that each unit takes where signs can change.
 
     Parameters
     ----------
-    mass
-        What goes from unit g to unit j (K, k), with marginals 1 / K and 1 / k.
-    signed
-        The same with its signs; None where none can change.
+    mass : Array of shape (K, k)
+        P: what goes from unit g to unit j, with marginals 1 / K and 1 / k.
+    signed : Array of shape (K, k), optional
+        S: the same with its signs. Default: no unit changes sign.
     """
 
     mass: Array
     signed: Array | None = None
 
     @property
-    def turned(self) -> Array:
+    def signed_mass(self) -> Array:
         """The coupling with its signs, where there are any."""
         return self.mass if self.signed is None else self.signed
 
 
 @dataclass(frozen=True, eq=False)
 class FusedGromov:
-    """The problem for one model.
+    """The fused Gromov-Wasserstein problem of one model.
 
     Parameters
     ----------
-    costs
-        Squared distances (K, k) of what tells units apart by itself; with signs, without the products in `odd`.
-    left, right
-        Weights among units, one matrix per gate: (G, K, K) and (G, k, k).
-    alpha
-        Weight of the second term.
-    odd
-        Products (K, k) of what changes sign with a unit; None where units do not change sign.
-    flips
+    costs : Array of shape (K, k)
+        C: squared distances of units by all other weights; with signs, without the products in `odd`.
+    row_structure, column_structure : Arrays of shape (G, K, K) and (G, k, k)
+        H and H': weights among the units of either side, one matrix per gate.
+    alpha : float
+        Weight of the quadratic term.
+    odd : Array of shape (K, k), optional
+        O: products of what changes sign with a unit. Default: units do not change sign.
+    flips : tuple of bool, optional
         For every gate, whether its rows change sign with the unit (G,); its columns always do.
     """
 
     costs: Array
-    left: Array
-    right: Array
+    row_structure: Array
+    column_structure: Array
     alpha: float
     odd: Array | None = None
     flips: tuple[bool, ...] = ()
@@ -85,104 +87,107 @@ class FusedGromov:
     def unsigned(self) -> FusedGromov:
         """The same problem without changes of sign."""
         costs = self.costs if self.odd is None else self.costs - 2.0 * self.odd
-        return FusedGromov(costs, self.left, self.right, self.alpha)
+        return FusedGromov(costs, self.row_structure, self.column_structure, self.alpha)
 
     @cached_property
     def squares(self) -> tuple[Array, Array]:
         """The parts (K,) and (k,) of L (x) P that the marginals alone give."""
         rows, columns = self.shape
-        left = np.einsum("gjq,gjq->j", self.left, self.left) / rows
-        return left, np.einsum("gjq,gjq->j", self.right, self.right) / columns
+        row_squares = np.einsum("gjq,gjq->j", self.row_structure, self.row_structure) / rows
+        return row_squares, np.einsum("gjq,gjq->j", self.column_structure, self.column_structure) / columns
 
     @cached_property
-    def stake(self) -> float:
-        """The size of F where nothing is told apart: what a fall is held against."""
+    def objective_scale(self) -> float:
+        """The size of F at a plan that tells no units apart: falls of F are compared with it."""
         return float(np.abs(self.costs).mean()) + self.constant
 
     @cached_property
     def constant(self) -> float:
-        """What the marginals alone add to F."""
-        left, right = self.squares
-        return self.alpha * float(left.mean() + right.mean())
+        """What the marginals alone add to F: alpha c."""
+        row_squares, column_squares = self.squares
+        return self.alpha * float(row_squares.mean() + column_squares.mean())
 
-    def hidden_costs(self, plan: Plan) -> Array:
+    def hidden_costs(self, plan: TransportPlan) -> Array:
         """Return sum_g L(H_g, H'_g) (x) P (K, k), for plans without signs."""
-        left, right = self.squares
-        costs: Array = left[:, None] + right - 2.0 * self.at(plan).received_odd
+        row_squares, column_squares = self.squares
+        costs: Array = row_squares[:, None] + column_squares - 2.0 * self.at(plan).received_odd
         return costs
 
-    def at(self, plan: Plan) -> State:
+    def at(self, plan: TransportPlan) -> PlanProducts:
         """Return what F needs to know of a plan."""
-        turned = plan.turned
+        signed_mass = plan.signed_mass
         rows, columns = self.shape
-        found = [np.zeros((rows, columns)) for _ in range(4)]
+        products = [np.zeros((rows, columns)) for _ in range(4)]  # received even, odd; sent even, odd: as the fields
         for gate, odd in enumerate(self._odd_gates):
-            left, right = self.left[gate], self.right[gate]
-            found[1 if odd else 0] += left @ (turned @ right.T)
-            found[3 if odd else 2] += left.T @ ((turned if odd else plan.mass) @ right)
-        return State(plan, *found)
+            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
+            products[1 if odd else 0] += row_weights @ (signed_mass @ column_weights.T)
+            products[3 if odd else 2] += row_weights.T @ ((signed_mass if odd else plan.mass) @ column_weights)
+        return PlanProducts(plan, *products)
 
-    def at_permutation(self, columns: Labels, signs: Array | None) -> State:
+    def at_permutation(self, columns: Labels, signs: Array | None) -> PlanProducts:
         """Return the same for a permutation, unit ``columns[j]`` to unit j: half of the products are look-ups."""
         rows = len(columns)
-        share = np.full((rows, 1), 1.0 / rows)
-        turned = share if signs is None else share * signs[:, None]
+        share = np.full((rows, 1), 1.0 / rows)  # the mass of each row, without a dense plan (K, 1)
+        signed_share = share if signs is None else share * signs[:, None]
         mass = np.zeros((rows, rows))
         mass[np.arange(rows), columns] = 1.0 / rows
-        found = [np.zeros((rows, rows)) for _ in range(4)]
+        products = [np.zeros((rows, rows)) for _ in range(4)]
         for gate, odd in enumerate(self._odd_gates):
-            left, right = self.left[gate], self.right[gate]
-            found[1 if odd else 0] += left @ (turned * right.T[columns])
-            found[3 if odd else 2] += left.T @ ((turned if odd else share) * right[columns])
-        return State(Plan(mass, None if signs is None else mass * signs[:, None]), *found)
+            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
+            products[1 if odd else 0] += row_weights @ (signed_share * column_weights.T[columns])
+            products[3 if odd else 2] += row_weights.T @ ((signed_share if odd else share) * column_weights[columns])
+        return PlanProducts(TransportPlan(mass, None if signs is None else mass * signs[:, None]), *products)
 
     @property
     def _odd_gates(self) -> tuple[bool, ...]:
-        return self.flips if self.odd is not None else (True,) * len(self.left)
+        # Without signs P and S are one, and all gates are summed with S.
+        return self.flips if self.odd is not None else (True,) * len(self.row_structure)
 
-    def value(self, state: State) -> float:
+    def value(self, state: PlanProducts) -> float:
         """Return F."""
         plan = state.plan
         linear = float(np.vdot(self.costs, plan.mass))
         if self.odd is not None:
-            linear -= 2.0 * float(np.vdot(self.odd, plan.turned))
+            linear -= 2.0 * float(np.vdot(self.odd, plan.signed_mass))
         return linear + self.constant - 2.0 * self.alpha * state.quadratic
 
-    def gradients(self, state: State) -> tuple[Array, Array]:
+    def gradients(self, state: PlanProducts) -> tuple[Array, Array]:
         """Return the derivatives of F in P and in S; without signs, F moves with their sum."""
-        by_mass = self.costs - 2.0 * self.alpha * state.received_even
-        by_turned = -2.0 * self.alpha * (state.sent_even + state.received_odd + state.sent_odd)
+        by_mass = self.costs - 2.0 * self.alpha * state.received_even  # (K, k)
+        by_signed = -2.0 * self.alpha * (state.sent_even + state.received_odd + state.sent_odd)
         if self.odd is not None:
-            by_turned -= 2.0 * self.odd
-        return by_mass, by_turned
+            by_signed -= 2.0 * self.odd
+        return by_mass, by_signed
 
-    def vertex(self, by_mass: Array, by_turned: Array) -> State:
+    def vertex(self, by_mass: Array, by_signed: Array) -> PlanProducts:
         """Return the plan of least cost under linear costs of P and of S."""
-        costs = by_mass + by_turned if self.odd is None else by_mass - np.abs(by_turned)
-        signs = None if self.odd is None else np.where(by_turned <= 0.0, 1.0, -1.0)
+        # |S| <= P, so the best sign of an entry is that of its slope, and gains its absolute value.
+        costs = by_mass + by_signed if self.odd is None else by_mass - np.abs(by_signed)
+        signs = None if self.odd is None else np.where(by_signed <= 0.0, 1.0, -1.0)
         if self.square:
             columns = assign_block(costs)
             return self.at_permutation(columns, None if signs is None else signs[np.arange(len(columns)), columns])
+        # Between unequal widths the vertex is a transport plan, no permutation.
         mass = exact_plan(costs)
-        return self.at(Plan(mass, None if signs is None else mass * signs))
+        return self.at(TransportPlan(mass, None if signs is None else mass * signs))
 
-    def uniform(self) -> Plan:
+    def uniform(self) -> TransportPlan:
         """Return the plan that tells nothing apart."""
         rows, columns = self.shape
         mass = np.full((rows, columns), 1.0 / (rows * columns))
-        return Plan(mass, None if self.odd is None else np.zeros_like(mass))
+        return TransportPlan(mass, None if self.odd is None else np.zeros_like(mass))
 
-    def by_costs(self) -> Plan:
+    def by_costs(self) -> TransportPlan:
         """Return the plan of least cost without the weights among units."""
-        by_turned = np.zeros_like(self.costs) if self.odd is None else -2.0 * self.odd
-        return self.vertex(self.costs, by_turned).plan
+        by_signed = np.zeros_like(self.costs) if self.odd is None else -2.0 * self.odd
+        return self.vertex(self.costs, by_signed).plan
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class PlanProducts:
     """A plan with its products: H S H'^T and H^T P H' summed over even gates, H S H'^T and H^T S H' over odd ones."""
 
-    plan: Plan
+    plan: TransportPlan
     received_even: Array
     received_odd: Array
     sent_even: Array
@@ -191,19 +196,20 @@ class State:
     @property
     def quadratic(self) -> float:
         """sum_{g even} <H S H'^T, P> + sum_{g odd} <H S H'^T, S>."""
+        # Rows of even gates keep their sign, so their products go with P; those of odd ones go with S.
         even = np.vdot(self.received_even, self.plan.mass)
-        return float(even + np.vdot(self.received_odd, self.plan.turned))
+        return float(even + np.vdot(self.received_odd, self.plan.signed_mass))
 
-    def moved(self, step: float, other: State) -> State:
+    def moved(self, step: float, other: PlanProducts) -> PlanProducts:
         """Return the state of (1 - step) this plan + step the other; everything is linear in the plan."""
 
-        def mixed(one: Array, two: Array) -> Array:
-            return one + step * (two - one)
+        def mixed(start: Array, end: Array) -> Array:
+            return start + step * (end - start)
 
-        plan, to = self.plan, other.plan
-        signed = None if plan.signed is None or to.signed is None else mixed(plan.signed, to.signed)
-        return State(
-            Plan(mixed(plan.mass, to.mass), signed),
+        plan, other_plan = self.plan, other.plan
+        signed = None if plan.signed is None or other_plan.signed is None else mixed(plan.signed, other_plan.signed)
+        return PlanProducts(
+            TransportPlan(mixed(plan.mass, other_plan.mass), signed),
             mixed(self.received_even, other.received_even),
             mixed(self.received_odd, other.received_odd),
             mixed(self.sent_even, other.sent_even),

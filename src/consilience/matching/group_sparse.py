@@ -1,11 +1,12 @@
-"""Matching with a group-sparse count of components: the assignment step of KL-fusion, integral and relaxed.
+"""Assignment with a group-sparse count of columns: the matching step of KL-fusion, binary and relaxed.
 
 Rows are local components (L of them, in blocks of one site each), columns are global ones (G). The problem is
 
     min_P <C, P> + lambda sum_g ||P_g||_2,   rows of P sum to 1, each block's columns sum to at most 1, P >= 0,
 
 equations (8) and (9) of Claici et al. 2020. For binary P the norm of a column is the square root of its number of
-users.
+users: block-coordinate descent by linear assignments. For relaxed P it is convex: consensus ADMM to a certified gap. At
+``max_iterations`` the certificate is valid, though its gap may be wider than asked for.
 """
 
 from __future__ import annotations
@@ -17,8 +18,18 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.matching.assignment import assign_block, assign_blocks
 
-_CERTIFY_EVERY = 25
-_ROUNDING = 1e-12
+CERTIFY_EVERY = 25
+"""ADMM steps between certificates, each of which solves one assignment per site. Chosen by hand for its cost."""
+BALANCE_EVERY = 10
+"""ADMM steps between changes of the penalty. Chosen by hand."""
+RESIDUAL_RATIO = 10.0
+"""Ratio of primal to dual residual beyond which the penalty changes: that of Boyd et al. (2011), section 3.4.1."""
+PENALTY_FACTOR = 1.5
+"""By what the penalty changes then (Boyd et al. have 2). Chosen by hand."""
+RELATIVE_GAIN_ROUNDING = 1e-12
+"""Gain of a block, in units of its cost, below which it is rounding."""
+MIN_NORM = 1e-300
+"""Norm to divide by where a column is zero."""
 
 
 def binary_penalty(labels: Labels, n_columns: int) -> float:
@@ -74,6 +85,7 @@ def descend_binary(
 
 
 def _users(labels: Labels, n_columns: int) -> Array:
+    """Return the number of users of every column (G,)."""
     return np.bincount(labels, minlength=n_columns).astype(np.float64)
 
 
@@ -81,19 +93,22 @@ def _improvable(costs: Array, offsets: Labels, strength: float, labels: Labels, 
     """Return the blocks that are not at their optimum given the users of all others."""
     sizes = np.diff(offsets)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    join = strength * (np.sqrt(users + 1.0) - np.sqrt(users))
-    stay = strength * (np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)))
-    priced = costs + join
-    for place in range(int(sizes.max())):  # a block's own labels have one user fewer without it, in all of its rows
-        own = np.full(len(sizes), -1)
-        own[sizes > place] = labels[offsets[:-1][sizes > place] + place]
-        rows = np.flatnonzero(own[owner] >= 0)
-        columns = own[owner[rows]]
-        priced[rows, columns] += (stay - join)[columns]
-    here = np.arange(len(labels))
-    has, best = priced[here, labels], priced[here, assign_blocks(priced, offsets)]
-    gained = np.bincount(owner, weights=has - best, minlength=len(sizes))
-    return np.flatnonzero(gained > _ROUNDING * np.bincount(owner, weights=np.abs(has), minlength=len(sizes)))
+    join_price = strength * (np.sqrt(users + 1.0) - np.sqrt(users))
+    stay_price = strength * (np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)))
+    # The users of a column outside a block are its users less the block's own row there, if any.
+    priced = costs + join_price
+    for position in range(int(sizes.max())):  # a block's own labels have one user fewer without it, in all of its rows
+        own_column = np.full(len(sizes), -1)
+        own_column[sizes > position] = labels[offsets[:-1][sizes > position] + position]
+        rows = np.flatnonzero(own_column[owner] >= 0)
+        columns = own_column[owner[rows]]
+        priced[rows, columns] += (stay_price - join_price)[columns]
+    all_rows = np.arange(len(labels))
+    current_costs, best_costs = priced[all_rows, labels], priced[all_rows, assign_blocks(priced, offsets)]
+    gains = np.bincount(owner, weights=current_costs - best_costs, minlength=len(sizes))
+    return np.flatnonzero(
+        gains > RELATIVE_GAIN_ROUNDING * np.bincount(owner, weights=np.abs(current_costs), minlength=len(sizes))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +165,7 @@ def solve_relaxed(
     warm
         ``state`` of an earlier solution of a similar problem.
     """
-    scale = float(np.abs(costs).mean()) or 1.0
+    scale = float(np.abs(costs).mean()) or 1.0  # rho starts at the scale of the costs, so they are scaled to 1
     c, weight = costs / scale, strength / scale
     blocks = _Blocks(offsets)
     if warm is None:
@@ -160,12 +175,14 @@ def solve_relaxed(
     best_plan, upper, lower = consensus, np.inf, -np.inf
     for step in range(1, max_iterations + 1):
         shifted = consensus - duals[0] - c / rho
-        norms = np.linalg.norm(shifted, axis=0)
-        shrink = np.maximum(0.0, 1.0 - weight / (rho * np.maximum(norms, 1e-300)))
+        norms = np.linalg.norm(shifted, axis=0)  # (G,)
+        shrink = np.maximum(0.0, 1.0 - weight / (rho * np.maximum(norms, MIN_NORM)))
+        # (3, L, G): the group soft threshold, the rows' simplices, the block columns' sums of at most 1.
         copies = np.stack(
             [shifted * shrink, project_simplex(consensus - duals[1]), blocks.project(consensus - duals[2])]
         )
-        if step % _CERTIFY_EVERY == 0 or step == max_iterations:
+        if step % CERTIFY_EVERY == 0 or step == max_iterations:
+            # The optimality condition of the first copy: Y lies in lambda times the subdifferential of the group norm.
             subgradient = rho * (consensus - duals[0] - copies[0]) - c
             lower = max(lower, _lower_bound(c, subgradient, offsets, weight))
             plan = blocks.repair(copies[1])
@@ -178,7 +195,7 @@ def solve_relaxed(
         duals += copies - consensus
         primal = float(np.linalg.norm(copies - consensus))
         dual = float(np.sqrt(3.0) * np.linalg.norm(consensus - previous))
-        if step % 10 == 0 and step <= max_iterations // 2:
+        if step % BALANCE_EVERY == 0 and step <= max_iterations // 2:
             rho, duals = _balance(rho, duals, primal, dual)
     relative = (upper - lower) / max(1.0, abs(upper))
     return RelaxedPlan(best_plan, upper * scale, lower * scale, relative, (consensus, duals, rho))
@@ -186,28 +203,30 @@ def solve_relaxed(
 
 def _balance(rho: float, duals: Array, primal: float, dual: float) -> tuple[float, Array]:
     """Move the penalty towards equal residuals; scaled duals move the other way."""
-    if primal > 10.0 * dual:
-        return rho * 1.5, duals / 1.5
-    if dual > 10.0 * primal:
-        return rho / 1.5, duals * 1.5
+    if primal > RESIDUAL_RATIO * dual:
+        return rho * PENALTY_FACTOR, duals / PENALTY_FACTOR
+    if dual > RESIDUAL_RATIO * primal:
+        return rho / PENALTY_FACTOR, duals * PENALTY_FACTOR
     return rho, duals
 
 
 def _lower_bound(costs: Array, subgradient: Array, offsets: Labels, weight: float) -> float:
     """Return the assignment bound for a subgradient, first shrunk into the ball that makes it one."""
     norms = np.linalg.norm(subgradient, axis=0)
-    inside = subgradient * np.minimum(1.0, weight / np.maximum(norms, 1e-300))
+    inside = subgradient * np.minimum(1.0, weight / np.maximum(norms, MIN_NORM))
+    # min over P in U_j of <C + Y, P> is an assignment problem, since U_j has integral vertices.
     total = costs + inside
     return float(total[np.arange(len(total)), assign_blocks(total, offsets)].sum())
 
 
 def project_simplex(rows: Array) -> Array:
     """Return the Euclidean projection of each row on the probability simplex."""
-    ordered = -np.sort(-rows, axis=1)
-    excess = np.cumsum(ordered, axis=1) - 1.0
+    descending = -np.sort(-rows, axis=1)
+    excess = np.cumsum(descending, axis=1) - 1.0  # (n, G)
     steps = np.arange(1, rows.shape[1] + 1)
-    last = np.sum(ordered * steps > excess, axis=1) - 1
-    threshold = excess[np.arange(len(rows)), last] / (last + 1)
+    # The threshold of Held, Wolfe and Crowder (1974): the largest prefix whose entries stay positive.
+    last_positive = np.sum(descending * steps > excess, axis=1) - 1
+    threshold = excess[np.arange(len(rows)), last_positive] / (last_positive + 1)
     return np.maximum(rows - threshold[:, None], 0.0)
 
 
@@ -222,7 +241,7 @@ class _Blocks:
 
     def project(self, values: Array) -> Array:
         """Project every block column on {x >= 0, sum x <= 1}."""
-        padded = np.where(self.real[:, :, None], values[self.index], -np.inf)
+        padded = np.where(self.real[:, :, None], values[self.index], -np.inf)  # (J, L_max, G)
         clipped = np.maximum(padded, 0.0)
         over = clipped.sum(axis=1) > 1.0
         if np.any(over):
@@ -234,11 +253,14 @@ class _Blocks:
     def repair(self, plan: Array) -> Array:
         """Return a feasible plan near `plan`, whose rows sum to 1 and are not negative."""
         padded = np.where(self.real[:, :, None], plan[self.index], 0.0)
-        padded = padded / np.maximum(padded.sum(axis=1, keepdims=True), 1.0)
-        slack = 1.0 - padded.sum(axis=1)
-        deficit = np.where(self.real, 1.0 - padded.sum(axis=2), 0.0)
+        # Columns over 1 are scaled down; what rows then lack goes to columns in proportion to their slack, which
+        # suffices
+        # since G is at least the size of a block.
+        padded = padded / np.maximum(padded.sum(axis=1, keepdims=True), 1.0)  # (J, L_max, G)
+        slack = 1.0 - padded.sum(axis=1)  # room of each block column (J, G)
+        deficit = np.where(self.real, 1.0 - padded.sum(axis=2), 0.0)  # what each row lacks (J, L_max)
         slack, deficit = np.maximum(slack, 0.0), np.maximum(deficit, 0.0)
-        share = slack / np.maximum(slack.sum(axis=1, keepdims=True), 1e-300)
+        share = slack / np.maximum(slack.sum(axis=1, keepdims=True), MIN_NORM)
         filled = self._ragged(padded + deficit[:, :, None] * share[:, None, :])
         return filled / filled.sum(axis=1, keepdims=True)
 

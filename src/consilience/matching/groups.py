@@ -1,4 +1,7 @@
-"""Sums over the groups of a matching: the sufficient statistics that travel, additive over shards of sites."""
+"""Sums over the groups of a matching: sufficient statistics t_g = sum_{l in g} w_l x_l and mass m_g = sum_{l in g} w_l.
+
+They are all that an average needs, and additive over shards of sites.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from scipy.sparse import csr_array
 
 from consilience.checks import Array, Labels
 
+MIN_MASS = 1e-12
+"""Mass below which a group counts as empty: no division by rounding."""
+
 
 @dataclass(frozen=True, eq=False)
 class GroupSums:
@@ -16,10 +22,10 @@ class GroupSums:
 
     Parameters
     ----------
-    sums
-        Weighted sums of parameters over each group (G, P).
-    mass
-        Sum of weights of each group (G,).
+    sums : Array of shape (G, P)
+        Weighted sums of parameters over each group.
+    mass : Array of shape (G,)
+        Sum of weights of each group.
     """
 
     sums: Array
@@ -30,7 +36,7 @@ class GroupSums:
 
     def means(self, fallback: Array | None = None) -> Array:
         """Return the mean of every group (G, P); empty groups take `fallback`."""
-        empty = self.mass < 1e-12
+        empty = self.mass < MIN_MASS
         means: Array = self.sums / np.where(empty, 1.0, self.mass)[:, None]
         if fallback is not None:
             means[empty] = fallback[empty]
@@ -38,10 +44,23 @@ class GroupSums:
 
 
 def group_sums(parameters: Array, labels: Labels, weights: Array, n_groups: int) -> GroupSums:
-    """Return the statistics of rows with integer labels; rows labelled -1 are left out."""
-    kept = np.flatnonzero(labels >= 0)
-    member = csr_array((weights[kept], (labels[kept], kept)), shape=(n_groups, len(labels)))
-    return GroupSums(np.asarray(member @ parameters), np.asarray(member.sum(axis=1)).ravel())
+    """Return the sums over the groups of a matching.
+
+    Parameters
+    ----------
+    parameters : Array of shape (L, P)
+        What is summed.
+    labels : Labels of shape (L,)
+        Group of each row; rows labelled -1 are left out.
+    weights : Array of shape (L,)
+        Weight of each row.
+    n_groups : int
+        Number G of groups.
+    """
+    assigned = np.flatnonzero(labels >= 0)
+    # A sparse matrix of weights (G, L): sums are one product with it.
+    membership = csr_array((weights[assigned], (labels[assigned], assigned)), shape=(n_groups, len(labels)))
+    return GroupSums(np.asarray(membership @ parameters), np.asarray(membership.sum(axis=1)).ravel())
 
 
 def plan_sums(parameters: Array, plan: Array, weights: Array) -> GroupSums:
@@ -58,7 +77,7 @@ def consecutive(labels: Labels) -> Labels:
     >>> consecutive(np.array([7, -1, 2, 7]))
     array([ 1, -1,  0,  1])
     """
-    kept = labels >= 0
+    is_assigned = labels >= 0
     result = labels.copy()
-    result[kept] = np.unique(labels[kept], return_inverse=True)[1]
+    result[is_assigned] = np.unique(labels[is_assigned], return_inverse=True)[1]
     return result

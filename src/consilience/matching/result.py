@@ -1,4 +1,4 @@
-"""The answer to "who is who"."""
+"""The result of matching: which fused component each local component became, and how sure that is."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ class Matching:
         """Mean confidence of the matches behind each fused component (G,)."""
         if self.confidence is None:
             return None
-        known = (self.labels >= 0) & np.isfinite(self.confidence)
-        totals = np.bincount(self.labels[known], weights=self.confidence[known], minlength=self.n_components)
-        counts = np.bincount(self.labels[known], minlength=self.n_components)
+        has_confidence = (self.labels >= 0) & np.isfinite(self.confidence)  # (L,)
+        totals = np.bincount(
+            self.labels[has_confidence], weights=self.confidence[has_confidence], minlength=self.n_components
+        )
+        counts = np.bincount(self.labels[has_confidence], minlength=self.n_components)
         return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
 
     def of_site(self, site: int) -> Labels:

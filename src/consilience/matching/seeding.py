@@ -1,4 +1,8 @@
-"""First guesses of fused components: k-means++ with divergences for squared distances."""
+"""Initialisation of fused components: greedy k-means++ with divergences for squared distances.
+
+Appendix E of Claici et al. 2020 seeds KL-fusion so; their published code keeps the candidate of the largest remaining
+sum, here it is the smallest, as in scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +34,19 @@ def greedy_plus_plus(
         Source of randomness.
     """
     count = min(count, len(weights))
-    trials = 2 + int(np.log(count))
+    n_trials = 2 + int(np.log(count))
     chosen = [int(rng.choice(len(weights), p=weights / weights.sum()))]
     nearest = divergences(np.array(chosen))[0]
     while len(chosen) < count:
-        mass = weights * nearest
+        mass = weights * nearest  # probabilities of the next centre, unnormalised (L,)
         total = mass.sum()
         if not total > 0:
-            others = np.setdiff1d(np.arange(len(weights)), chosen)
-            chosen += others[: count - len(chosen)].tolist()
+            unchosen = np.setdiff1d(np.arange(len(weights)), chosen)
+            chosen += unchosen[: count - len(chosen)].tolist()
             break
-        candidates = np.unique(rng.choice(len(mass), size=trials, p=mass / total))
-        shrunk = np.minimum(nearest, divergences(candidates))
-        best = int((shrunk @ weights).argmin())
-        chosen.append(int(candidates[best]))
-        nearest = shrunk[best]
+        candidates = np.unique(rng.choice(len(mass), size=n_trials, p=mass / total))
+        candidate_nearest = np.minimum(nearest, divergences(candidates))  # (candidates, L)
+        best_candidate = int((candidate_nearest @ weights).argmin())
+        chosen.append(int(candidates[best_candidate]))
+        nearest = candidate_nearest[best_candidate]
     return np.array(chosen)

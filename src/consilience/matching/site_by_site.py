@@ -1,4 +1,4 @@
-"""Matching site by site: the components of one are matched exactly, given all other sites.
+"""Site-by-site matching: the components of one site are matched exactly, given all other sites.
 
 Many objectives are a sum over groups, F = sum_g f(t_g, m_g), of what the m_g members of a group sum up to, t_g. The
 subtraction trick (Yurochkin et al. 2019, Proposition 1) makes the step of one site linear. Take the site out. As it
@@ -6,7 +6,8 @@ puts at most one component v_l into a group, group g will be worth f(t_g + v_l, 
 
     F = sum_g f(t_g, m_g) + sum_{l, g} B_lg [f(t_g + v_l, m_g + 1) - f(t_g, m_g)],
 
-for any f whatever: one assignment problem, solved exactly. No step can lower F.
+for any f whatever: one assignment problem, solved exactly. No step can lower F. ``grow`` makes a first matching,
+``ascend`` raises F in sweeps over the sites until none gains, ``match_probabilities`` reads off how sure each match is.
 """
 
 from __future__ import annotations
@@ -19,18 +20,24 @@ from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, consecutive, group_sums
-from consilience.matching.site_step import ANY, Openings
+from consilience.matching.site_step import UNLIMITED, Openings
 
-_IMPOSSIBLE = -1e12
-_CHUNK_BYTES = 2**26
+FORBIDDEN_GAIN = -1e12
+"""Gain of a choice that is not allowed: below any log probability of a matching that is."""
+CHUNK_BYTES = 2**26
+"""Memory of the sums of newcomers with groups that are held at once: 64 MiB, chosen by hand."""
+MIN_RELATIVE_GAIN = 1e-9
+"""Gain of a site's step, in units of its value, below which it is rounding and the site stays."""
+MAX_LOG_ODDS = 700.0
+"""Log odds at which a probability is 0 or 1 in double precision: exp of more overflows."""
 
 
 class GroupObjective(Protocol):
-    """A sum over groups, to be raised."""
+    """An objective F = sum_g f(t_g, m_g) over the groups of a matching, to be raised."""
 
     @property
     def pieces(self) -> Array:
-        """What each component adds to the sum of its group (L, P)."""
+        """v_l: what each component adds to the sum t_g of its group (L, P)."""
 
     @property
     def offsets(self) -> Labels:
@@ -65,81 +72,83 @@ def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups
     array([[7.        , 6.33333333]])
     """
     n_groups, width = groups.sums.shape
-    gains = np.empty((len(pieces), n_groups))
-    step = max(1, _CHUNK_BYTES // (8 * max(1, n_groups * width)))
-    for start in range(0, len(pieces), step):
-        part = pieces[start : start + step]
-        together = (groups.sums[None] + part[:, None]).reshape(-1, width)
-        joined = value(GroupSums(together, np.tile(groups.mass + 1.0, len(part))))
-        gains[start : start + step] = joined.reshape(len(part), n_groups)
+    gains = np.empty((len(pieces), n_groups))  # (k, G)
+    chunk_rows = max(1, CHUNK_BYTES // (8 * max(1, n_groups * width)))
+    for start in range(0, len(pieces), chunk_rows):
+        chunk = pieces[start : start + chunk_rows]
+        joined_sums = (groups.sums[None] + chunk[:, None]).reshape(-1, width)  # (chunk * G, P)
+        joined_values = value(GroupSums(joined_sums, np.tile(groups.mass + 1.0, len(chunk))))  # (chunk * G,)
+        gains[start : start + chunk_rows] = joined_values.reshape(len(chunk), n_groups)
     gains -= value(groups)
     return gains
 
 
-class Places:
+class MatchedGroups:
     """The groups of a matching, kept up to date while sites leave and come back.
 
     Parameters
     ----------
-    objective
-        What the groups are worth.
-    labels
-        Group of each component (L,), -1 for one that is nowhere.
-    others
-        What components of other sites, which stay where they are, add to the groups.
+    objective : GroupObjective
+        Gives pieces, gains and openings.
+    labels : Labels of shape (L,)
+        Group of each component, -1 for one that is in none.
+    others : GroupSums, optional
+        What components of other sites, which stay where they are, add to the groups. Default: nothing.
     """
 
     def __init__(self, objective: GroupObjective, labels: Labels, others: GroupSums | None = None) -> None:
         self.objective, self.labels = objective, labels.copy()
-        known = 0 if others is None else len(others.mass)
-        room = max(int(labels.max()) + 1, known) + int(np.diff(objective.offsets).max())
-        sums = group_sums(objective.pieces, labels, np.ones(len(labels)), room)
+        n_others = 0 if others is None else len(others.mass)
+        # Room for every row of the largest site to open a group; ``insert`` adds more where a process needs it.
+        n_slots = max(int(labels.max()) + 1, n_others) + int(np.diff(objective.offsets).max())
+        sums = group_sums(objective.pieces, labels, np.ones(len(labels)), n_slots)
         self._sums, self._mass = sums.sums, sums.mass
         if others is not None:
-            self._sums[:known] += others.sums
-            self._mass[:known] += others.mass
+            self._sums[:n_others] += others.sums
+            self._mass[:n_others] += others.mass
 
     def rows(self, site: int) -> Labels:
-        """Return the rows of a site that are somewhere."""
+        """Return the rows of a site that are in a group."""
         rows = np.arange(self.objective.offsets[site], self.objective.offsets[site + 1])
         return rows[self.labels[rows] >= 0]
 
-    def leave(self, rows: Labels) -> None:
+    def remove(self, rows: Labels) -> None:
         """Take the rows of one site out."""
-        own = self.labels[rows]
-        self._sums[own] -= self.objective.pieces[rows]
-        self._mass[own] -= 1.0
-        empty = own[self._mass[own] == 0]
-        self._sums[empty] = 0.0
+        groups = self.labels[rows]
+        self._sums[groups] -= self.objective.pieces[rows]
+        self._mass[groups] -= 1.0
+        empty = groups[self._mass[groups] == 0]
+        self._sums[empty] = 0.0  # what subtraction leaves there is rounding
 
-    def choices(self, rows: Labels) -> tuple[Labels, Array, Array]:
-        """Return the groups with members (G,), what each would gain by each row (k, G), and what rows open (k,)."""
+    def gains_of_choices(self, rows: Labels) -> tuple[Labels, Array, Array]:
+        """Return the groups with members (G,), their gains by each row (k, G), and the worth of rows alone (k,)."""
+        # Empty slots stay in place, so that groups keep their numbers while sites move.
         used = np.flatnonzero(self._mass)
         groups = GroupSums(self._sums[used], self._mass[used])
         return used, self.objective.gains(rows, groups), self.objective.opening(rows)
 
-    def enter(self, rows: Labels, used: Labels, chosen: Labels) -> None:
-        """Put rows into the groups that they chose, new ones where they opened one."""
-        opens = chosen >= len(used)
-        own = used[np.where(opens, 0, chosen)] if len(used) else np.zeros(len(rows), dtype=np.int64)
-        if opens.any():
-            count = int(np.count_nonzero(opens))
-            free = np.flatnonzero(self._mass == 0)
-            if len(free) < count:
-                free = np.concatenate([free, len(self._mass) + np.arange(len(rows))])
+    def insert(self, rows: Labels, used: Labels, chosen: Labels) -> None:
+        """Put rows into the groups that they chose: 0 ... G - 1 of those in use, or a new one from G on."""
+        is_new = chosen >= len(used)
+        groups = used[np.where(is_new, 0, chosen)] if len(used) else np.zeros(len(rows), dtype=np.int64)
+        if is_new.any():
+            n_new = int(np.count_nonzero(is_new))
+            empty_slots = np.flatnonzero(self._mass == 0)
+            if len(empty_slots) < n_new:
+                empty_slots = np.concatenate([empty_slots, len(self._mass) + np.arange(len(rows))])
                 self._sums = np.concatenate([self._sums, np.zeros((len(rows), self._sums.shape[1]))])
                 self._mass = np.concatenate([self._mass, np.zeros(len(rows))])
-            own[opens] = free[:count]
-        self.come_back(rows, own)
+            groups[is_new] = empty_slots[:n_new]
+        self.restore(rows, groups)
 
-    def come_back(self, rows: Labels, labels: Labels) -> None:
+    def restore(self, rows: Labels, labels: Labels) -> None:
         """Put rows into groups by their number."""
         self.labels[rows] = labels
         self._sums[labels] += self.objective.pieces[rows]
         self._mass[labels] += 1.0
 
 
-def grow(objective: GroupObjective, order: Labels, openings: Openings = ANY) -> Labels:
+def grow(objective: GroupObjective, order: Labels, openings: Openings = UNLIMITED) -> Labels:
     """Return the matching (L,) that adds one site after another, each matched exactly to what is there.
 
     Parameters
@@ -151,14 +160,14 @@ def grow(objective: GroupObjective, order: Labels, openings: Openings = ANY) -> 
     openings
         What it takes to open new groups.
     """
-    nowhere = np.full(len(objective.pieces), -1, dtype=np.int64)
-    places = Places(objective, nowhere)
+    unmatched = np.full(len(objective.pieces), -1, dtype=np.int64)
+    groups = MatchedGroups(objective, unmatched)
     for site in order:
         rows = np.arange(objective.offsets[site], objective.offsets[site + 1])
         if rows.size:
-            used, gains, opening = places.choices(rows)
-            places.enter(rows, used, openings.best(gains, opening))
-    return consecutive(places.labels)
+            used, gains, opening = groups.gains_of_choices(rows)
+            groups.insert(rows, used, openings.assign(gains, opening))
+    return consecutive(groups.labels)
 
 
 def scatter(offsets: Labels, n_groups: int, rng: np.random.Generator) -> Labels:
@@ -166,43 +175,43 @@ def scatter(offsets: Labels, n_groups: int, rng: np.random.Generator) -> Labels:
 
     From such starts ``ascend`` reaches optima that orders of sites do not lead to.
     """
-    drawn = [rng.permutation(n_groups)[:size] for size in np.diff(offsets)]
-    return consecutive(np.concatenate(drawn))
+    site_labels = [rng.permutation(n_groups)[:size] for size in np.diff(offsets)]  # distinct inside a site
+    return consecutive(np.concatenate(site_labels))
 
 
 def ascend(
-    objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, openings: Openings = ANY
+    objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, openings: Openings = UNLIMITED
 ) -> tuple[Labels, bool]:
     """Raise the objective site by site, each matched exactly given the others, with new groups where they pay.
 
     Parameters
     ----------
-    objective
+    objective : GroupObjective
         What is raised.
-    labels
-        Where to start (L,); -1 for rows that are left out.
-    rng
+    labels : Labels of shape (L,)
+        Where to start; -1 for rows that are left out.
+    rng : Generator
         Draws the order of sites.
-    sweeps
+    sweeps : int
         Rounds over all sites at most.
-    openings
-        What it takes to open new groups.
+    openings : Openings, optional
+        Which new groups are allowed. Default: as many as pay.
 
     Returns
     -------
     tuple
         Consecutive labels (L,) of no less value, and whether a whole round changed nothing.
     """
-    places = Places(objective, labels)
+    groups = MatchedGroups(objective, labels)
     for _ in range(sweeps):
-        changed = False
+        has_changed = False
         for site in rng.permutation(len(objective.offsets) - 1):
-            rows = places.rows(site)
+            rows = groups.rows(site)
             if rows.size:
-                changed |= _step(places, rows, openings)
-        if not changed:
-            return consecutive(places.labels), True
-    return consecutive(places.labels), False
+                has_changed |= _step(groups, rows, openings)
+        if not has_changed:
+            return consecutive(groups.labels), True
+    return consecutive(groups.labels), False
 
 
 def ascend_among(
@@ -223,60 +232,66 @@ def ascend_among(
     openings
         What it takes to open new groups.
     """
-    places = Places(objective, labels, others)
+    groups = MatchedGroups(objective, labels, others)
     for site in order:
-        rows = places.rows(int(site))
+        rows = groups.rows(int(site))
         if rows.size:
-            _step(places, rows, openings)
-    return places.labels
+            _step(groups, rows, openings)
+    return groups.labels
 
 
-def _step(places: Places, rows: Labels, openings: Openings) -> bool:
+def _step(groups: MatchedGroups, rows: Labels, openings: Openings) -> bool:
     """Match the rows of one site anew and return whether that was better."""
-    own = places.labels[rows]
-    places.leave(rows)
-    used, gains, opening = places.choices(rows)
-    chosen, had = openings.best(gains, opening), own_choices(used, own)
-    if not np.array_equal(chosen, had):
-        before = openings.worth(gains, opening, had)
-        if openings.worth(gains, opening, chosen) > before + 1e-9 * abs(before):
-            places.enter(rows, used, chosen)
+    old_groups = groups.labels[rows]
+    groups.remove(rows)
+    used, gains, opening = groups.gains_of_choices(rows)
+    new_choices, old_choices = openings.assign(gains, opening), choices_of_groups(used, old_groups)
+    if not np.array_equal(new_choices, old_choices):
+        before = openings.assigned_gain(gains, opening, old_choices)
+        if openings.assigned_gain(gains, opening, new_choices) > before + MIN_RELATIVE_GAIN * abs(before):
+            groups.insert(rows, used, new_choices)
             return True
-    places.come_back(rows, own)
+    groups.restore(rows, old_groups)
     return False
 
 
-def own_choices(used: Labels, own: Labels) -> Labels:
-    """Return which choices lead back to groups `own` (k,): their place in `used` (G,), or a new group."""
-    place = np.searchsorted(used, own)
-    there = place < len(used)
-    there[there] = used[place[there]] == own[there]
-    return np.where(there, place, len(used) + np.arange(len(own)))
+def choices_of_groups(used: Labels, groups: Labels) -> Labels:
+    """Return which choices lead back to some groups (k,): their position among those in use (G,), or a new group."""
+    positions = np.searchsorted(used, groups)
+    is_used = positions < len(used)
+    is_used[is_used] = used[positions[is_used]] == groups[is_used]
+    return np.where(is_used, positions, len(used) + np.arange(len(groups)))
 
 
 def match_probabilities(objective: GroupObjective, labels: Labels) -> Array:
     """Return the probability of each match (L,), given what all other sites say; `objective` is a log probability.
 
-    For each component its site's best matching without this match is compared with the one it has: the odds are
-    exp(difference in the objective). Components labelled -1 have none (NaN).
+    For each component its site's best matching without this match is compared with the one it has: with lambda the
+    difference in the objective, the probability is 1 / (1 + exp(-lambda)). Other sites are taken as they are matched,
+    so a fit that went wrong before any matching is not foreseen. Components labelled -1 have none (NaN).
     """
-    places = Places(objective, labels)
-    sure = np.full(len(labels), np.nan)
+    groups = MatchedGroups(objective, labels)
+    probabilities = np.full(len(labels), np.nan)
     for site in range(len(objective.offsets) - 1):
-        rows = places.rows(site)
+        rows = groups.rows(site)
         if not rows.size:
             continue
-        own, here = places.labels[rows], np.arange(len(rows))
-        places.leave(rows)
-        used, gains, opening = places.choices(rows)
-        places.come_back(rows, own)
-        had = own_choices(used, own)
-        worth = np.concatenate([gains, np.full((len(rows), len(rows)), _IMPOSSIBLE)], axis=1)
-        worth[here, len(used) + here] = opening
-        has = worth[here, had].sum()
-        for row in here:
-            barred = worth.copy()
-            barred[row, had[row]] = _IMPOSSIBLE  # a row can open one new group only: one is as good as another
-            other = barred[here, linear_sum_assignment(barred, maximize=True)[1]].sum()
-            sure[rows[row]] = 1.0 / (1.0 + np.exp(np.clip(other - has, -700.0, 700.0)))
-    return sure
+        old_groups, row_range = groups.labels[rows], np.arange(len(rows))
+        groups.remove(rows)
+        used, gains, opening = groups.gains_of_choices(rows)
+        groups.restore(rows, old_groups)
+        old_choices = choices_of_groups(used, old_groups)
+        # (k, G + k): groups in use, then a new group for each row, which no other row may choose.
+        choice_gains = np.concatenate([gains, np.full((len(rows), len(rows)), FORBIDDEN_GAIN)], axis=1)
+        choice_gains[row_range, len(used) + row_range] = opening
+        old_total = choice_gains[row_range, old_choices].sum()
+        # One assignment per row: the site's best matching in which this row is anywhere else.
+        for row in row_range:
+            without_match = choice_gains.copy()
+            # A row can open one new group only, since one is as good as another.
+            without_match[row, old_choices[row]] = FORBIDDEN_GAIN
+            best_other = without_match[row_range, linear_sum_assignment(without_match, maximize=True)[1]].sum()
+            probabilities[rows[row]] = 1.0 / (
+                1.0 + np.exp(np.clip(best_other - old_total, -MAX_LOG_ODDS, MAX_LOG_ODDS))
+            )
+    return probabilities

@@ -1,4 +1,8 @@
-"""The step of one site: which groups its components go into, and what it takes to open new ones."""
+"""The assignment step of one site, with new groups: max over distinct choices of the sum of gains.
+
+Row l takes one of G groups, which gains B_lg, or opens a new one, which is worth o_l; with `factorial` the k-th new one
+is worth log k less. One rectangular assignment of (k, G + new) gains.
+"""
 
 from __future__ import annotations
 
@@ -13,56 +17,57 @@ from consilience.checks import Array, Labels
 
 @dataclass(frozen=True)
 class Openings:
-    """What it takes to open new groups.
+    """Which new groups a site may open, and at what price.
 
     Parameters
     ----------
-    max_groups
-        Number of groups at most, 0 for none but those that are there; None sets no limit. There must be room for the
-        components of a site.
-    factorial
+    max_groups : int, optional
+        Number of groups at most, 0 for none but those that are there. There must be room for the components of a site.
+        Default: no limit.
+    factorial : bool, optional
         Whether the k-th group that a site opens is worth log k less, as in Yurochkin et al. (2019). That counts the
-        orders of new groups once more: the steps of different sites then belong to no common objective.
+        orders of new groups once more: the steps of different sites then belong to no common objective (docs/adr/0009).
     """
 
     max_groups: int | None = None
     factorial: bool = False
 
-    def best(self, gains: Array, opening: Array) -> Labels:
+    def assign(self, gains: Array, opening: Array) -> Labels:
         """Return for each row its group 0 ... G - 1, all different, or G + its own number where it opens a new one.
 
         Maximises the sum of `gains` (k, G) and `opening` (k,) of what is chosen. Where the best choices do not collide
         and new groups are not short, they are the optimum.
         """
         n_rows, n_groups = gains.shape
-        here = np.arange(n_rows)
-        room = n_rows if self.max_groups is None else max(0, min(n_rows, self.max_groups - n_groups))
+        row_range = np.arange(n_rows)
+        max_new = n_rows if self.max_groups is None else max(0, min(n_rows, self.max_groups - n_groups))
         if n_groups:
-            best = gains.argmax(axis=1)
-            opens = opening > gains[here, best]
-            chosen = np.where(opens, n_groups + here, best)
+            best_groups = gains.argmax(axis=1)
+            is_new = opening > gains[row_range, best_groups]
+            chosen = np.where(is_new, n_groups + row_range, best_groups)
         else:
-            opens, chosen = np.ones(n_rows, dtype=np.bool_), n_groups + here
-        count = np.count_nonzero(opens)
-        if len(set(chosen.tolist())) == n_rows and count <= (min(room, 1) if self.factorial else room):
+            is_new, chosen = np.ones(n_rows, dtype=np.bool_), n_groups + row_range
+        n_new = np.count_nonzero(is_new)
+        # With the factorial price two new groups compete for the cheaper column, so only one is safe to take as it is.
+        if len(set(chosen.tolist())) == n_rows and n_new <= (min(max_new, 1) if self.factorial else max_new):
             return chosen
-        new = np.repeat(opening[:, None], room, axis=1)
+        new_gains = np.repeat(opening[:, None], max_new, axis=1)
         if self.factorial:
-            new -= np.log(np.arange(1, room + 1))
-        columns: Labels = linear_sum_assignment(np.concatenate([gains, new], axis=1), maximize=True)[1]
-        return np.where(columns < n_groups, columns, n_groups + here)
+            new_gains -= np.log(np.arange(1, max_new + 1))
+        columns: Labels = linear_sum_assignment(np.concatenate([gains, new_gains], axis=1), maximize=True)[1]
+        return np.where(columns < n_groups, columns, n_groups + row_range)
 
-    def worth(self, gains: Array, opening: Array, chosen: Labels) -> float:
-        """Return what a choice adds, as ``best`` counts it."""
+    def assigned_gain(self, gains: Array, opening: Array, chosen: Labels) -> float:
+        """Return what a choice adds, as ``assign`` counts it."""
         n_groups = gains.shape[1]
-        opens = chosen >= n_groups
-        kept = np.flatnonzero(~opens)
-        total = float(gains[kept, chosen[kept]].sum() + opening[opens].sum())
-        return total - float(gammaln(np.count_nonzero(opens) + 1.0)) if self.factorial else total
+        is_new = chosen >= n_groups
+        matched_rows = np.flatnonzero(~is_new)
+        total = float(gains[matched_rows, chosen[matched_rows]].sum() + opening[is_new].sum())
+        return total - float(gammaln(np.count_nonzero(is_new) + 1.0)) if self.factorial else total
 
 
-ANY = Openings()
+UNLIMITED = Openings()
 """As many new groups as pay."""
 
-NONE = Openings(max_groups=0)
+NO_NEW_GROUPS = Openings(max_groups=0)
 """None but those that are there."""

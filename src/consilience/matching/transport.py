@@ -1,8 +1,11 @@
-"""Optimal transport between the units of two layers, under uniform or given marginals.
+"""Optimal transport between the units of two layers: exact plans, and entropic plans by Sinkhorn iterations.
 
-Exact plans of equal uniform marginals are permutations and come from the assignment solver; other exact plans from
-POT's network simplex; entropic ones from Sinkhorn iterations in the log domain, on costs divided by their largest, so
-that `epsilon` is relative.
+    min_P <C, P> + epsilon sum_ij P_ij (log P_ij - 1),    P 1 = a, P^T 1 = b, P >= 0,
+
+under uniform or other marginals a and b. Exact plans (epsilon = 0) of equal uniform marginals are permutations and come
+from the assignment solver; other exact plans from POT's network simplex; entropic ones from Sinkhorn iterations in the
+log domain, on costs divided by their largest, so that `epsilon` is relative. What an entropic plan lacks of its
+marginals at the last iteration is rounded off.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
 
 MARGINAL_ERROR = 1e-8
-"""Largest summed error of a marginal of an entropic plan, as a share of all mass."""
+"""Largest summed error of a marginal of an entropic plan, as a share of all mass. Chosen by hand."""
+MAX_SIMPLEX_STEPS = 10_000_000
+"""Iterations of the network simplex at most; reaching them raises an error. Chosen by hand."""
+WARM_ITERATIONS = 50
+"""Iterations at each larger epsilon on the way: they only start the next. Chosen by hand."""
+CHECK_EVERY = 10
+"""Iterations between looks at the marginals. Chosen by hand for their cost."""
+MAX_LOG_SCALING = 50.0
+"""Scalings beyond the exponential of this go into the potentials, long before exp overflows at 709."""
 
 
 def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = None) -> Array:
@@ -49,13 +60,10 @@ def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            plan = ot.emd(rows, columns, np.ascontiguousarray(costs / scale), numItermax=_SIMPLEX_STEPS)
+            plan = ot.emd(rows, columns, np.ascontiguousarray(costs / scale), numItermax=MAX_SIMPLEX_STEPS)
         except UserWarning as error:
             raise InputError(f"the transport between {n} and {m} units could not be solved: {error}") from error
     return np.asarray(plan)
-
-
-_SIMPLEX_STEPS = 10_000_000
 
 
 def entropic_plan(
@@ -87,8 +95,8 @@ def entropic_plan(
     scaled = (costs - costs.min()) / (float(np.abs(costs).max()) or 1.0)
     f, g = np.zeros(n), np.zeros(m)
     step = max(1.0, epsilon)
-    while step > epsilon:
-        f, g = _sinkhorn(scaled, step, a, b, f, g, _WARM_ITERATIONS)
+    while step > epsilon:  # epsilon scaling: potentials at twice epsilon are close to those at epsilon
+        f, g = _sinkhorn(scaled, step, a, b, f, g, WARM_ITERATIONS)
         step = max(step / 2.0, epsilon)
     f, g = _sinkhorn(scaled, epsilon, a, b, f, g, max_iterations)
     return _rounded(np.exp((f[:, None] + g - scaled) / epsilon), a, b)
@@ -100,17 +108,12 @@ def _rounded(plan: Array, a: Array, b: Array) -> Array:
     Altschuler, Niles-Weed, Rigollet (2017), "Near-linear time approximation algorithms for optimal transport via
     Sinkhorn iteration", algorithm 2.
     """
+    # Rows, then columns, with too much mass are scaled down; afterwards both marginals lack the same mass.
     plan = plan * np.minimum(1.0, a / plan.sum(axis=1))[:, None]
     plan = plan * np.minimum(1.0, b / plan.sum(axis=0))
-    rows, columns = np.maximum(a - plan.sum(axis=1), 0.0), np.maximum(b - plan.sum(axis=0), 0.0)
-    missing = float(rows.sum())
-    return plan + np.multiply.outer(rows, columns) / missing if missing > 0 else plan
-
-
-_WARM_ITERATIONS = 50
-_CHECKED_EVERY = 10
-_ABSORBED = 50.0
-"""Scalings beyond the exponential of this go into the potentials, before anything overflows."""
+    row_deficits, column_deficits = np.maximum(a - plan.sum(axis=1), 0.0), np.maximum(b - plan.sum(axis=0), 0.0)
+    missing_mass = float(row_deficits.sum())
+    return plan + np.multiply.outer(row_deficits, column_deficits) / missing_mass if missing_mass > 0 else plan
 
 
 def _sinkhorn(
@@ -121,20 +124,21 @@ def _sinkhorn(
     Between two absorptions an iteration is two products of a fixed matrix with vectors; the logarithms of what these
     scale are moved into the potentials before they grow large.
     """
-    f, g = _in_logarithms(costs, epsilon, a, b, g)
-    kernel = np.exp((f[:, None] + g - costs) / epsilon)
+    f, g = _log_domain_step(costs, epsilon, a, b, g)
+    # Plan = diag(u) K diag(v) with K = exp((f + g - C) / epsilon); u and v are absorbed into f and g from time to time.
+    kernel = np.exp((f[:, None] + g - costs) / epsilon)  # (n, m)
     u, v = np.ones(len(a)), np.ones(len(b))
-    for done in range(1, iterations + 1):
-        u = a / (kernel @ v)
-        v = b / (kernel.T @ u)
-        if done % _CHECKED_EVERY and done < iterations:
+    for iteration in range(1, iterations + 1):
+        u = a / (kernel @ v)  # (n,)
+        v = b / (kernel.T @ u)  # (m,)
+        if iteration % CHECK_EVERY and iteration < iterations:
             continue
         if not (np.all(np.isfinite(u)) and np.all(np.isfinite(v)) and u.min() > 0 and v.min() > 0):
-            f, g = _in_logarithms(costs, epsilon, a, b, g)  # a whole row underflowed
+            f, g = _log_domain_step(costs, epsilon, a, b, g)  # a whole row underflowed
         else:
             error = float(np.abs(u * (kernel @ v) - a).sum())
-            large = max(float(np.abs(np.log(u)).max()), float(np.abs(np.log(v)).max())) > _ABSORBED
-            if error > MARGINAL_ERROR and not large and done < iterations:
+            is_large = max(float(np.abs(np.log(u)).max()), float(np.abs(np.log(v)).max())) > MAX_LOG_SCALING
+            if error > MARGINAL_ERROR and not is_large and iteration < iterations:
                 continue
             f, g = f + epsilon * np.log(u), g + epsilon * np.log(v)
             if error <= MARGINAL_ERROR:
@@ -144,7 +148,7 @@ def _sinkhorn(
     return f, g
 
 
-def _in_logarithms(costs: Array, epsilon: float, a: Array, b: Array, g: Array) -> tuple[Array, Array]:
+def _log_domain_step(costs: Array, epsilon: float, a: Array, b: Array, g: Array) -> tuple[Array, Array]:
     """Return potentials after one iteration that cannot underflow."""
     f = epsilon * (np.log(a) - logsumexp((g - costs) / epsilon, axis=1))
     return f, epsilon * (np.log(b) - logsumexp((f[:, None] - costs) / epsilon, axis=0))

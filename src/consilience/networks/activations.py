@@ -1,7 +1,8 @@
-"""What the units of a network give on inputs: what the layers that read them are handed.
+"""Activations of a network's units on inputs, for activation matching.
 
-Units are read by layers whose weight has an input axis of the group. What such a layer is handed is what the units give
-after their nonlinearity; positions and examples are samples alike.
+The activations of a group are z (k, m): its k units after their nonlinearity, at m samples. They are recorded where a
+linear or convolutional layer reads the group, as the input of that layer. Positions and examples are samples alike.
+Groups that no such layer reads are left out.
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, most: int = 2**18) -> dict[str, Array]:
-    """Return what the units of every group give (k, m), by group; groups that no layer reads are left out.
+MAX_SAMPLES = 2**18
+"""Most samples per unit of activations. Chosen by hand, to bound memory; nobody has measured other values."""
+BATCH_SIZE = 512
+"""Rows of a tensor of inputs that a module is called with at once. Chosen by hand, to bound memory."""
+
+
+def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, max_samples: int = MAX_SAMPLES) -> dict[str, Array]:
+    """Return the activations (k, m) of the units of every group that a layer reads, by group.
 
     Parameters
     ----------
-    module
+    module : Module
         The network.
-    symmetry
+    symmetry : Symmetry
         Its groups.
-    inputs
-        What it is called with: a tensor, a tuple of arguments, or an iterable of either.
-    most
-        Numbers per unit at most; beyond, samples are taken at even steps.
+    inputs : Tensor, tuple of Tensor, or iterable of either
+        Inputs: a tensor of rows, the arguments of one call, or batches.
+    max_samples : int, optional
+        Samples m at most; of more, some are taken at even steps. Default: 2**18.
 
     Raises
     ------
@@ -45,7 +52,7 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, most: int = 
     if not readers:
         raise InputError("inputs: no group of this network is read by a linear or convolutional layer")
     units = symmetry.units({name: tuple(v.shape) for name, v in module.state_dict().items()})
-    found: dict[str, list[Tensor]] = {group: [] for group in readers}
+    recorded: dict[str, list[Tensor]] = {group: [] for group in readers}
     handles = []
     for group, (layer, place) in readers.items():
         segments = symmetry.layouts[place.array].axes[place.axis].segments
@@ -53,21 +60,22 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, most: int = 
         segment = segments[place.segment]
         length = segment.length(units)
 
-        def hook(
-            one: nn.Module,
-            given: tuple[Any, ...],
+        def record_input(
+            layer: nn.Module,
+            arguments: tuple[Any, ...],
             group: str = group,
             start: int = start,
             length: int = length,
             inner: int = segment.inner,
         ) -> None:
-            values = given[0].detach()
-            channels = 1 if type(one).__name__.startswith("Conv") else values.ndim - 1
-            rows = values.movedim(channels, 0)[start : start + length]
-            found[group].append(rows.reshape(length // inner, -1).cpu())
+            values = arguments[0].detach()
+            # Channels are axis 1 of a convolution's input, the last axis of a linear layer's.
+            channel_axis = 1 if type(layer).__name__.startswith("Conv") else values.ndim - 1
+            entries = values.movedim(channel_axis, 0)[start : start + length]  # (k * inner, ...)
+            recorded[group].append(entries.reshape(length // inner, -1).cpu())  # (k, samples)
 
-        handles.append(layer.register_forward_pre_hook(hook))
-    training = {part: part.training for part in module.modules()}
+        handles.append(layer.register_forward_pre_hook(record_input))
+    training = {submodule: submodule.training for submodule in module.modules()}
     module.eval()
     try:
         with torch.no_grad():
@@ -76,18 +84,21 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, most: int = 
     finally:
         for handle in handles:
             handle.remove()
-        for part, mode in training.items():
-            part.training = mode
-    return {group: _thinned(torch.cat(parts, dim=1).double().numpy(), most) for group, parts in found.items()}
+        for submodule, mode in training.items():
+            submodule.training = mode
+    return {
+        group: _thin_columns(torch.cat(batches, dim=1).double().numpy(), max_samples)
+        for group, batches in recorded.items()
+    }
 
 
 def batches_of(inputs: Any) -> Iterable[tuple[Any, ...]]:
-    """Yield arguments of one call after another."""
+    """Yield the arguments of one call after another."""
     import torch
 
     if isinstance(inputs, torch.Tensor):
-        yield from ((inputs[start : start + 512],) for start in range(0, len(inputs), 512))
-    elif isinstance(inputs, tuple) and all(isinstance(one, torch.Tensor) for one in inputs):
+        yield from ((inputs[start : start + BATCH_SIZE],) for start in range(0, len(inputs), BATCH_SIZE))
+    elif isinstance(inputs, tuple) and all(isinstance(argument, torch.Tensor) for argument in inputs):
         yield inputs
     else:
         for batch in inputs:
@@ -95,22 +106,24 @@ def batches_of(inputs: Any) -> Iterable[tuple[Any, ...]]:
 
 
 def _readers(module: nn.Module, symmetry: Symmetry) -> dict[str, tuple[nn.Module, Place]]:
-    """Return a layer that reads each group, and the place of its weight where it does."""
+    """Return, by group, the first layer that reads it, and the place of its weight where it does."""
     layers = dict(module.named_modules())
-    found: dict[str, tuple[nn.Module, Place]] = {}
+    readers: dict[str, tuple[nn.Module, Place]] = {}
     for group in symmetry.by_name:
         for place in symmetry.places(group):
             path, _, name = place.array.rpartition(".")
             layer = layers.get(path)
             kind = type(layer).__name__
-            plain = kind.endswith("Linear") or kind in ("Conv1d", "Conv2d", "Conv3d")
+            is_reader = kind.endswith("Linear") or kind in ("Conv1d", "Conv2d", "Conv3d")
             outer = symmetry.layouts[place.array].axes[place.axis].segments[place.segment].outer
-            if layer is not None and plain and name == "weight" and place.side == "input" and outer == 1:
-                found.setdefault(group, (layer, place))
-    return found
+            if layer is not None and is_reader and name == "weight" and place.side == "input" and outer == 1:
+                readers.setdefault(group, (layer, place))
+    return readers
 
 
-def _thinned(values: Array, most: int) -> Array:
+def _thin_columns(values: Array, max_columns: int) -> Array:
     """Return at most so many columns, at even steps."""
-    count = values.shape[1]
-    return values if count <= most else values[:, np.linspace(0, count - 1, most).astype(np.int64)]
+    n_columns = values.shape[1]
+    if n_columns <= max_columns:
+        return values
+    return values[:, np.linspace(0, n_columns - 1, max_columns).astype(np.int64)]

@@ -1,4 +1,4 @@
-"""Public functions for networks: their symmetry, their units in another order, and the loss between them."""
+"""Public functions for networks: symmetry, permutation of units, loss barriers and planes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0
 
     Parameters
     ----------
-    module
+    module : Module
         Any torch module; it is left as it is.
-    example
-        What it is called with: a tensor, a tuple of arguments, or a dict of keyword arguments.
-    rng
-        Draws the changes of the proof.
+    example : Tensor, tuple or dict
+        Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
+    rng : int or Generator, optional
+        Draws the changes of the proof. Default: 0.
 
     Returns
     -------
     Symmetry
-        ``.groups`` has the number of units by group, ``.notes`` what could not be looked through.
+        ``.groups`` has the number of units by group, ``.notes`` the operations that could not be looked through.
 
     Raises
     ------
@@ -62,12 +62,17 @@ def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -
 
     Parameters
     ----------
-    net
-        A torch module or a Network; it is left as it is.
-    symmetry
+    net : Module or Network
+        The network; it is left as it is.
+    symmetry : Symmetry
         Its symmetry.
-    orders
+    orders : mapping of str to sequence of int, shape (k,)
         By group, the old number of each new unit.
+
+    Returns
+    -------
+    Module or Network
+        Of the same kind as `net`.
 
     Raises
     ------
@@ -94,17 +99,17 @@ def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -
 
 
 def barrier(net_a: nn.Module, net_b: nn.Module, evaluate: Any, points: int = 25, **options: Any) -> Barrier:
-    """Return how high the way is between two networks of the same shape: see `consilience.networks.landscape.barrier`.
+    """Return the loss barrier between two networks of the same shape: see `consilience.networks.landscape.barrier`.
 
     Parameters
     ----------
-    net_a, net_b
+    net_a, net_b : Module
         torch modules; after alignment, say ``fusion.aligned_models``.
-    evaluate
+    evaluate : callable or Classification
         A function of a module that returns numbers by name, such as ``{"loss": ..., "error": ...}``; with a
         `consilience.networks.landscape.Classification` many networks are evaluated at once.
-    points
-        Points on the line, ends included.
+    points : int, optional
+        Points on the line, ends included. Default: 25.
     **options
         ``refine``, ``refresh`` and ``include_frozen``.
 
@@ -113,19 +118,19 @@ def barrier(net_a: nn.Module, net_b: nn.Module, evaluate: Any, points: int = 25,
     InputError
         For networks that are not of the same shape.
     """
-    from consilience.networks.landscape.barrier import barrier as between
+    from consilience.networks.landscape.barrier import barrier as loss_barrier
 
-    return between(net_a, net_b, evaluate, points, **options)
+    return loss_barrier(net_a, net_b, evaluate, points, **options)
 
 
 def plane(net_a: nn.Module, net_b: nn.Module, net_c: nn.Module, evaluate: Any, **options: Any) -> Plane:
-    """Return what networks give on the plane through three of them: see `consilience.networks.landscape.plane`.
+    """Return the loss on the plane through three networks: see `consilience.networks.landscape.plane`.
 
     Parameters
     ----------
-    net_a, net_b, net_c
+    net_a, net_b, net_c : Module
         torch modules of the same shape.
-    evaluate
+    evaluate : callable or Classification
         As for `barrier`.
     **options
         ``points``, ``margin``, ``refresh``, ``marked``, ``names`` and ``include_frozen``.
@@ -135,6 +140,6 @@ def plane(net_a: nn.Module, net_b: nn.Module, net_c: nn.Module, evaluate: Any, *
     InputError
         For networks that are not of the same shape, or that lie on one line.
     """
-    from consilience.networks.landscape.plane import plane as through
+    from consilience.networks.landscape.plane import plane as loss_plane
 
-    return through(net_a, net_b, net_c, evaluate, **options)
+    return loss_plane(net_a, net_b, net_c, evaluate, **options)

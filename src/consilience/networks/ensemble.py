@@ -1,4 +1,11 @@
-"""Several networks asked together: the reference that every fused network is held against."""
+"""Ensembles of networks: the mean of their predictions, to which every fused network is compared.
+
+With class probabilities p_j of J members and weights w_j that sum to 1, the ensemble returns
+
+    log sum_j w_j p_j(c | x)      (mean="probabilities")      or      sum_j w_j logit_j(c | x)      (mean="logits").
+
+The logarithms of mean probabilities serve wherever logits do, since a softmax returns the probabilities.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +19,16 @@ from consilience.checks import Array
 
 
 class ModuleEnsemble(nn.Module):
-    """All networks side by side; the answer is the mean of theirs.
+    """An ensemble of networks as one module.
 
     Parameters
     ----------
-    modules
-        Networks that take the same inputs and answer with logits (..., C).
-    weights
-        What each counts (J,), summing to 1.
-    mean
-        Of class probabilities, given as their logarithms, so that the answer serves wherever logits do; or of logits.
+    modules : sequence of Module
+        J networks that take the same inputs and return logits (..., C).
+    weights : array of shape (J,)
+        Weight of each network in the mean; they sum to 1.
+    mean : {"probabilities", "logits"}, optional
+        What is averaged. Mean probabilities are returned as logarithms. Default: "probabilities".
     """
 
     weights: Tensor
@@ -36,8 +43,8 @@ class ModuleEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (..., C), or logarithms of mean probabilities."""
-        answers = torch.stack([member(*args, **kwargs) for member in self.members], dim=-1)
-        weights = self.weights.to(answers.dtype)
+        logits = torch.stack([member(*args, **kwargs) for member in self.members], dim=-1)  # (..., C, J)
+        weights = self.weights.to(logits.dtype)
         if self.mean == "logits":
-            return answers @ weights
-        return torch.logsumexp(torch.log_softmax(answers, dim=-2) + weights.log(), dim=-1)
+            return logits @ weights
+        return torch.logsumexp(torch.log_softmax(logits, dim=-2) + weights.log(), dim=-1)

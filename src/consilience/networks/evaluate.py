@@ -13,10 +13,10 @@ from consilience.checks import Array, Labels
 from consilience.core.inputs import NamedInput
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
-from consilience.files.labelled_arrays import read_tensors
+from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.files.npy import read_array
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.networks.evaluation import NetworkEvaluation, compared
+from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
@@ -55,7 +55,7 @@ def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: A
     name = str(data) if isinstance(data, str | Path) else "data"
     rows = labeled_inputs(data, labels, both[0])
     theirs, mine = (_log_probabilities(one, rows, name) for one in both)
-    return compared(theirs, mine, rows.labels)
+    return compare_networks(theirs, mine, rows.labels)
 
 
 def as_template(module: Any) -> nn.Module | None:
@@ -182,7 +182,7 @@ def _read(path: Path, labels: Any) -> tuple[Any, Any]:
     if path.suffix.lower() != ".csv":
         if path.suffix.lower() not in (".npy", ".npz"):
             raise FileFormatError(f"{path}: expected a file named .npz, .npy or .csv")
-        found = read_tensors(path)
+        found = read_labelled_arrays(path)
         return found.inputs, None if labels is not None else found.labels
     table = read_csv(path, () if labels is None else (str(labels),))
     column = None if labels is None else table.column(str(labels))

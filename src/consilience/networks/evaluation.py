@@ -1,4 +1,8 @@
-"""What an evaluation of networks found, as values and as words."""
+"""Comparison of a fused network with a site's own on labelled data.
+
+Accuracy and cross-entropy of both networks, and their differences, paired by row, with a 95 % interval. Differences are
+fused minus own.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +14,35 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.paired import PairedDifference, paired_difference
 from consilience.errors import InputError
-from consilience.posteriors.evaluation import Score, better_of, difference_to_json, finite_json, score_lines, verdict_of
+from consilience.posteriors.evaluation import (
+    Score,
+    better_model,
+    difference_to_json,
+    finite_json,
+    score_lines,
+    verdict_sentence,
+)
 
 FEW_ROWS = 50
-"""Fewer rows than this give an interval that is easily too narrow."""
+"""Fewer rows than this give an interval that is easily too narrow. Chosen by hand; nobody has measured other values."""
 
 _HELD_OUT = "use data that neither network was trained on; scores on a network's own training data favour that network"
 
-_MANY = 20
-"""Classes up to which each has a line."""
+MAX_LISTED_CLASSES = 20
+"""Classes up to which each has a line in the text. Chosen by hand, to fit on a screen."""
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How often each network is right on the rows of one class.
+    """Accuracy of both networks on the rows of one class.
 
     Parameters
     ----------
-    label
+    label : int
         Number of the class.
-    rows
-        How many of the rows are of it.
-    fused, own
+    rows : int
+        Number of rows of this class.
+    fused, own : float
         Accuracy of each network on these, in percent.
     """
 
@@ -43,20 +54,20 @@ class ClassScore:
 
 @dataclass(frozen=True, eq=False)
 class NetworkEvaluation:
-    """How a fused network and a site's own compare on the site's labeled data.
+    """How a fused network and a site's own compare on the site's labelled data.
 
     Parameters
     ----------
-    scores
+    scores : tuple of Score
         Accuracy (percent) and mean cross-entropy (nats) of both networks; of Bayesian ones also the mean predictive
         entropy (nats) and the expected calibration error.
-    difference
+    difference : PairedDifference
         Fused minus own accuracy, paired by row, in percentage points.
-    loss_difference
-        The same of the cross-entropy, in nats.
-    classes
+    loss_difference : PairedDifference
+        Fused minus own cross-entropy, paired by row, in nats.
+    classes : tuple of ClassScore
         Accuracies by class, of the classes that the data have.
-    notes
+    notes : tuple of str
         What to keep in mind when reading the numbers.
     """
 
@@ -69,12 +80,12 @@ class NetworkEvaluation:
     @property
     def better(self) -> str | None:
         """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        return better_of(self.difference, larger_is_better=True)
+        return better_model(self.difference, larger_is_better=True)
 
     @property
     def verdict(self) -> str:
         """One sentence: which network is more often right here, and by how much."""
-        return verdict_of(self.difference, "percentage points of accuracy", "rows", larger_is_better=True)
+        return verdict_sentence(self.difference, "percentage points of accuracy", "rows", larger_is_better=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; what is infinite or not a number is None."""
@@ -85,7 +96,7 @@ class NetworkEvaluation:
                 "scores": [asdict(score) for score in self.scores],
                 "difference": difference_to_json(self.difference),
                 "loss_difference": difference_to_json(self.loss_difference),
-                "classes": [asdict(one) for one in self.classes],
+                "classes": [asdict(score) for score in self.classes],
                 "observations": "rows",
                 "notes": list(self.notes),
             }
@@ -96,42 +107,51 @@ class NetworkEvaluation:
         low, high = self.loss_difference.interval
         lines = [self.verdict, "", *score_lines(self.scores)]
         lines += ["", f"cross-entropy, fused minus own: {self.loss_difference.mean:.4g} nats, {low:.4g} to {high:.4g}"]
-        if len(self.classes) <= _MANY:
+        if len(self.classes) <= MAX_LISTED_CLASSES:
             lines += ["accuracy by class, %:", f"{'class':>7}  {'rows':>7}  {'your own':>8}  {'fused':>8}"]
-            lines += [f"{one.label:7}  {one.rows:7}  {one.own:8.2f}  {one.fused:8.2f}" for one in self.classes]
+            lines += [
+                f"{score.label:7}  {score.rows:7}  {score.own:8.2f}  {score.fused:8.2f}" for score in self.classes
+            ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def compared(fused: Array, own: Array, labels: Labels) -> NetworkEvaluation:
-    """Return how two networks compare whose log probabilities (N, C) of inputs with these labels (N,) are these.
+def compare_networks(fused: Array, own: Array, labels: Labels) -> NetworkEvaluation:
+    """Return how two networks compare by their log probabilities.
+
+    Parameters
+    ----------
+    fused, own : array of shape (N, C)
+        Log probabilities of the classes for each input, of the fused network and of the site's own.
+    labels : ndarray of int, shape (N,)
+        True classes.
 
     Raises
     ------
     InputError
-        When they have different classes.
+        When the networks have different numbers of classes.
     """
-    outputs = [fused, own]
-    if outputs[0].shape != outputs[1].shape:
-        sizes = [one.shape[1] for one in outputs]
-        raise InputError(f"your own model: has {sizes[1]} classes, expected {sizes[0]} as the fused model")
-    right = [100.0 * (one.argmax(axis=1) == labels) for one in outputs]
-    losses = [-one[np.arange(len(labels)), labels] for one in outputs]
+    log_probabilities = [fused, own]
+    if fused.shape != own.shape:
+        n_classes = [values.shape[1] for values in log_probabilities]
+        raise InputError(f"your own model: has {n_classes[1]} classes, expected {n_classes[0]} as the fused model")
+    correct = [100.0 * (values.argmax(axis=1) == labels) for values in log_probabilities]  # (N,) each, in percent
+    losses = [-values[np.arange(len(labels)), labels] for values in log_probabilities]  # (N,) each, in nats
     ones = np.ones(len(labels))
-    classes = np.unique(labels)
     notes = [_HELD_OUT]
     if 1 < len(ones) < FEW_ROWS:
         notes.append(f"only {len(ones)} rows: the interval is rough")
+    classes = []
+    for label in np.unique(labels):
+        in_class = labels == label
+        accuracies = [float(values[in_class].mean()) for values in correct]
+        classes.append(ClassScore(int(label), int(np.sum(in_class)), *accuracies))
     return NetworkEvaluation(
         scores=(
-            Score("accuracy", "%", True, float(right[0].mean()), float(right[1].mean())),
+            Score("accuracy", "%", True, float(correct[0].mean()), float(correct[1].mean())),
             Score("cross-entropy", "nats", False, float(losses[0].mean()), float(losses[1].mean())),
         ),
-        difference=paired_difference(right[0], right[1], ones),
+        difference=paired_difference(correct[0], correct[1], ones),
         loss_difference=paired_difference(losses[0], losses[1], ones),
-        classes=tuple(
-            ClassScore(int(k), int(np.sum(known)), float(right[0][known].mean()), float(right[1][known].mean()))
-            for k in classes
-            for known in [labels == k]
-        ),
+        classes=tuple(classes),
         notes=tuple(notes),
     )

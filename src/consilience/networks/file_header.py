@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import field_validator
-
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.document import check_version, validated
+from consilience.files.document import check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Strict
+from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
@@ -27,21 +25,14 @@ _NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", 
 _BAYESIAN = "consilience-bayesian"
 
 
-class NetworkHeader(Strict):
+class NetworkHeader(StrictModel):
     """The JSON document in a network file's header; the symmetry is checked by `symmetry_from_json`."""
 
     format: Literal["consilience-network"]
     format_version: Literal[1]
     library_version: str
     symmetry: dict[str, Any] | None
-    provenance: dict[str, Any] | None
-
-    @field_validator("provenance")
-    @classmethod
-    def _writable(cls, provenance: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
-        json.dumps(provenance, allow_nan=False)
-        return provenance
+    provenance: FiniteJSON | None
 
 
 @dataclass(frozen=True)
@@ -125,4 +116,4 @@ def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
         )
     if found == _NETWORK:
         check_version(file.label, document, FORMAT_VERSION)
-    return validated(file.label, NetworkHeader, document)
+    return validate_document(file.label, NetworkHeader, document)

@@ -16,11 +16,11 @@ from typing import Any, Literal
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import same_bits, storable, write_arrays
+from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
-from consilience.files.document import KEY, MAX_HEADER, check_version, parse_document, validated
+from consilience.files.document import MAX_HEADER_BYTES, METADATA_KEY, check_version, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Strict
+from consilience.files.schemas import StrictModel
 from consilience.networks.file_header import REMEDY, NetworkSummary, header_text, read_network_summary
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
 from consilience.networks.symmetry.document import symmetry_from_json
@@ -93,11 +93,11 @@ def write_network(
     for alias, name in {} if symmetry is None else symmetry.aliases.items():
         if name in named:
             named.setdefault(alias, named[name])
-    stored = storable(path, named)
+    stored = storable_arrays(path, named)
     if symmetry is not None:
         symmetry.units({name: tuple(values.shape) for name, values in stored.items()}, f"{path}: cannot be written")
         _refuse_untied(path, stored, symmetry)
-    write_arrays(path, stored, {KEY: header_text(path, symmetry, provenance)})
+    write_arrays(path, stored, {METADATA_KEY: header_text(path, symmetry, provenance)})
 
 
 def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:
@@ -163,11 +163,11 @@ def read_symmetry(path: Path) -> Symmetry:
         return symmetry
     document = parse_document(path, text, "content", SYMMETRY_REMEDY)
     check_version(path, document, _SYMMETRY_VERSION)
-    header = validated(path, _SymmetryHeader, document, "content", SYMMETRY_REMEDY)
+    header = validate_document(path, _SymmetryHeader, document, "content", SYMMETRY_REMEDY)
     return symmetry_from_json(header.symmetry, str(path))
 
 
-class _SymmetryHeader(Strict):
+class _SymmetryHeader(StrictModel):
     """The JSON document that is a symmetry file."""
 
     format: Literal["consilience-symmetry"]
@@ -185,7 +185,7 @@ def _json_text(path: Path) -> bytes | None:
             if start[4:] == bytes(4):
                 return None
             size = stream.seek(0, 2)
-            if size > MAX_HEADER:
+            if size > MAX_HEADER_BYTES:
                 raise FileFormatError(f"{path}: is too long for a symmetry; {SYMMETRY_REMEDY}")
             stream.seek(0)
             text = stream.read(size)  # and no more: to read is to allocate first

@@ -31,7 +31,7 @@ from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
-from consilience.networks.repair_fusion import refitted
+from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import Gathered, with_symmetry, without_symmetry
 
 
@@ -84,7 +84,7 @@ def _prepared(
             gathered, method, shares, arguments, fusing, request.progress, NetworkFusion, information=information
         )
         if method.refits and gathered.template is not None:
-            fusion = refitted(fusion, order, arguments.example, arguments.inputs, fitting)
+            fusion = refit_fusion(fusion, order, arguments.example, arguments.inputs, fitting)
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
     return Prepared((), fuse)

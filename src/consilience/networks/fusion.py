@@ -142,6 +142,17 @@ class NetworkFusion(Fusion):
         averaged = self.repaired is None and not self.keeps_models
         return averaged and any(key.endswith("running_var") for key in self.network.arrays)
 
+    def open_problems(self) -> Mapping[str, str]:
+        """Return what is still wrong with the fused network: an unproved symmetry, statistics of averaged layers."""
+        problems = {}
+        if self.details.get("proved") is False:
+            problems["the symmetry of these networks is unproved"] = "prove it with consilience.symmetry"
+        if self.needs_repair:
+            problems["statistics of batch normalisation are averages, which fit no network"] = (
+                "measure them again with consilience.repair"
+            )
+        return problems
+
     def save(self, path: str | Path) -> None:
         """Write the fused arrays with their symmetry and provenance, whole or not at all: an ordinary state dict.
 

@@ -18,7 +18,7 @@ from consilience.networks.network import Network, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module, is_module
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 
 if TYPE_CHECKING:
     from torch import nn

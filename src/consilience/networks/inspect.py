@@ -7,11 +7,11 @@ from typing import Any
 
 from consilience.core.inspection import MAX_LISTED, Row, listed, provenance_rows
 from consilience.core.kind import Inspection
-from consilience.drawing.words import counted
+from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.files import NetworkSummary, read_network_summary
 from consilience.networks.fisher.files import FisherSummary, read_fisher_summary
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
 
@@ -60,7 +60,7 @@ def _parameters(summary: NetworkSummary) -> int:
     return sum(
         prod(shape)
         for name, shape in summary.shapes.items()
-        if name not in aliases and "float" in summary.dtypes[name] and not name.endswith(STATISTICS)
+        if name not in aliases and "float" in summary.dtypes[name] and not name.endswith(RUNNING_STATISTICS)
     )
 
 
@@ -73,7 +73,10 @@ def _network_rows(file: SafetensorsFile, summary: NetworkSummary) -> list[Row]:
     rows = [
         ("file", str(file)),
         ("format", what + version),
-        ("parameters", f"{_parameters(summary):,} in {counted(len(summary.shapes), 'array')} of {', '.join(kinds)}"),
+        (
+            "parameters",
+            f"{_parameters(summary):,} in {format_count(len(summary.shapes), 'array')} of {', '.join(kinds)}",
+        ),
         ("arrays", listed(shown, len(summary.shapes))),
     ]
     if summary.symmetry is not None:
@@ -87,9 +90,9 @@ def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
     """Return what is document of a file of Fisher information, line by line."""
     header = summary.header
     shown = [f"{name} {list(summary.shapes[f'residual/{name}'])}" for name in header.parameters]
-    kind = f"diagonal and {counted(summary.rank, 'factor')}" if summary.rank else "diagonal"
+    kind = f"diagonal and {format_count(summary.rank, 'factor')}" if summary.rank else "diagonal"
     of = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
-    drawn = "exact" if header.samples is None else f"{counted(header.samples, 'outcome')} drawn for each"
+    drawn = "exact" if header.samples is None else f"{format_count(header.samples, 'outcome')} drawn for each"
     return [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import WIDTHS, Facets, FileFormat, Kind, Prepared, Request, SiteFacts, facet
+from consilience.core.kind import WIDTHS, Facets, FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.evaluate import evaluate_networks
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.files import read_network, write_network
 from consilience.networks.fisher.files import read_fisher, write_fisher
@@ -23,11 +22,9 @@ from consilience.networks.fuse import prepare_networks
 from consilience.networks.fuse_aligned import split_arguments
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import DescribedNetwork, is_network
-from consilience.networks.inspect import inspect_fisher, inspect_network
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS, make_network_method
 from consilience.networks.network import Network
-from consilience.networks.summary import network_summary
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module
 
@@ -44,6 +41,20 @@ def load_network(file: SafetensorsFile) -> Network:
             "known symmetry; read it with safetensors, or write it with consilience.save and its symmetry="
         )
     return Network(network.arrays, network.symmetry, file.label)
+
+
+def inspect_network(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a network file or a plain checkpoint says."""
+    from consilience.networks import inspect  # here, so that fusing starts without it
+
+    return inspect.inspect_network(file)
+
+
+def inspect_fisher(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a file of Fisher information says."""
+    from consilience.networks import inspect  # here, as above
+
+    return inspect.inspect_fisher(file)
 
 
 class Networks(Kind):
@@ -76,10 +87,14 @@ class Networks(Kind):
 
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
         """Compare two networks on labelled data."""
+        from consilience.networks.evaluate import evaluate_networks  # here, so that fusing starts without it
+
         return evaluate_networks(fused, local, data, labels, module)
 
     def summary(self, fusion: Any) -> str:
         """Return what the command says of a fusion."""
+        from consilience.networks.summary import network_summary  # here, as above
+
         return network_summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:

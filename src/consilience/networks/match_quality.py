@@ -1,4 +1,11 @@
-"""How well the units of every group match, whatever matched them."""
+"""Match quality of units: mean squared distance of aligned networks from their average, by group.
+
+For the arrays theta that touch a group, with models i of weight a_i and their weighted mean,
+
+    distance = sum_theta sum_i a_i |theta_i - mean|^2 / sum_theta sum_i a_i |theta_i|^2.
+
+It is computed from the transports alone, so that every method is judged alike.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +15,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import AnyArray, Array
-from consilience.networks.methods.weight_matching.state import STATISTICS
-from consilience.networks.network import Network, identity, square_sum
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
+from consilience.networks.network import Network, identity_transports, square_sum
 from consilience.networks.symmetry.transport import Transport
 
 
 @dataclass(frozen=True)
 class GroupQuality:
-    """How well the units of one group match.
+    """Match quality of the units of one group.
 
     Parameters
     ----------
-    units
+    units : int
         Number of fused units.
-    shared
-        How many of them more than one model has.
-    distance
+    shared : int
+        Number of fused units that more than one model has.
+    distance : float
         Weighted mean squared distance of the aligned models from their average, over all arrays that touch the group,
-        as a share of their mean square: 0 for copies; 1 - sum a_i^2 for models that have nothing in common.
-    before
-        The same without moving any unit; None where widths differ.
+        relative to their mean square: 0 for copies; 1 - sum a_i^2 for models that have nothing in common.
+    before : float or None
+        The same with units as the models number them; None where widths differ.
     """
 
     units: int
@@ -39,49 +46,62 @@ class GroupQuality:
 def match_quality(
     networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]]
 ) -> dict[str, GroupQuality]:
-    """Return the quality of every group's matching.
+    """Return the match quality of every group.
 
     Parameters
     ----------
-    networks
+    networks : sequence of Network, of length n_models
         The models.
-    weights
-        What each counts (J,), summing to 1.
-    transports
-        Where the units of each go.
+    weights : ndarray of shape (n_models,)
+        Weight of each model; they sum to 1.
+    transports : sequence of mappings of str to Transport, of length n_models
+        For every model and group, the transport of its units.
+
+    Returns
+    -------
+    dict of str to GroupQuality
+        By group.
     """
     symmetry = networks[0].symmetry
-    after = _distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)
-    same = all(dict(network.units) == dict(networks[0].units) for network in networks)
-    before = _distances([n.move(identity(n.units)) for n in networks], weights) if same else None
-    found = {}
+    after = _squared_distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)
+    has_equal_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
+    before = (
+        _squared_distances([n.move(identity_transports(n.units)) for n in networks], weights)
+        if has_equal_widths
+        else None
+    )
+    quality = {}
     for name in symmetry.by_name:
-        keys = {p.array for p in symmetry.places(name) if p.array in after and not p.array.endswith(STATISTICS)}
-        owned = sum((moves[name].owned for moves in transports), start=np.zeros(()))
-        found[name] = GroupQuality(
+        # Statistics of batch normalisation describe data, not units, and are of another scale.
+        arrays = {place.array for place in symmetry.places(name) if place.array in after}
+        # In one order, so that the sum has the same bits whatever the hash seed.
+        keys = sorted(key for key in arrays if not key.endswith(RUNNING_STATISTICS))
+        n_owners = sum((model_transports[name].owned for model_transports in transports), start=np.zeros(()))  # (K,)
+        quality[name] = GroupQuality(
             transports[0][name].width,
-            int((owned > 1).sum()),
-            _share(after, keys),
-            None if before is None else _share(before, keys),
+            int((n_owners > 1).sum()),
+            _relative_distance(after, keys),
+            None if before is None else _relative_distance(before, keys),
         )
-    return found
+    return quality
 
 
-def _distances(moved: Sequence[Mapping[str, AnyArray]], weights: Array) -> dict[str, tuple[float, float]]:
-    """Return, by array, the weighted mean squared distance from the average, and the mean square."""
-    found = {}
-    for key in moved[0]:
-        values = [one[key] for one in moved]
-        parts = [weight * one for weight, one in zip(weights.tolist(), values, strict=True)]
-        mean = sum(parts[1:], start=parts[0])
-        apart, squares = (
-            sum(weight * square_sum(one) for weight, one in zip(weights.tolist(), ones, strict=True))
-            for ones in ([one - mean for one in values], values)
-        )
-        found[key] = (apart, squares)
-    return found
+def _squared_distances(models: Sequence[Mapping[str, AnyArray]], weights: Array) -> dict[str, tuple[float, float]]:
+    """Return, by array, the weighted mean squared distance of the models from their average, and their mean square."""
+
+    def mean_square(arrays: Sequence[AnyArray]) -> float:
+        return sum(weight * square_sum(values) for weight, values in zip(weights.tolist(), arrays, strict=True))
+
+    distances = {}
+    for key in models[0]:
+        arrays = [model[key] for model in models]
+        weighted = [weight * values for weight, values in zip(weights.tolist(), arrays, strict=True)]
+        mean = sum(weighted[1:], start=weighted[0])
+        distances[key] = (mean_square([values - mean for values in arrays]), mean_square(arrays))
+    return distances
 
 
-def _share(found: Mapping[str, tuple[float, float]], keys: set[str]) -> float:
-    total = sum(found[key][1] for key in keys)
-    return sum(found[key][0] for key in keys) / total if total else 0.0
+def _relative_distance(distances: Mapping[str, tuple[float, float]], keys: Sequence[str]) -> float:
+    """Return the squared distance relative to the mean square, over some arrays; 0 where these are zero."""
+    total = sum(distances[key][1] for key in keys)
+    return sum(distances[key][0] for key in keys) / total if total else 0.0

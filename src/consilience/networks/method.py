@@ -1,13 +1,15 @@
-"""What every method for networks is: say where the units of every model go; the rest is the same for all.
+"""Base class of network fusion methods: alignment of units by transports, then one weighted average.
 
-A method is a frozen dataclass of options with one job of its own, ``align``: a transport for every group of every
-model. Then every weight is averaged once, over the models that own the unit which receives it:
+A method is a frozen dataclass of options. Its own part is ``align``, which returns a transport for every group of units
+in every model. The average is the same for all methods. Every weight is averaged once, over the models that own the
+unit u which receives it:
 
     W[u, v] = sum_i a_i (T_i W_i S_i)[u, v] / sum_i a_i [model i has unit u],
 
-T_i the output side and S_i the input side of the transports (see ``networks.transport``). A unit that only some models
-have keeps their weights, and what it sends on counts as much as those models do; so where all units find room side by
-side, the fused network computes the average of the models' logits.
+with a_i the weight of model i, T_i the output side and S_i the input side of its transports (see
+``networks.symmetry.transport``). A unit that only some models have keeps their weights. The input side is not divided:
+what such a unit sends to units that all models have is scaled by the weight of the models that have it. So where all
+units of all models fit side by side, the fused network computes the average of the models' logits.
 """
 
 from __future__ import annotations
@@ -27,37 +29,45 @@ from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
-from consilience.networks.robust import credible, distances, geometric_median, refuse_robust, trusted
+from consilience.networks.robust import (
+    clip_array_scales,
+    distances_to_median,
+    geometric_median,
+    inlier_mask,
+    refuse_robust,
+)
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport, dense, move_axis, undense
-from consilience.posteriors.robust.estimators import How, Robust
+from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
+from consilience.posteriors.robust.estimators import RobustEstimator, RobustRule
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkEnsemble:
-    """Networks of one symmetry, what each counts, and how wide the fused one is to be.
+    """Networks of one symmetry with their weights, and the widths of the fused network.
 
     Parameters
     ----------
-    networks
-        The models.
-    weights
-        How much each counts (J,), summing to 1.
-    target_units
+    networks : tuple of Network, of length n_models
+        The models, in the order in which they are fused.
+    weights : ndarray of shape (n_models,)
+        Weight of each model in the average; they sum to 1.
+    target_units : mapping of str to int
         Number of units of every group of the fused network.
-    reference
-        The model whose numbering of units the fused network keeps where it can.
-    activations
-        For every model, what its units give on the same inputs, by group (k, m); for methods that match by these.
-    given
-        For every model, its number in the list that was handed in, to which options that speak of models refer.
-    placed
-        For every model, where a matching of all groups together puts its units; for methods that start from there.
-    information
-        For every model, the Fisher information of its parameters; for methods that weigh by it.
-    priors
-        For every Bayesian network, its prior variances by name of the parameter, None where it states none.
+    reference : int
+        Index of the model whose numbering of units the fused network keeps where it can. Default: 0.
+    activations : tuple of mappings of str to ndarray of shape (k, n_samples), optional
+        For every model, the activations of its units on the same inputs, by group. Needed by methods that match
+        activations.
+    input_numbers : tuple of int
+        For every model, its position in the list that the user passed; options that name models refer to it. Empty:
+        the same order.
+    initial_transports : tuple of mappings of str to Transport, optional
+        For every model, transports from a matching of all groups at once, for methods that can start from it.
+    information : tuple of FisherInformation, optional
+        Fisher information of every model, for methods that weigh parameters by it.
+    priors : tuple of mappings of str to float, optional
+        For every Bayesian network, its prior variance by parameter; None for a network that states none.
     """
 
     networks: tuple[Network, ...]
@@ -65,8 +75,8 @@ class NetworkEnsemble:
     target_units: Mapping[str, int]
     reference: int = 0
     activations: tuple[Mapping[str, Array], ...] | None = None
-    given: tuple[int, ...] = ()
-    placed: tuple[Mapping[str, Transport], ...] | None = None
+    input_numbers: tuple[int, ...] = ()
+    initial_transports: tuple[Mapping[str, Transport], ...] | None = None
     information: tuple[FisherInformation, ...] | None = None
     priors: tuple[Mapping[str, float] | None, ...] | None = None
 
@@ -83,22 +93,23 @@ class NetworkEnsemble:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """What ``align`` gives.
+    """Result of ``NetworkMethod.align``: transports of all models, and how they were found.
 
     Parameters
     ----------
-    transports
-        For every model, where the units of every group go.
-    objective
-        Value of the method's objective at the end; NaN for a method without one.
-    history
-        The objective after each iteration (iterations,).
-    status
-        How it ended.
-    details
-        Further facts worth reporting, as JSON values.
-    arrays
-        The fused arrays, for methods that find them with the alignment; None averages.
+    transports : tuple of mappings of str to Transport, of length n_models
+        For every model and group, the transport of its units into the fused network.
+    objective : float
+        Final value of the method's objective. Default: NaN, for a method without one.
+    history : ndarray of shape (n_iterations,)
+        The objective after each iteration. Default: empty.
+    status : Status
+        How the iteration ended. Default: converged.
+    details : mapping
+        Further results for reports and provenance, as JSON values. Default: none.
+    arrays : mapping of str to array, optional
+        The fused arrays, for methods that compute them together with the alignment. Default: the weighted average of
+        the transported networks.
     """
 
     transports: tuple[Mapping[str, Transport], ...]
@@ -111,7 +122,7 @@ class Alignment:
 
 @dataclass(frozen=True, eq=False)
 class NetworkOutcome:
-    """A finished fusion of networks: how they were aligned, the fused one, and the networks as they were averaged."""
+    """Result of ``NetworkMethod.fuse``: the alignment, the fused network, and the (prepared) networks it averages."""
 
     alignment: Alignment
     network: Network
@@ -120,20 +131,21 @@ class NetworkOutcome:
 
 @dataclass(frozen=True)
 class NetworkMethod(Options, ABC):
-    """A way to fuse networks; its fields are its options.
+    """Base class of methods that fuse networks; the fields of a subclass are its options.
 
-    Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
-    comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``widths`` (whether models and the fused
+    Class attributes describe a method for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (inputs and
+    output in words), ``paper`` (a key of docs/refs.bib, or why there is none), ``widths`` (whether models and the fused
     network may differ in their numbers of units), ``keeps_models`` (whether the fused model is all models side by
-    side), and ``optional_symmetry`` (whether it goes without knowing which axes move together, units as they are).
+    side), and ``optional_symmetry`` (whether the method also runs without a symmetry, with units as they are numbered).
 
     Parameters
     ----------
-    robust
-        For sites that may be hostile or broken: ``"trim"`` leaves out the part `trim` of the models that is farthest
-        from where most are, ``"median"`` takes geometric medians, row by row. None trusts every site.
-    trim
-        Part of the models that may be hostile, below one half.
+    robust : {"trim", "median"}, optional
+        Protection against hostile or broken sites. ``"trim"`` leaves out the fraction `trim` of the models that is
+        farthest from the coordinate-wise median; ``"median"`` takes geometric medians, row by row. Default: every site
+        is trusted.
+    trim : float
+        Fraction of the models that may be hostile, between 0 and 0.5. Default: 0.2, chosen by hand.
     """
 
     summary: ClassVar[str]
@@ -144,55 +156,67 @@ class NetworkMethod(Options, ABC):
     keeps_models: ClassVar[bool] = False
     optional_symmetry: ClassVar[bool] = False
 
-    robust: How | None = field(default=None, kw_only=True)
+    robust: RobustRule | None = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
-        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
+        self.require(
+            ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
+            ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
+        )
 
     @property
     def averages(self) -> bool:
-        """Whether the fused weights are averages of aligned ones."""
+        """Whether the fused weights are averages of aligned weights, which robust averages can replace."""
         return not self.keeps_models
 
     @property
     def wants_activations(self) -> bool:
-        """Whether it matches by what units give on inputs."""
+        """Whether units are matched by their activations on inputs."""
         return False
 
     @property
     def wants_information(self) -> bool:
-        """Whether it weighs parameters by Fisher information."""
+        """Whether parameters are weighed by Fisher information."""
         return False
 
     @property
     def refits(self) -> bool:
-        """Whether every layer is to be fitted anew to what the models answer, where they are modules."""
+        """Whether every layer is refitted afterwards to the models' activations, where the models are modules."""
         return False
 
     @abstractmethod
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Return where the units of every model go."""
-
-    def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
-        """Return how wide the fused network is where nobody says: as the widest model.
+        """Return the transports of all models.
 
         Parameters
         ----------
-        networks
+        ensemble : NetworkEnsemble
+            The prepared networks.
+        rng : numpy.random.Generator
+            Source of all random choices.
+        progress : callable
+            Called with (steps done, steps in all).
+        """
+
+    def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
+        """Return the default widths of the fused network: of every group the widest model's.
+
+        Parameters
+        ----------
+        networks : sequence of Network
             The models.
-        reference
-            The model to start from, if somebody said which.
+        reference : int, optional
+            Index of the reference model, if the user chose one.
         """
         return {name: max(network.units[name] for network in networks) for name in networks[0].units}
 
     def prepare(self, ensemble: NetworkEnsemble) -> NetworkEnsemble:
-        """Return the networks that are aligned and averaged: the same functions, perhaps written otherwise."""
+        """Return the networks that are aligned and averaged: the same functions, perhaps in other parameters."""
         return ensemble
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
-        """Return why these networks cannot be fused with these options, a line each; empty when they can."""
+        """Return the problems of fusing these networks with these options, a line each; empty when there are none."""
         if self.wants_activations and ensemble.activations is None:
             return [
                 f"{self.name}: matching by activations needs inputs=..., unlabeled inputs that all models are asked"
@@ -209,15 +233,29 @@ class NetworkMethod(Options, ABC):
 
     @final
     def reasons(self, ensemble: NetworkEnsemble) -> list[str]:
-        """Return everything that is in the way of fusing these networks, a line each."""
+        """Return all problems of fusing these networks: of widths, of robust averages and of the method's options."""
         robust = self.robust
-        voting = int(np.count_nonzero(ensemble.weights))
-        hostile = [] if robust is None else refuse_robust(self.name, robust, voting, averages=self.averages)
-        return _unsplittable(ensemble) + hostile + self.refuse(ensemble)
+        n_voters = int(np.count_nonzero(ensemble.weights))  # a model of weight zero has no vote
+        robust_problems = [] if robust is None else refuse_robust(self.name, robust, n_voters, averages=self.averages)
+        return _tied_width_problems(ensemble) + robust_problems + self.refuse(ensemble)
 
     @final
     def fuse(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress = silent) -> NetworkOutcome:
-        """Align and average.
+        """Align the networks and average them.
+
+        Parameters
+        ----------
+        ensemble : NetworkEnsemble
+            The networks.
+        rng : numpy.random.Generator
+            Source of all random choices.
+        progress : callable, optional
+            Called with (steps done, steps in all). Default: silent.
+
+        Returns
+        -------
+        NetworkOutcome
+            The alignment, the fused network in the precision of the reference model, and the averaged networks.
 
         Raises
         ------
@@ -227,90 +265,121 @@ class NetworkMethod(Options, ABC):
         if reasons := self.reasons(ensemble):
             raise InputError(reasons)
         prepared = self.prepare(ensemble)
-        robust = None if self.robust is None else Robust(self.robust, self.trim)
-        found = self.align(prepared if robust is None else credible(prepared, robust), rng, progress)
-        arrays = found.arrays
+        robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
+        # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
+        alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
+        arrays = alignment.arrays
         if arrays is None:
-            arrays = average(prepared, found.transports, robust)
-        return NetworkOutcome(found, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
+            arrays = average(prepared, alignment.transports, robust)
+        return NetworkOutcome(alignment, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
 
 
-def _unsplittable(ensemble: NetworkEnsemble) -> list[str]:
-    """Return which groups cannot have another width, since one array both makes and reads their units."""
+def _tied_width_problems(ensemble: NetworkEnsemble) -> list[str]:
+    """Return problems of groups that change their width although one array both makes and reads their units.
+
+    The output side of such an array would average and its input side split, so that one array would need two values.
+    """
     symmetry = ensemble.symmetry
-    both = {name: place.array for name in symmetry.by_name for place in symmetry.places(name) if place.side == "both"}
+    tied_arrays = {
+        name: place.array for name in symmetry.by_name for place in symmetry.places(name) if place.side == "both"
+    }
     return [
         f"{network.name}: group {name} has {network.units[name]} units where the fused network has "
         f"{ensemble.target_units[name]}; {array} makes these units and reads them too (tied weights), which no "
         "other width can do alike: keep the width, or untie the weights"
         for network in ensemble.networks
-        for name, array in both.items()
+        for name, array in tied_arrays.items()
         if network.units[name] != ensemble.target_units[name]
     ]
 
 
 def average(
-    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], robust: Robust | None = None
+    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], robust: RobustEstimator | None = None
 ) -> dict[str, AnyArray]:
-    """Return the average of moved networks, every weight over the models that own the unit which receives it."""
+    """Return the average of transported networks, every weight over the models that own the unit which receives it.
+
+    Parameters
+    ----------
+    ensemble : NetworkEnsemble
+        The networks and their weights.
+    transports : tuple of mappings of str to Transport, of length n_models
+        For every model and group, the transport of its units.
+    robust : RobustEstimator, optional
+        Robust average to take instead of the weighted mean. Default: the weighted mean.
+
+    Returns
+    -------
+    dict of str to array
+        The fused floating-point arrays in the shapes of the fused network, in working precision.
+    """
     weights = ensemble.weights.tolist()
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
     if robust is not None and robust.how == "trim":
-        far = [distances(*_at_home(ensemble, transports, key), weights, layout) for key, layout in layouts.items()]
-        voting = np.flatnonzero(ensemble.weights > 0)  # what counts nothing has no say in who is far from whom
-        left = np.zeros(len(weights))
-        left[voting] = trusted(np.array(far)[:, voting], robust) * ensemble.weights[voting]
-        weights = (left / left.sum()).tolist()
+        distances = np.array(
+            [
+                distances_to_median(*_transported(ensemble, transports, key), weights, layout)
+                for key, layout in layouts.items()
+            ]
+        )  # (n_arrays, n_models)
+        voters = np.flatnonzero(ensemble.weights > 0)  # a model of weight zero has no say in which model is far
+        inlier_weights = np.zeros(len(weights))
+        inlier_weights[voters] = inlier_mask(distances[:, voters], robust) * ensemble.weights[voters]
+        weights = (inlier_weights / inlier_weights.sum()).tolist()
     fused = {}
     for key, layout in layouts.items():
-        moved, owned = _at_home(ensemble, transports, key)
+        arrays, ownership = _transported(ensemble, transports, key)
         if robust is not None and robust.how == "median":
-            mean = geometric_median(moved, owned, weights, layout)
+            mean = geometric_median(arrays, ownership, weights, layout)
         else:
-            mean = _mean(moved, owned, weights)
-        fused[key] = undense(mean, layout)
+            mean = _mean_over_owners(arrays, ownership, weights)
+        fused[key] = to_blocks(mean, layout)
     return fused
 
 
-def _at_home(
+def _transported(
     ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], key: str
 ) -> tuple[list[AnyArray], list[Any]]:
-    """Return one array of every model with its units moved, and 1 where the model owns the unit that receives."""
+    """Return one array of every model after transport, and its ownership mask: 1 where the model owns the receiver.
+
+    The masks broadcast to the arrays; the mask of an array without an output axis that moves is the number 1.
+    """
     layout = ensemble.symmetry.layouts[key]
-    moved, owned = [], []
-    for network, moves in zip(ensemble.networks, transports, strict=True):
-        values = dense(network.working[key], layout)
-        held: Any = 1.0
+    arrays, ownership = [], []
+    for network, model_transports in zip(ensemble.networks, transports, strict=True):
+        values = to_dense(network.working[key], layout)
+        mask: Any = 1.0
         for number, axis in enumerate(layout.axes):
-            values = move_axis(values, number, axis, moves, network.units)
+            values = move_axis(values, number, axis, model_transports, network.units)
+            # Only the output side decides ownership: a column of a unit that the model lacks is a zero that counts.
             if axis.moves and axis.side != "input":
                 shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
-                held = held * np.reshape(owned_entries(axis, moves, ensemble.target_units), shape)
-        moved.append(values)
-        owned.append(held)
-    return moved, owned
+                mask = mask * np.reshape(owned_entries(axis, model_transports, ensemble.target_units), shape)
+        arrays.append(values)
+        ownership.append(mask)
+    return arrays, ownership
 
 
-def _mean(moved: Sequence[AnyArray], owned: Sequence[Any], weights: Sequence[float]) -> AnyArray:
-    """Return the weighted mean of arrays over those that own an entry.
-
-    Where all own all, it is the array of most weight plus weighted differences: exact for equal arrays.
-    """
-    if all(np.all(np.asarray(held) == 1.0) for held in owned):
-        most = max(range(len(moved)), key=weights.__getitem__)
-        total = moved[most]
-        for number, (weight, values) in enumerate(zip(weights, moved, strict=True)):
-            if number != most and weight:
-                total = total + weight * (values - moved[most])
+def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weights: Sequence[float]) -> AnyArray:
+    """Return the weighted mean of arrays, every entry over the models that own it."""
+    if all(np.all(np.asarray(mask) == 1.0) for mask in ownership):
+        # Written as the heaviest array plus weighted differences, so that equal arrays return to the last bit.
+        heaviest = max(range(len(arrays)), key=weights.__getitem__)
+        total = arrays[heaviest]
+        for number, (weight, values) in enumerate(zip(weights, arrays, strict=True)):
+            if number != heaviest and weight:
+                total = total + weight * (values - arrays[heaviest])
         return total
-    xp = array_namespace(moved[0])
-    total = sum((w * values for w, values in zip(weights[1:], moved[1:], strict=True)), start=weights[0] * moved[0])
-    share = sum(weight * np.asarray(held) for weight, held in zip(weights, owned, strict=True))
-    return total / xp.asarray(np.where(share > 0, share, 1.0), dtype=total.dtype, device=total.device)
+    xp = array_namespace(arrays[0])
+    # No mask on the sum: transported arrays are zero where the model has no unit.
+    total = sum((w * values for w, values in zip(weights[1:], arrays[1:], strict=True)), start=weights[0] * arrays[0])
+    owner_weight = sum(weight * np.asarray(mask) for weight, mask in zip(weights, ownership, strict=True))
+    # Entries that no model owns stay zero.
+    divisor = np.where(owner_weight > 0, owner_weight, 1.0)
+    return total / xp.asarray(divisor, dtype=total.dtype, device=total.device)
 
 
 def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mapping[str, int]) -> Array:
-    """Return 1 for entries of an axis whose unit the model has, 0 for the others."""
+    """Return the ownership mask (n_entries,) of an axis: 1 for entries of units that the model has, 0 for others."""
     return np.concatenate(
         [
             np.ones(segment.length(units)) if segment.group is None else segment.along(transports[segment.group].owned)
@@ -319,16 +388,25 @@ def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mappin
     )
 
 
-def check_widths(symmetry: Symmetry, units: Mapping[str, int], given: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the number of units of every group of the fused network: as `units`, but for what is given.
+def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the widths of the fused network: the defaults, replaced by the checked widths that the user requested.
+
+    Parameters
+    ----------
+    symmetry : Symmetry
+        The symmetry of the networks.
+    units : mapping of str to int
+        Default number of units of every group.
+    requested : mapping of str to int, optional
+        Number of units of some groups. Default: none.
 
     Raises
     ------
     OptionError
         For groups that do not exist or cannot be resized, and numbers that are not positive.
     """
-    widths = dict(units)
-    for name, width in (given or {}).items():
+    widths = dict(units)  # of the fused network
+    for name, width in (requested or {}).items():
         if name not in symmetry.by_name:
             raise OptionError(f"target_widths: group {name!r} does not exist; there are {', '.join(symmetry.by_name)}")
         if not is_count(width):

@@ -1,4 +1,8 @@
-"""Inputs of networks, from arrays and files, as a module takes them."""
+"""Inputs of networks: arrays and files as tensors that a module takes.
+
+Real numbers are converted to the precision of the module's parameters, whole numbers (indices, words) to 64 bits.
+Inputs are tried on the module before anything relies on them, and the error quotes what the module says.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.errors import InputError
-from consilience.files.labelled_arrays import read_tensors
+from consilience.files.labelled_arrays import read_labelled_arrays
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_LINE = 200
-"""Signs of another library's message that ours repeat."""
+MAX_QUOTED_CHARACTERS = 200
+"""Characters of another library's message that ours quote. Chosen by hand, for legible messages."""
 
 
 def read_inputs(path: Path, module: nn.Module) -> Tensor:
-    """Return unlabeled inputs from a .npy or .npz file, which the module takes.
+    """Return the unlabelled inputs of a .npy or .npz file.
 
     Raises
     ------
     InputError
-        For a file that holds something else, or inputs that the module does not take.
+        For a file of another content, or inputs that the module does not take.
     """
-    inputs = as_tensor(read_tensors(path).inputs, str(path), module)
-    refuse_unfit(module, (inputs[:2],), str(path))
+    inputs = as_tensor(read_labelled_arrays(path).inputs, str(path), module)
+    refuse_unfit(module, (inputs[:2],), str(path))  # two rows, since some layers refuse a batch of one
     return inputs
 
 
@@ -53,21 +57,23 @@ def as_tensor(values: Any, name: str, module: nn.Module | None) -> Tensor:
 
 
 def refuse_unfit(module: nn.Module, arguments: tuple[Tensor, ...], name: str) -> None:
-    """Raise when a module, in evaluation mode, does not take arguments.
+    """Raise when a module, in evaluation mode, cannot be called with these arguments.
 
     Raises
     ------
     InputError
-        Saying what the module says.
+        Quoting the error of the module.
     """
     import torch
 
-    place = next((one.device for one in module.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     with torch.no_grad():
         try:
-            module(*(one.to(place) for one in arguments))
+            module(*(argument.to(device) for argument in arguments))
         except Exception as error:  # whatever the code of the user's module raises
-            shapes = " and ".join(f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in arguments)
+            shapes = " and ".join(
+                f"{str(argument.dtype).removeprefix('torch.')} {tuple(argument.shape)}" for argument in arguments
+            )
             raise InputError(
                 f"{name}: {type(module).__name__} does not take an input such as {shapes} ({first_line(error)})"
             ) from error
@@ -77,11 +83,11 @@ def precision_of(module: nn.Module | None) -> Any:
     """Return the type of a module's real parameters; float32 without any."""
     import torch
 
-    tensors = () if module is None else module.parameters()
-    return next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)
+    parameters = () if module is None else module.parameters()
+    return next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.float32)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the kind of an error and the first line of what it says."""
+    """Return the class of an error and the first line of its message, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:_LINE]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0][:MAX_QUOTED_CHARACTERS]}" if lines else type(error).__name__

@@ -1,4 +1,9 @@
-"""A network as the methods see it: named arrays with a symmetry."""
+"""Networks as named arrays with a symmetry, and operations on arrays of any library and precision.
+
+Arrays follow the Python array API: the same code runs on NumPy arrays and on torch tensors, on any device. Networks
+keep the precision of their files; methods compute with `Network.working`, in at least 32 bits, and
+`Network.with_arrays` writes results in the precision of the network.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,9 @@ from consilience.errors import InputError, OptionError
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
 
-_FEW = 5
-"""Arrays that a message names; more are counted."""
+# Names of types rather than types, since arrays may be of any library.
+_HALVES = ("float16", "bfloat16")
+_FLOATS = (*_HALVES, "float32", "float64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +32,17 @@ class Network:
 
     Parameters
     ----------
-    arrays
-        Weights, biases and buffers by name; any array library, floating ones of any precision.
-    symmetry
+    arrays : mapping of str to array
+        Weights, biases and buffers by name, of any array library; floating ones of any precision.
+    symmetry : Symmetry
         Which axes move together.
-    name
-        What it is called in messages.
+    name : str, optional
+        Its name in messages. Default: "network".
+
+    Attributes
+    ----------
+    units : mapping of str to int
+        Number of units of every group.
 
     Raises
     ------
@@ -46,10 +57,10 @@ class Network:
 
     def __post_init__(self) -> None:
         shapes = {key: tuple(values.shape) for key, values in self.arrays.items()}
-        own = {key: values for key, values in self.arrays.items() if key not in self.symmetry.aliases}
+        arrays = {key: values for key, values in self.arrays.items() if key not in self.symmetry.aliases}
         for alias, key in self.symmetry.aliases.items():
-            if key not in own and alias in self.arrays:  # the file has a tied weight under its other name only
-                own[key] = self.arrays[alias]
+            if key not in arrays and alias in self.arrays:  # the file has a tied weight under its other name only
+                arrays[key] = self.arrays[alias]
                 shapes[key] = shapes[alias]
         problems = [
             f"{self.name}: arrays {alias} and {key} are one array in this network (tied weights), "
@@ -59,22 +70,22 @@ class Network:
         ]
         object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
         problems += [
-            f"{self.name}: array {key} holds {_kind(own[key])}, but its units move; convert it to floating-point"
+            f"{self.name}: array {key} holds {_kind(arrays[key])}, but its units move; convert it to floating-point"
             for key, layout in self.symmetry.layouts.items()
-            if _kind(own[key]) != "bool" and not is_floating(own[key]) and any(axis.moves for axis in layout.axes)
+            if _kind(arrays[key]) != "bool" and not is_floating(arrays[key]) and any(axis.moves for axis in layout.axes)
         ]
-        problems += not_finite(own, self.name)
+        problems += non_finite_problems(arrays, self.name)
         if problems:
             raise InputError(problems)
-        object.__setattr__(self, "arrays", own)
+        object.__setattr__(self, "arrays", arrays)
 
     @cached_property
     def working(self) -> dict[str, AnyArray]:
-        """Its floating arrays in at least 32 bits: what methods compute with."""
+        """Its floating arrays in at least 32 bits, which methods compute with."""
         return {key: working_precision(values) for key, values in self.arrays.items() if is_floating(values)}
 
     def move(self, transports: Mapping[str, Transport]) -> dict[str, AnyArray]:
-        """Return its floating arrays with units moved, in working precision."""
+        """Return its floating arrays with units moved by the transports of their groups, in working precision."""
         layouts = self.symmetry.layouts
         return {key: move(values, layouts[key], transports, self.units) for key, values in self.working.items()}
 
@@ -84,7 +95,7 @@ class Network:
         Arrays that are not floating (counters) stay as they are here.
         """
         written = {
-            key: _as_written(arrays[key], values) if key in arrays else values for key, values in self.arrays.items()
+            key: _cast_like(arrays[key], values) if key in arrays else values for key, values in self.arrays.items()
         }
         return Network(written, self.symmetry, name)
 
@@ -93,7 +104,7 @@ class Network:
 
         Parameters
         ----------
-        orders
+        orders : mapping of str to sequence of int, shape (k,)
             By group, the old number of each new unit. Where a group is inside units of a parent, its order must follow
             the parent's; a parent alone takes the groups inside along.
 
@@ -111,7 +122,16 @@ class Network:
 def complete_orders(
     symmetry: Symmetry, units: Mapping[str, int], orders: Mapping[str, Sequence[int] | Labels]
 ) -> dict[str, Labels]:
-    """Return checked orders, with those of groups whose parent moves.
+    """Return checked orders, completed by those of groups whose parent moves.
+
+    Parameters
+    ----------
+    symmetry : Symmetry
+        The groups.
+    units : mapping of str to int
+        Number of units of every group.
+    orders : mapping of str to sequence of int, shape (k,)
+        By group, the old number of each new unit.
 
     Raises
     ------
@@ -120,24 +140,25 @@ def complete_orders(
     """
     if unknown := sorted(set(orders) - set(symmetry.by_name)):
         raise OptionError(f"group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}")
-    found: dict[str, Labels] = {}
-    for name, given in orders.items():
-        order = np.asarray(given)
+    completed: dict[str, Labels] = {}
+    for name, numbers in orders.items():
+        order = np.asarray(numbers)
         if order.shape != (units[name],) or not np.array_equal(np.sort(order), np.arange(units[name])):
             raise OptionError(f"group {name}: expected every number from 0 to {units[name] - 1} once, in a new order")
-        found[name] = order.astype(np.int64)
+        completed[name] = order.astype(np.int64)
     for name, group in symmetry.by_name.items():
-        if group.parent is None or (name not in found and group.parent not in found):
+        if group.parent is None or (name not in completed and group.parent not in completed):
             continue
-        parents = found.get(group.parent, np.arange(units[group.parent]))
-        if name not in found:
-            found[name] = (parents[:, None] * group.size + np.arange(group.size)).ravel()
-        if np.any(found[name].reshape(-1, group.size) // group.size != parents[:, None]):
+        # Unit u of parent unit h has the number h * size + u.
+        parent_order = completed.get(group.parent, np.arange(units[group.parent]))
+        if name not in completed:
+            completed[name] = (parent_order[:, None] * group.size + np.arange(group.size)).ravel()
+        if np.any(completed[name].reshape(-1, group.size) // group.size != parent_order[:, None]):
             raise OptionError(f"group {name}: units must stay inside those of {group.parent}, in its order")
-    return found
+    return completed
 
 
-def identity(units: Mapping[str, int]) -> dict[str, Transport]:
+def identity_transports(units: Mapping[str, int]) -> dict[str, Transport]:
     """Return transports that move nothing."""
     return {name: Injection(np.arange(count), count) for name, count in units.items()}
 
@@ -160,44 +181,42 @@ def working_precision(values: AnyArray) -> AnyArray:
     return xp.astype(values, xp.float32)
 
 
-_HALVES = ("float16", "bfloat16")
-_FLOATS = (*_HALVES, "float32", "float64")
-
-
-def _as_written(values: AnyArray, like: AnyArray) -> AnyArray:
-    if values.dtype == like.dtype:
+def _cast_like(values: AnyArray, other: AnyArray) -> AnyArray:
+    """Return an array in the precision of another of the same library."""
+    if values.dtype == other.dtype:
         return values
-    return array_namespace(values).astype(values, like.dtype)
+    return array_namespace(values).astype(values, other.dtype)
 
 
-def not_finite(arrays: Mapping[str, AnyArray], name: str) -> list[str]:
-    """Return which arrays of a network have values that no network should have, a line each."""
+def non_finite_problems(arrays: Mapping[str, AnyArray], name: str) -> list[str]:
+    """Return a line for every array of a network that has NaN or infinite values."""
     return [
         f"{name}: array {key} has NaN or infinite values; leave this network out, or train it again"
         for key, values in arrays.items()
-        if not _finite(values)
+        if not _is_finite(values)
     ]
 
 
-def _finite(values: AnyArray) -> bool:
+def _is_finite(values: AnyArray) -> bool:
+    """Whether no entry is NaN or infinite."""
     if not is_floating(values):
         return True
     xp = array_namespace(values)
     working = working_precision(values)
-    if bool(xp.isfinite(xp.sum(working))):  # one NaN or infinity would show in the sum
+    if bool(xp.isfinite(xp.sum(working))):  # one NaN or infinity would show in the sum, which is quick to compute
         return True
     return bool(xp.all(xp.isfinite(working)))
 
 
-def same_values(one: AnyArray, other: AnyArray) -> bool:
+def same_values(values: AnyArray, other: AnyArray) -> bool:
     """Return whether two arrays hold the same numbers."""
-    if one is other:
+    if values is other:
         return True
-    return tuple(one.shape) == tuple(other.shape) and bool(array_namespace(one).all(one == other))
+    return tuple(values.shape) == tuple(other.shape) and bool(array_namespace(values).all(values == other))
 
 
 def square_sum(values: AnyArray) -> float:
-    """Return the sum of squares, rows in the array's own precision and their sum in float64."""
+    """Return the sum of squares: within rows in the array's own precision, over rows in float64."""
     xp = array_namespace(values)
     rows = xp.reshape(values, (values.shape[0], -1) if values.ndim else (1, 1))
     return float(xp.sum(xp.sum(rows * rows, axis=-1), dtype=xp.float64))
@@ -209,12 +228,12 @@ def to_numpy(values: AnyArray) -> Array:
     return np.asarray(detached, dtype=np.float64)
 
 
-def alike(values: AnyArray, other: AnyArray) -> AnyArray:
-    """Return an array as one of the library and on the device of another, in at least 32 bits."""
+def convert_like(values: AnyArray, other: AnyArray) -> AnyArray:
+    """Return an array converted to the library and device of another, in at least 32 bits."""
     values, xp = working_precision(values), array_namespace(other)
     if array_namespace(values) is not xp:
         plain = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
-        values = plain if plain.flags.writeable else plain.copy()
+        values = plain if plain.flags.writeable else plain.copy()  # torch warns of tensors on read-only memory
     return xp.asarray(values, device=other.device)
 
 

@@ -1,4 +1,9 @@
-"""Repair and refit of a fusion of networks: the public function ``repair``, and what ``fuse`` does by default."""
+"""Repair and refit of a fusion of networks: the public function ``repair``, and the default refit of ``fuse``.
+
+Both take the fused network and the aligned models as modules, apply one of the repairs of `consilience.networks.repair`
+with the weights of the fusion, and return the fusion with the new network and a line on what was done. Where a refit
+cannot be done the average stays, and the line says why.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,24 @@ import numpy as np
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, is_floating
-from consilience.networks.torch_modules import arrays_of_module, is_module, like, module_with
+from consilience.networks.torch_modules import arrays_of_module, cast_like, is_module, module_with
 
 if TYPE_CHECKING:
     from torch import nn
 
-_MADE_UP, _MADE_UP_SEQUENCES, _MADE_UP_IMAGES = 5000, 2000, 1000
-"""Inputs made up to fit layers on; the more steps or patches one has, the fewer do. More gained nothing."""
+_N_SYNTHETIC_ROWS, _N_SYNTHETIC_SEQUENCES, _N_SYNTHETIC_IMAGES = 5000, 2000, 1000
+"""Synthetic inputs that layers are fitted to; the more steps or patches one has, the fewer suffice. On MNIST 20,000
+rows instead of 5,000 gained nothing (docs/adr/0011); the other two were chosen by hand, nobody has measured other
+values."""
 
-_AGREED = 1e-9
-"""Models whose units differ by no more than this share of their squares are the same but for rounding."""
+_EQUAL_UNITS = 1e-9
+"""Models whose units differ by no more than this share of their squares are the same but for rounding. Chosen by hand;
+nobody has measured other values."""
 
+_MAX_NOTES_SHOWN = 3
+"""Layers left alone by a refit that are named; further ones are counted. Chosen by hand, for the length of a line."""
+
+# Torch is optional, so that what needs it is imported within functions.
 _REPAIRS = ("repair", "statistics", "regmean", "refit")
 
 
@@ -34,24 +46,29 @@ def repair(
     kind: str = "repair",
     **options: Any,
 ) -> NetworkFusion:
-    """Return the fusion with a network whose statistics are what they should be.
+    """Return a fusion whose network has its channel statistics repaired, or its layers refitted.
 
     Parameters
     ----------
-    fusion
-        What ``fuse`` gave for networks.
-    batches
-        Unlabeled inputs: a tensor, or an iterable of batches.
-    models
+    fusion : NetworkFusion
+        What ``fuse`` returned for networks.
+    batches : Tensor of shape (n, ...) or iterable of batches, optional
+        Unlabelled inputs. Give these or `moments`.
+    models : sequence of torch.nn.Module, optional
         The models that were fused, needed only if they were files without a module.
-    moments
+    moments : sequence of Moments, optional
         What the sites sent instead of inputs, from `consilience.networks.repair.layer_moments`, in the models' order.
-    kind
-        ``"repair"`` gives every channel the mean and deviation that it has in the models (REPAIR); ``"statistics"``
-        only measures those of batch normalisation anew; ``"refit"`` fits every layer to the models' answers on the
-        inputs; ``"regmean"`` does so from moments.
+    kind : {"repair", "statistics", "refit", "regmean"}, optional
+        ``"repair"`` (default) gives every channel the mean and deviation that it has in the models (REPAIR);
+        ``"statistics"`` only measures those of batch normalisation anew; ``"refit"`` fits every layer to the outputs of
+        the models' layers on the inputs; ``"regmean"`` does so from moments.
     **options
         Of the repair: see `consilience.networks.repair`.
+
+    Returns
+    -------
+    NetworkFusion
+        The fusion with the repaired network; its `repaired` says what was done.
 
     Raises
     ------
@@ -69,26 +86,26 @@ def repair(
     if moments is not None and kind == "refit":
         raise OptionError("kind 'refit' needs inputs; with moments, kind 'regmean' does the same all at once")
     fused, aligned = _modules(fusion, models)
-    weights = np.array([one.weight for one in fusion.inputs])
+    weights = np.array([model.weight for model in fusion.inputs])
     if moments is None:
-        module, done = _measured(fused, aligned, weights, batches, kind, options)
+        module, description = _repair_on_inputs(fused, aligned, weights, batches, kind, options)
     else:
         if len(moments) != len(fusion.inputs):
             raise InputError(f"moments: expected those of {len(fusion.inputs)} models, found {len(moments)}")
-        module, done = _from_moments(fusion, fused, aligned, weights, moments, kind, options)
-    return with_module(fusion, module, done)
+        module, description = _repair_from_moments(fusion, fused, aligned, weights, moments, kind, options)
+    return replace_module(fusion, module, description)
 
 
-def with_module(fusion: NetworkFusion, module: nn.Module, done: str) -> NetworkFusion:
-    """Return the fusion with another network of the same shape, saying what was done to it."""
+def replace_module(fusion: NetworkFusion, module: nn.Module, description: str) -> NetworkFusion:
+    """Return the fusion with another network of the same shape, and in its record a description of what was done."""
     before = fusion.network.arrays
-    made = {key: values for key, values in arrays_of_module(module).items() if key in before}
+    new_arrays = {key: values for key, values in arrays_of_module(module).items() if key in before}
     # In the precision that the networks came in, whatever that of the module is.
-    arrays = {key: like(values, before[key]) for key, values in made.items()}
+    arrays = {key: cast_like(values, before[key]) for key, values in new_arrays.items()}
     network = Network({**before, **arrays}, fusion.network.symmetry, fusion.network.name)
-    said = done if fusion.repaired is None else f"{fusion.repaired}; {done}"
-    result = {**fusion.provenance.get("result", {}), "repaired": said}
-    return replace(fusion, network=network, repaired=said, provenance={**fusion.provenance, "result": result})
+    repaired = description if fusion.repaired is None else f"{fusion.repaired}; {description}"
+    result = {**fusion.provenance.get("result", {}), "repaired": repaired}
+    return replace(fusion, network=network, repaired=repaired, provenance={**fusion.provenance, "result": result})
 
 
 def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple[nn.Module, list[nn.Module]]:
@@ -98,18 +115,19 @@ def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple
     if len(models) != len(fusion.inputs) or not all(is_module(model) for model in models):
         raise InputError(f"models: expected the {len(fusion.inputs)} modules that were fused")
     symmetry = fusion.network.symmetry
-    made = [module_with(models[0], one.arrays, symmetry).eval() for one in (fusion.network, *fusion.aligned)]
-    return made[0], made[1:]
+    networks = (fusion.network, *fusion.aligned)
+    modules = [module_with(models[0], network.arrays, symmetry).eval() for network in networks]
+    return modules[0], modules[1:]
 
 
 def _no_module() -> nn.Module:
     raise InputError("models: these are files without a module; give the modules that were fused")
 
 
-def _measured(
+def _repair_on_inputs(
     fused: nn.Module, aligned: Sequence[nn.Module], weights: Any, batches: Any, kind: str, options: Mapping[str, Any]
 ) -> tuple[nn.Module, str]:
-    """Return the network repaired on inputs, and what was done."""
+    """Return the network repaired on inputs, and a description of what was done."""
     from consilience.networks import repair as repairs
 
     if kind == "statistics":
@@ -119,7 +137,7 @@ def _measured(
     return repairs.repair(fused, aligned, weights, batches, **options).module, "channels repaired on inputs"
 
 
-def _from_moments(
+def _repair_from_moments(
     fusion: NetworkFusion,
     fused: nn.Module,
     aligned: Sequence[nn.Module],
@@ -128,57 +146,70 @@ def _from_moments(
     kind: str,
     options: Mapping[str, Any],
 ) -> tuple[nn.Module, str]:
-    """Return the network repaired from moments that sites sent, and what was done."""
+    """Return the network repaired from moments that sites sent, and a description of what was done."""
     from consilience.networks import repair as repairs
 
-    moved = [
-        one.moved(given.network.symmetry, transports, given.network.units)
-        for one, given, transports in zip(moments, fusion.inputs, fusion.transports, strict=True)
+    # Moments were taken before the units moved, and move with them.
+    aligned_moments = [
+        of_model.moved(model.network.symmetry, transports, model.network.units)
+        for of_model, model, transports in zip(moments, fusion.inputs, fusion.transports, strict=True)
     ]
     if kind == "regmean":
-        return repairs.regmean(fused, aligned, weights, moved, **options).module, "layers fitted to moments"
+        fitted = repairs.regmean(fused, aligned, weights, aligned_moments, **options)
+        return fitted.module, "layers fitted to moments"
     rescaled = kind == "repair"
-    found = repairs.repair_from_moments(fused, aligned, weights, moved, rescaled=rescaled, **options)
-    return found.module, "channels repaired from moments" if rescaled else "statistics predicted from moments"
+    repaired = repairs.repair_from_moments(fused, aligned, weights, aligned_moments, rescaled=rescaled, **options)
+    return repaired.module, "channels repaired from moments" if rescaled else "statistics predicted from moments"
 
 
-_FEW = 3
-"""Layers which a refit left alone that are named; more are counted."""
-
-
-def refitted(
+def refit_fusion(
     fusion: NetworkFusion, order: Sequence[int], example: Any, inputs: Any, rng: np.random.Generator
 ) -> NetworkFusion:
-    """Return the fusion with every layer fitted to what the models answer, on inputs or on made-up ones.
+    """Return the fusion with every layer fitted to the outputs of the models' layers.
 
     Where the networks are no modules, take something else than one tensor of numbers or words, or start with a layer
-    that no inputs can be made up for, the average stays, and ``details["refit"]`` says why. The models are taken in an
-    order of their own, so that the one in which they arrived changes nothing.
+    that no inputs can be made up for, the average stays, and ``details["refit"]`` says why.
+
+    Parameters
+    ----------
+    fusion : NetworkFusion
+        The fusion, whose network is the average.
+    order : sequence of int of shape (n_models,)
+        The canonical order of the models, so that the one in which they arrived changes nothing.
+    example : Tensor or tuple or None
+        An input that the networks take.
+    inputs : Tensor or iterable of batches or None
+        Unlabelled inputs to fit on; None for synthetic ones.
+    rng : numpy.random.Generator
+        For synthetic inputs and for the draws of the refit.
     """
+    # Nothing was averaged where no fused unit has two members: the network is the models side by side.
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
         return replace(fusion, details={**fusion.details, "refit": "not needed: no two units were merged"})
-    if all(found.distance <= _AGREED for found in fusion.quality.values()):
+    if all(group.distance <= _EQUAL_UNITS for group in fusion.quality.values()):
         return replace(fusion, details={**fusion.details, "refit": "not needed: the models are the same"})
     from consilience.networks import repair as repairs
 
-    fused, arrived = fusion.model, fusion.aligned_models
-    aligned = [arrived[i] for i in order]
+    # Sums of floating-point numbers depend on their order: models are taken in the canonical one.
+    fused, models = fusion.model, fusion.aligned_models
+    aligned = [models[i] for i in order]
     weights = np.array([fusion.inputs[i].weight for i in order])
-    one = example[0] if isinstance(example, tuple) and len(example) == 1 else example
+    tensor = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     try:
-        if one is None:
+        if tensor is None:
             raise UnsupportedError("example= is missing, an input that the networks take")
-        if not hasattr(one, "shape"):
+        if not hasattr(tensor, "shape"):
             raise UnsupportedError("the networks take something else than one tensor of numbers or words")
-        axes = one.ndim + (not is_floating(one))  # a word becomes a vector
-        count = _MADE_UP if axes == 2 else _MADE_UP_SEQUENCES if axes == 3 else _MADE_UP_IMAGES
-        made = repairs.synthetic_inputs(aligned, weights, one, count, rng) if inputs is None else inputs
-        found = repairs.refit(fused, aligned, weights, made, rng=rng)
+        n_axes = tensor.ndim + (not is_floating(tensor))  # a word becomes a vector
+        count = {2: _N_SYNTHETIC_ROWS, 3: _N_SYNTHETIC_SEQUENCES}.get(n_axes, _N_SYNTHETIC_IMAGES)
+        fit_inputs = repairs.synthetic_inputs(aligned, weights, tensor, count, rng) if inputs is None else inputs
+        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng)
     except (InputError, UnsupportedError) as error:
         return replace(fusion, details={**fusion.details, "refit": f"not done: {error}"})
-    done = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"
-    kept = [f"{name or 'it'} {why}" for name, why in found.notes.items()]
-    if kept:
-        more = f", and {len(kept) - _FEW} more" if len(kept) > _FEW else ""
-        done += f", but where the average stays: {'; '.join(kept[:_FEW])}{more}"
-    return with_module(replace(fusion, details={**fusion.details, "refit": done}), found.module, done)
+    description = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"
+    notes = [f"{name or 'it'} {why}" for name, why in refitted.notes.items()]
+    if notes:
+        more = f", and {len(notes) - _MAX_NOTES_SHOWN} more" if len(notes) > _MAX_NOTES_SHOWN else ""
+        description += f", but where the average stays: {'; '.join(notes[:_MAX_NOTES_SHOWN])}{more}"
+    fusion = replace(fusion, details={**fusion.details, "refit": description})
+    return replace_module(fusion, refitted.module, description)

@@ -14,16 +14,16 @@ from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
-from consilience.networks.network import Network, is_floating, not_finite
+from consilience.networks.network import Network, is_floating, non_finite_problems
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
     arrays_of_module,
-    beside,
     is_module,
     layer_kinds,
     module_with,
+    tensor_beside,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ def without_symmetry(
 
 def _refuse_other_layers(given: Sequence[DescribedNetwork]) -> None:
     problems = _other_layers(given)
-    problems += [problem for one in given if one.module is not None for problem in not_finite(one.arrays, one.label)]
+    problems += [
+        problem for one in given if one.module is not None for problem in non_finite_problems(one.arrays, one.label)
+    ]
     if problems:
         raise InputError(problems)
 
@@ -144,7 +146,7 @@ def _networks(given: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[Ne
     problems: list[str] = []
     tensor = next((v for one in given for v in one.arrays.values() if hasattr(v, "detach")), None)
     for one in given:
-        arrays = one.arrays if tensor is None else {key: beside(v, tensor) for key, v in one.arrays.items()}
+        arrays = one.arrays if tensor is None else {key: tensor_beside(v, tensor) for key, v in one.arrays.items()}
         try:
             networks.append(Network(arrays, symmetry, one.label))
         except InputError as error:

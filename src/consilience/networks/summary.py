@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from consilience.drawing.words import counted, printable
+from consilience.drawing.words import format_count, printable
 from consilience.networks.fusion import NetworkFusion
 
 MAX_GROUPS = 8
-"""Groups that have a line; more are counted."""
+"""Groups that have a line; more are format_count."""
 
 _STATISTICS = (
     "its statistics of batch normalisation are averages, which fit no network: measure them again with "
@@ -44,7 +44,7 @@ def network_summary(
     lines = [f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})"]
     if groups:
         lines = [
-            f"{len(fusion.inputs)} {what} with {units} units each in {counted(len(groups), 'group')}"
+            f"{len(fusion.inputs)} {what} with {units} units each in {format_count(len(groups), 'group')}"
             f" -> {sum(groups[name] for name in outer)} units (method {method})"
         ]
         lines += _quality_table(fusion, comparable)

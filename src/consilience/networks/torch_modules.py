@@ -1,4 +1,9 @@
-"""torch modules as networks and back: their state is taken as it is, and a fused one is put into a copy."""
+"""torch modules as networks, and networks as torch modules.
+
+The arrays of a module are its state dict. A fused network is written into a deep copy of a template whose parameters
+are replaced while it is copied; where widths differ, the layers of torch are told their new sizes, such as
+``out_features``. torch is imported only where a module is at hand.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +18,21 @@ from consilience.networks.symmetry.symmetry import Symmetry
 if TYPE_CHECKING:
     from torch import nn
 
-_GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
-_SIZES = {
+_N_GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
+"""Gates stacked in the weights of torch's recurrent layers."""
+_SIZE_ATTRIBUTES = {
     "Linear": (("out_features", 0), ("in_features", 1)),
     "BatchNorm": (("num_features", 0),),
     "InstanceNorm": (("num_features", 0),),
     "Embedding": (("num_embeddings", 0), ("embedding_dim", 1)),
 }
-"""What the layers of torch call the lengths of their weight's axes, by the start or end of their class's name."""
+"""Attributes of torch's layers that hold the lengths of their weight's axes, by the start or end of the class's
+name."""
 
 
 def is_module(model: object) -> bool:
     """Return whether a model is a torch module, without importing torch."""
-    return any(kind.__module__ == "torch.nn.modules.module" for kind in type(model).__mro__)
+    return any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__)
 
 
 def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:
@@ -34,44 +41,54 @@ def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:
 
 
 def aliases_of_module(module: nn.Module) -> dict[str, str]:
-    """Return the other names of tied parameters, to the first."""
-    first: dict[int, str] = {}
-    found = {}
+    """Return the second names of tied parameters, to the first."""
+    first_names: dict[int, str] = {}
+    aliases = {}
     for name, values in module.named_parameters(remove_duplicate=False):
-        if first.setdefault(id(values), name) != name:
-            found[name] = first[id(values)]
-    return found
+        if first_names.setdefault(id(values), name) != name:
+            aliases[name] = first_names[id(values)]
+    return aliases
 
 
 def layer_kinds(module: nn.Module) -> dict[str, str]:
-    """Return, by path, which of torch's layers with parameters and activations the parts of a module are."""
-    found = {}
-    for path, part in module.named_modules():
-        kind = next((one for one in type(part).__mro__ if one.__module__.startswith("torch.nn.modules.")), None)
-        if kind is None or next(part.children(), None) is not None:
+    """Return, by path, the kind of every layer of torch that has parameters or is an activation.
+
+    A kind is the name of the layer's class with the options of activations and recurrent layers that change what they
+    compute, such as the slope of a leaky ReLU or the directions of an LSTM.
+    """
+    kinds = {}
+    for path, submodule in module.named_modules():
+        base = next((base for base in type(submodule).__mro__ if base.__module__.startswith("torch.nn.modules.")), None)
+        if base is None or next(submodule.children(), None) is not None:
             continue
-        if kind.__module__.endswith(".activation"):
-            told = [one for one in part.extra_repr().split(", ") if one and not one.startswith("inplace")]
-        elif next(part.parameters(recurse=False), None) is not None:
-            told = [getattr(part, "nonlinearity", ""), "both ways" if getattr(part, "bidirectional", False) else ""]
-            told.append("batch first" if getattr(part, "batch_first", False) else "")
+        if base.__module__.endswith(".activation"):
+            options = [
+                option for option in submodule.extra_repr().split(", ") if option and not option.startswith("inplace")
+            ]
+        elif next(submodule.parameters(recurse=False), None) is not None:
+            options = [
+                getattr(submodule, "nonlinearity", ""),
+                "both ways" if getattr(submodule, "bidirectional", False) else "",
+            ]
+            options.append("batch first" if getattr(submodule, "batch_first", False) else "")
         else:
             continue
-        name = "BatchNorm" if "BatchNorm" in kind.__name__ else kind.__name__
-        said = ", ".join(one for one in told if one)
-        found[path] = f"{name} ({said})" if said else name
-    return found
+        name = "BatchNorm" if "BatchNorm" in base.__name__ else base.__name__
+        listed = ", ".join(option for option in options if option)
+        kinds[path] = f"{name} ({listed})" if listed else name
+    return kinds
 
 
-def like(values: Any, other: AnyArray) -> AnyArray:
+def cast_like(values: Any, other: AnyArray) -> AnyArray:
     """Return a tensor in the library and precision of another array."""
     if hasattr(other, "detach"):
         return values.to(other.dtype)
+    # NumPy has no bfloat16, so that 16 bits go through 32.
     wide = values.detach().cpu()
     return (wide.float() if wide.is_floating_point() and wide.element_size() < 4 else wide).numpy().astype(other.dtype)
 
 
-def beside(values: AnyArray, tensor: Any) -> Any:
+def tensor_beside(values: AnyArray, tensor: Any) -> Any:
     """Return an array, of any library, as a tensor on the device of another tensor, in its own precision."""
     import torch
 
@@ -85,11 +102,11 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
 
     Parameters
     ----------
-    template
+    template : Module
         A module of the architecture; it is left as it is.
-    arrays
+    arrays : mapping of str to array
         Every array by name; those of tied weights under one name at least.
-    symmetry
+    symmetry : Symmetry
         Which names are tied.
 
     Raises
@@ -101,72 +118,76 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
 
     state = {key: torch.as_tensor(values) for key, values in arrays.items()}
     state |= {alias: state[key] for alias, key in symmetry.aliases.items() if alias not in state and key in state}
-    own = template.state_dict(keep_vars=True)
-    if missing := sorted(set(own) ^ set(state)):
+    template_state = template.state_dict(keep_vars=True)
+    if differing := sorted(set(template_state) ^ set(state)):
         raise InputError(
-            f"{type(template).__name__}: arrays {', '.join(missing[:5])} are in the module or in the network only"
+            f"{type(template).__name__}: arrays {', '.join(differing[:5])} are in the module or in the network only"
         )
     memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
-    for key, old in own.items():
-        values = state[key].detach().to(device=old.device, dtype=old.dtype, copy=True)
-        made = torch.nn.Parameter(values, requires_grad=old.requires_grad)
-        memo.setdefault(id(old), made if isinstance(old, torch.nn.Parameter) else values)
+    for key, template_values in template_state.items():
+        values = state[key].detach().to(device=template_values.device, dtype=template_values.dtype, copy=True)
+        parameter = torch.nn.Parameter(values, requires_grad=template_values.requires_grad)
+        # The first name of a tied parameter wins, so that it stays tied in the copy.
+        memo.setdefault(id(template_values), parameter if isinstance(template_values, torch.nn.Parameter) else values)
     module = copy.deepcopy(template, memo)
-    for key, old in own.items():
-        if state[key].shape != old.shape:
-            _tell(module, key, tuple(old.shape), tuple(state[key].shape))
+    for key, template_values in template_state.items():
+        if state[key].shape != template_values.shape:
+            _resize_layer(module, key, tuple(template_values.shape), tuple(state[key].shape))
     return module
 
 
-def _tell(module: nn.Module, key: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    """Tell a layer of a module the new shape of one of its arrays."""
+def _resize_layer(module: nn.Module, key: str, old_shape: tuple[int, ...], new_shape: tuple[int, ...]) -> None:
+    """Set the sizes that a layer keeps as attributes, after one of its arrays has changed shape."""
     path, _, name = key.rpartition(".")
     layer = module.get_submodule(path)
     kind = type(layer).__name__
     if kind.startswith("Conv") and name == "weight" and hasattr(layer, "groups"):
-        _tell_convolution(layer, old, new)
+        _resize_convolution(layer, old_shape, new_shape)
         return
-    for known, sizes in _SIZES.items():
-        if (kind.endswith(known) or kind.startswith(known)) and (name == "weight" or "Norm" in known):
-            for attribute, axis in sizes:
-                if hasattr(layer, attribute) and axis < len(new):
-                    setattr(layer, attribute, new[axis])
+    for layer_name, size_attributes in _SIZE_ATTRIBUTES.items():
+        # Norms have no weight where they are not affine, so that any of their arrays counts.
+        if (kind.endswith(layer_name) or kind.startswith(layer_name)) and (name == "weight" or "Norm" in layer_name):
+            for attribute, axis in size_attributes:
+                if hasattr(layer, attribute) and axis < len(new_shape):
+                    setattr(layer, attribute, new_shape[axis])
             return
-    if kind.removesuffix("Cell") in _GATES:
-        _tell_recurrent(layer, path)
+    if kind.removesuffix("Cell") in _N_GATES:
+        _resize_recurrent(layer, path)
 
 
-def _tell_recurrent(layer: Any, path: str) -> None:
-    """Tell a recurrent layer or cell its sizes.
+def _resize_recurrent(layer: Any, path: str) -> None:
+    """Set the sizes of a recurrent layer or cell from the shapes of its weights.
 
     Raises
     ------
     UnsupportedError
         When its layers and directions are not of one width, as torch wants them.
     """
-    gates = _GATES[type(layer).__name__.removesuffix("Cell")]
-    named = dict(layer.named_parameters(recurse=False))
-    hidden = {len(values) // gates for name, values in named.items() if name.startswith("weight_hh")}
-    outputs = {values.shape[1] for name, values in named.items() if name.startswith("weight_hh")}
-    if len(hidden) > 1 or len(outputs) > 1:
-        widths = ", ".join(map(str, sorted(hidden | outputs)))
+    n_gates = _N_GATES[type(layer).__name__.removesuffix("Cell")]
+    parameters = dict(layer.named_parameters(recurse=False))
+    # weight_hh is (gates * units, outputs); units and outputs differ where an LSTM has a projection.
+    hidden_widths = {len(values) // n_gates for name, values in parameters.items() if name.startswith("weight_hh")}
+    output_widths = {values.shape[1] for name, values in parameters.items() if name.startswith("weight_hh")}
+    if len(hidden_widths) > 1 or len(output_widths) > 1:
+        widths = ", ".join(map(str, sorted(hidden_widths | output_widths)))
         raise UnsupportedError(
             f"{path}: the layers and directions of a {type(layer).__name__} must have one width, found {widths}; give "
             "all of its groups the same in target_widths"
         )
-    layer.hidden_size = hidden.pop()
-    layer.input_size = next(values for name, values in named.items() if name.startswith("weight_ih")).shape[1]
+    layer.hidden_size = hidden_widths.pop()
+    layer.input_size = next(values for name, values in parameters.items() if name.startswith("weight_ih")).shape[1]
     if getattr(layer, "proj_size", 0):
-        layer.proj_size = outputs.pop()
+        layer.proj_size = output_widths.pop()
 
 
-def _tell_convolution(layer: Any, old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    """Tell a convolution its channels; a depthwise one has a group for each of its input channels."""
-    depthwise = old[1] == 1 and layer.groups > 1 and new[1] == 1
+def _resize_convolution(layer: Any, old_shape: tuple[int, ...], new_shape: tuple[int, ...]) -> None:
+    """Set the channels of a convolution; a depthwise one has a group for each of its input channels."""
+    is_depthwise = old_shape[1] == 1 and layer.groups > 1 and new_shape[1] == 1
+    # The weight is (out, in / groups, ...), that of a transposed convolution (in, out / groups, ...).
     first, second = (
         ("in_channels", "out_channels") if "Transpose" in type(layer).__name__ else ("out_channels", "in_channels")
     )
-    if depthwise:
-        layer.groups = layer.groups * new[0] // old[0]
-    setattr(layer, first, new[0])
-    setattr(layer, second, new[1] * layer.groups)
+    if is_depthwise:
+        layer.groups = layer.groups * new_shape[0] // old_shape[0]
+    setattr(layer, first, new_shape[0])
+    setattr(layer, second, new_shape[1] * layer.groups)

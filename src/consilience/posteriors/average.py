@@ -1,9 +1,13 @@
-"""Average: what a fused component is, given the local components that are copies of it.
+"""Averages of matched components: Kullback-Leibler barycenter and Bayes product.
 
-Two answers, and they mean different things. The **barycenter** is the Kullback-Leibler mean of the copies: it keeps
-the width of one site's posterior. The **product** is the posterior given all sites' data, each site's prior removed
-once and one prior put back: its width shrinks as data adds up, and for conjugate models with matched components it
-equals the posterior that pooling the data would give.
+Two answers to what a fused component is, given its copies eta_l with weights w_l, and they mean different things.
+
+    barycenter    eta = sum_l w_l eta_l / sum_l w_l                    the Kullback-Leibler mean: one site's width
+    product       eta = prior + sum_l w_l (eta_l - prior_l)            the posterior given all sites' data
+
+(The barycenter in the reverse direction averages mean parameters.) In the product each site's prior is removed once and
+one prior put back: its width shrinks as data adds up, and for conjugate models with matched components it equals the
+posterior that pooling the data would give. A product that leaves the family's domain raises an error.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import group_sums
-from consilience.posteriors.attached_average import carry, finished
+from consilience.posteriors.attached_average import carry, fused_attached
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached, Posterior
 
 Combine = Literal["barycenter", "product"]
-Average = Callable[[Ensemble, Labels, int], Array]
+AverageFunction = Callable[[Ensemble, Labels, int], Array]
+"""Gives the averages (G, P) of an ensemble's groups from labels (L,) and their number."""
 
 
 def averaged_parameters(family: Family, natural: Array, direction: Direction) -> Array:
@@ -39,35 +44,35 @@ def from_averaged(family: Family, means: Array, direction: Direction) -> Array:
 def common_prior(ensemble: Ensemble) -> Array | None:
     """Return the weighted mean of the sites' priors (P,): their prior, when they share one; None where one lacks it."""
     priors = [posterior.prior for posterior in ensemble.posteriors]
-    known = [prior for prior in priors if prior is not None]
-    if len(known) < len(priors):
+    stated = [prior for prior in priors if prior is not None]
+    if len(stated) < len(priors):
         return None
-    share = ensemble.site_weights / ensemble.site_weights.sum()
-    mean: Array = share @ np.stack(known)
+    site_shares = ensemble.site_weights / ensemble.site_weights.sum()
+    mean: Array = site_shares @ np.stack(stated)
     return mean
 
 
 def kl_average(ensemble: Ensemble, labels: Labels, n_groups: int, direction: Direction) -> Array:
     """Return the Kullback-Leibler barycenters (G, P) of a matching whose groups all have members."""
-    parameters = averaged_parameters(ensemble.family, ensemble.natural, direction)
+    parameters = averaged_parameters(ensemble.family, ensemble.natural, direction)  # (L, P)
     means = group_sums(parameters, labels, ensemble.row_weights, n_groups).means()
     return from_averaged(ensemble.family, means, direction)
 
 
-def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, average: Average) -> Posterior:
+def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, average: AverageFunction) -> Posterior:
     """Return the fused posterior of a matching: components, prior, counts, weights and what is attached.
 
     Parameters
     ----------
-    ensemble
+    ensemble : Ensemble
         The stacked models.
-    labels
-        Group of each component (L,); -1 drops it. Every group has at least one member.
-    n_groups
+    labels : Labels of shape (L,)
+        Group of each component; -1 drops it. Every group has at least one member.
+    n_groups : int
         Number G of groups.
-    how
-        ``barycenter`` or ``product``.
-    average
+    how : {"barycenter", "product"}
+        Which average.
+    average : callable
         Gives the barycenters (G, P) from the ensemble, the labels and their number; a product has none.
 
     Raises
@@ -94,20 +99,29 @@ def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, ave
 
 
 def _totals(values: Array, labels: Labels, weights: Array, n_groups: int) -> Array:
-    kept = labels >= 0
-    totals = np.bincount(labels[kept], weights=(values * weights)[kept], minlength=n_groups)
+    """Return the weighted sums of values (L,) over the groups (G,)."""
+    is_matched = labels >= 0
+    totals = np.bincount(labels[is_matched], weights=(values * weights)[is_matched], minlength=n_groups)
     return totals.astype(np.float64, copy=False)
 
 
 def likelihoods(ensemble: Ensemble) -> Array:
-    """Return what each component says beyond its own site's prior (L, P); every site states one."""
+    """Return what each component's data say, eta_l less its site's prior (L, P); every site states one."""
     own_priors = np.stack([p.prior for p in ensemble.posteriors if p.prior is not None])
     beyond: Array = ensemble.natural - own_priors[ensemble.owner]
     return beyond
 
 
 def conjugate_groups(ensemble: Ensemble, level: Array) -> ConjugateGroups:
-    """Return what groups of components that share a prior are worth; `level` (J + 1,) is that of n members as such."""
+    """Return the log marginal likelihoods of groups of components that share a prior.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The models, all with their prior.
+    level : Array of shape (J + 1,)
+        Log prior of a group of n = 0 ... J members.
+    """
     prior = common_prior(ensemble)
     assert prior is not None  # noqa: S101  (methods refuse models without)
     pieces = likelihoods(ensemble) * ensemble.row_weights[:, None]
@@ -130,22 +144,22 @@ def _mixture_weights(ensemble: Ensemble, labels: Labels, n_groups: int) -> Array
     weights = ensemble.column("weights")
     if weights is None:
         return None
-    totals = np.add.reduceat(weights, ensemble.offsets[:-1])
+    totals = np.add.reduceat(weights, ensemble.offsets[:-1])  # (J,)
     share = weights / np.where(totals > 0, totals, 1.0)[ensemble.owner]
     counts = ensemble.column("counts")
-    if counts is not None:
+    if counts is not None:  # a site's weights sum to one; what it says of the pool is in proportion to its data
         share = share * np.add.reduceat(counts, ensemble.offsets[:-1])[ensemble.owner]
-    mass = _totals(share, labels, ensemble.row_weights, n_groups)
+    mass = _totals(share, labels, ensemble.row_weights, n_groups)  # (G,)
     total = mass.sum()
     return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
 
 
 def _carry(ensemble: Ensemble, labels: Labels, n_groups: int) -> dict[str, Attached]:
     """Return what all sites attach, carried through the matching."""
-    shared = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
-    found = {}
-    for name in sorted(shared):
+    names = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
+    fused = {}
+    for name in sorted(names):  # arrays that some site lacks are dropped
         arrays = [posterior.attached[name] for posterior in ensemble.posteriors]
-        carried = carry(arrays, ensemble.offsets, labels, ensemble.site_weights, n_groups)
-        found[name] = finished(carried, arrays[0].axes, arrays[0].rule)
-    return found
+        sums = carry(arrays, ensemble.offsets, labels, ensemble.site_weights, n_groups)
+        fused[name] = fused_attached(sums, arrays[0].axes, arrays[0].rule)
+    return fused

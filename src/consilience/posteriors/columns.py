@@ -1,7 +1,8 @@
-"""Components of many sites as columns: what a shard of posteriors is once it is loaded.
+"""Columnar storage of the components of many sites: what a shard of posteriors is once it is loaded.
 
-An Ensemble holds a Posterior for each site; a hundred thousand of those are slow to make and to walk over. A block
-holds the same as arrays, in the precision in which they were stored.
+An Ensemble holds a Posterior object for each site; a hundred thousand of those are slow to make and to walk over. Here
+the components of all J sites stand one after another as columns, L rows in all, in the precision in which they were
+stored; site j has rows offsets[j] to offsets[j + 1].
 """
 
 from __future__ import annotations
@@ -18,25 +19,32 @@ from consilience.checks import Array, Labels
 from consilience.families.base import Family
 from consilience.posteriors.posterior import Attached, AxisTag, Features, Posterior, Rule
 
-_CHUNK_BYTES = 2**25
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+CHUNK_BYTES = 2**25
+"""Bytes of float64 parameters that are worked on at a time, about: 32 MiB.
+
+A bound on memory. Chosen by hand; nobody has measured other values.
+"""
+
+MIX_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+"""Multipliers of the finaliser of SplitMix64 (Steele, Lea, Flood 2014; the variant in Vigna's splitmix64)."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What all sites of a set of shards share.
+class ShardSchema:
+    """What all sites of a set of shards have in common: the schema of their columns.
 
     Parameters
     ----------
-    family
+    family : Family
         The family of every component.
-    source
+    source : mapping
         What rebuilding the model needs, as in Posterior.
-    features
+    features : Features
         What the data columns mean.
-    attached
-        Axes, rule and fixed lengths (one for each axis, -1 where it follows the components) of attached arrays.
-    stated
+    attached : mapping from str to (axes, rule, lengths)
+        Attached arrays by name: the tag of each axis, how the array is averaged, and the length of each axis, -1 where
+        it follows the components.
+    stated : tuple of str
         Which of counts, weights and prior every site states, in this order.
     """
 
@@ -48,15 +56,15 @@ class Kind:
 
 
 @dataclass(frozen=True, eq=False)
-class Ragged:
-    """An attached array of every site, one after another, flattened.
+class RaggedColumn:
+    """An attached array of every site, flattened, one site after another.
 
     Parameters
     ----------
-    values
-        Of all sites.
-    precision
-        As long as `values`, where the rule needs one.
+    values : Array of shape (n,)
+        The entries of all sites; ``ComponentColumns.attached_starts`` says where each site's begin.
+    precision : Array of shape (n,), optional
+        Their precisions, where the rule needs them.
     """
 
     values: Array
@@ -64,32 +72,32 @@ class Ragged:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ComponentColumns:
     """Components of J sites, L in all.
 
     Parameters
     ----------
-    kind
+    kind : ShardSchema
         What all sites share.
-    natural
-        Natural parameters (L, P), float32 or float64, perhaps mapped from a file.
-    offsets
-        Where each site starts, and the end (J + 1,).
-    counts, weights
-        Effective observations and mixture weights (L,).
-    prior
-        Of every site (J, P), or of all (P,).
-    attached
-        By name.
+    natural : ndarray of shape (L, P)
+        Natural parameters, float32 or float64, perhaps mapped from a file.
+    offsets : Labels of shape (J + 1,)
+        First row of each site, and L.
+    counts, weights : Array of shape (L,), optional
+        Effective observations and mixture weights.
+    prior : Array of shape (J, P) or (P,), optional
+        Natural parameters of the prior of every site, or of the one prior of all.
+    attached : mapping from str to RaggedColumn
+        Attached arrays by name.
     """
 
-    kind: Kind
+    kind: ShardSchema
     natural: NDArray[np.floating[Any]]
     offsets: Labels
     counts: Array | None = None
     weights: Array | None = None
     prior: Array | None = None
-    attached: Mapping[str, Ragged] = field(default_factory=dict)
+    attached: Mapping[str, RaggedColumn] = field(default_factory=dict)
 
     @property
     def n_sites(self) -> int:
@@ -108,26 +116,26 @@ class Block:
 
     @cached_property
     def attached_starts(self) -> Mapping[str, Labels]:
-        """Where each site's part of an attached array starts, and the end (J + 1,), by name."""
-        found = {}
+        """First entry of each site in an attached array, and the length of all (J + 1,), by name."""
+        starts = {}
         for name, (axes, _rule, lengths) in self.kind.attached.items():
             sizes = np.ones(self.n_sites, dtype=np.int64)
             for tag, length in zip(axes, lengths, strict=True):
                 sizes *= self.sizes if tag == "component" else length
-            found[name] = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        return found
+            starts[name] = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        return starts
 
     def site(self, number: int) -> Posterior:
         """Return the posterior of one site."""
         rows = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
         attached = {}
         for name, (axes, rule, lengths) in self.kind.attached.items():
-            own, start = self.attached[name], self.attached_starts[name]
-            part = slice(int(start[number]), int(start[number + 1]))
+            column, starts = self.attached[name], self.attached_starts[name]
+            entries = slice(int(starts[number]), int(starts[number + 1]))
             size = int(self.sizes[number])
             shape = tuple(size if tag == "component" else n for tag, n in zip(axes, lengths, strict=True))
-            precision = None if own.precision is None else own.precision[part].reshape(shape)
-            attached[name] = Attached(own.values[part].reshape(shape), axes, rule, precision)
+            precision = None if column.precision is None else column.precision[entries].reshape(shape)
+            attached[name] = Attached(column.values[entries].reshape(shape), axes, rule, precision)
         return Posterior(
             self.kind.family,
             np.asarray(self.natural[rows], dtype=np.float64),
@@ -139,9 +147,11 @@ class Block:
             source=self.kind.source,
         )
 
-    def chunks(self, limit: int = _CHUNK_BYTES) -> list[tuple[int, int]]:
-        """Return runs of whole sites (first, end) of about `limit` bytes of float64 parameters each."""
+    def chunks(self, limit: int = CHUNK_BYTES) -> list[tuple[int, int]]:
+        """Return runs (first, end) of whole sites with at most `limit` bytes of float64 parameters, or of one site."""
         rows = max(1, limit // (8 * self.natural.shape[1]))
+        # For every multiple of `rows`, the last site that ends at or before it. A site longer than a run gives 0 or the
+        # same end twice, which is why ends are made unique.
         ends = np.unique(
             np.searchsorted(self.offsets, np.arange(rows, self.offsets[-1] + rows, rows), side="right") - 1
         )
@@ -151,22 +161,29 @@ class Block:
     def keys(self, seed: int) -> NDArray[np.uint64]:
         """Return a pseudo-random number for each site (J,), by its natural parameters and the seed alone.
 
-        Neither the order of sites, nor that of their components, nor how sites lie in shards changes it; so the sites
-        of the smallest numbers are a sample that does not depend on any of these either.
+        Neither the order of sites, nor that of their components, nor how sites lie in shards changes it. So the sites
+        of the k smallest numbers are a sample that does not depend on any of these either (a bottom-k sketch).
+
+        Parameters
+        ----------
+        seed : int
+            Which hash function; another seed gives another sample.
         """
         rng = np.random.default_rng(seed)
+        # The key of a row is a sum of its P words times random odd numbers, modulo 2^64 (multiply-shift hashing),
+        # mixed; the key of a site the mixed sum over its rows. Sums do not depend on the order of the components.
         factors = rng.integers(0, 2**63, size=self.natural.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         keys = np.empty(self.n_sites, dtype=np.uint64)
         for first, end in self.chunks():
             rows = np.ascontiguousarray(self.natural[self.offsets[first] : self.offsets[end]], dtype=np.float64)
-            mixed = _mixed((rows + 0.0).view(np.uint64) @ factors)  # zero has two signs, and means one thing
-            keys[first:end] = _mixed(np.add.reduceat(mixed, self.offsets[first:end] - self.offsets[first]))
+            mixed = _mix_bits((rows + 0.0).view(np.uint64) @ factors)  # (n,); + 0.0 makes -0.0 and 0.0 the same bits
+            keys[first:end] = _mix_bits(np.add.reduceat(mixed, self.offsets[first:end] - self.offsets[first]))
         return keys
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return 64-bit numbers well mixed (Steele, Lea, Flood 2014, the finaliser of SplitMix)."""
-    values = (values ^ (values >> np.uint64(30))) * _MIX[0]
-    values = (values ^ (values >> np.uint64(27))) * _MIX[1]
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 64-bit numbers with all bits mixed, by the finaliser of SplitMix64, a bijection."""
+    values = (values ^ (values >> np.uint64(30))) * MIX_MULTIPLIERS[0]
+    values = (values ^ (values >> np.uint64(27))) * MIX_MULTIPLIERS[1]
     mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
     return mixed

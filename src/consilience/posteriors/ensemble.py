@@ -1,4 +1,8 @@
-"""All local models stacked in one array, in an order that does not depend on who came first."""
+"""The ensemble of local models: J posteriors of one family stacked in one array of L components, in canonical order.
+
+Rows are components, one site after another; ``offsets`` (J + 1,) says where each site starts, ``owner`` (L,) whose a
+row is. The canonical order depends on contents only, so that neither arrival order nor numbering changes a result.
+"""
 
 from __future__ import annotations
 
@@ -131,8 +135,8 @@ class Ensemble:
         for name, posterior in zip(called, posteriors, strict=True):
             if posterior.family != posteriors[0].family:
                 raise InputError(f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}")
-        share = as_weights(weights, len(posteriors), "weights of the models")
-        return cls(tuple(posteriors), share * (len(share) / math.fsum(share)), called)
+        site_weights = as_weights(weights, len(posteriors), "weights of the models")
+        return cls(tuple(posteriors), site_weights * (len(site_weights) / math.fsum(site_weights)), called)
 
     @property
     def family(self) -> Family:
@@ -171,11 +175,11 @@ class Ensemble:
 
     def voting(self) -> Ensemble:
         """Return the models of positive weight, with weights of mean 1."""
-        kept = np.flatnonzero(self.site_weights > 0)
-        if len(kept) == self.n_sites:
+        positive = np.flatnonzero(self.site_weights > 0)
+        if len(positive) == self.n_sites:
             return self
-        posteriors, names = [self.posteriors[i] for i in kept], [self.names[i] for i in kept]
-        return Ensemble.of(posteriors, self.site_weights[kept], names)
+        posteriors, names = [self.posteriors[i] for i in positive], [self.names[i] for i in positive]
+        return Ensemble.of(posteriors, self.site_weights[positive], names)
 
     def column(self, name: str) -> Array | None:
         """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""
@@ -189,28 +193,30 @@ class Ensemble:
         order nor labels can change a single bit of what follows. With `relabel`, components inside models are ordered
         by contents too.
         """
+        # Rows are compared as bytes: any order will do that depends on contents alone, and bytes never tie by rounding.
         columns = [column[:, None] for column in (self.column("counts"), self.column("weights")) if column is not None]
         rows = np.ascontiguousarray(np.concatenate([self.natural, *columns], axis=1))
-        keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
-        rank = np.empty(len(keys), dtype=np.int64)
-        rank[np.argsort(keys, kind="stable")] = np.arange(len(keys))
-        inside = np.lexsort((rank, self.owner))
+        row_keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+        rank = np.empty(len(row_keys), dtype=np.int64)
+        rank[np.argsort(row_keys, kind="stable")] = np.arange(len(row_keys))
+        by_contents = np.lexsort((rank, self.owner))
+        # A site's digest covers its rows in content order, its weight and what is attached: no label, no name.
         digests = []
         for site in range(self.n_sites):
             start, end = self.offsets[site], self.offsets[site + 1]
-            digest = hashlib.sha256(rows[inside[start:end]].tobytes())
+            digest = hashlib.sha256(rows[by_contents[start:end]].tobytes())
             digest.update(self.site_weights[site].tobytes())
             for name, attached in sorted(self.posteriors[site].attached.items()):
-                digest.update(name.encode() + attached.take(inside[start:end] - start).values.tobytes())
+                digest.update(name.encode() + attached.take(by_contents[start:end] - start).values.tobytes())
             digests.append(digest.digest())
         sites = sorted(range(self.n_sites), key=digests.__getitem__)
-        order = inside if relabel else np.arange(len(keys), dtype=np.int64)
+        order = by_contents if relabel else np.arange(len(row_keys), dtype=np.int64)
         origin = np.concatenate([order[self.offsets[site] : self.offsets[site + 1]] for site in sites])
         natural, start, posteriors = self.natural[origin], 0, []
         for site in sites:  # the posteriors are views of one array, which the ensemble of them need not stack again
-            own = order[self.offsets[site] : self.offsets[site + 1]] - self.offsets[site]
-            posteriors.append(self.posteriors[site].reordered(natural[start : start + len(own)], own))
-            start += len(own)
+            positions = order[self.offsets[site] : self.offsets[site + 1]] - self.offsets[site]
+            posteriors.append(self.posteriors[site].reordered(natural[start : start + len(positions)], positions))
+            start += len(positions)
         ensemble = Ensemble(tuple(posteriors), self.site_weights[sites], tuple(self.names[site] for site in sites))
         ensemble.__dict__["natural"] = natural
         return ensemble, origin

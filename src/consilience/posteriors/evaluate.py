@@ -1,4 +1,8 @@
-"""Score a fused model and a site's own on the site's data, observation by observation."""
+"""Evaluation of posteriors: a fused model and a site's own, scored on the site's data, observation by observation.
+
+Both models score the same observations, so the difference of their mean scores has a paired standard error
+(``core.paired``). Models that cannot be compared are refused with a line for each disagreement.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +18,37 @@ from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
-from consilience.posteriors.adapters import ADAPTERS, adapter_of, describe, rebuild
 from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation, Score
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores
-from consilience.posteriors.observations import Columns, observations
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.rebuild import adapter_of, rebuild
 from consilience.posteriors.scores import Scores
-from consilience.posteriors.vocabulary import given_words, of_words
+from consilience.posteriors.vocabulary import is_topic_posterior, restrict_vocabulary
 
-FEW = 50
-"""Fewer observations than this give an interval that is easily too narrow."""
+MIN_OBSERVATIONS = 50
+"""Observations below which a note calls the interval rough: it is easily too narrow.
 
-_HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"
+Chosen by hand. In simulations with 10 normal and 20 log-normal values the interval covered the truth in 96 % and 86 %
+of cases (``core.paired.paired_difference``); nobody has measured from how many on it is right.
+"""
+
+MIN_UNUSED_WEIGHT = 0.01
+"""Weight of the fused components without data here above which a note states it. Chosen by hand."""
+
+COUNT_ROUNDING = 1e-6
+"""Relative difference below which two totals of observations are the same number: rounding only. Chosen by hand."""
+
+_HELD_OUT_NOTE = "use data that neither model was trained on; scores on a model's own training data favour that model"
 
 
 @dataclass(frozen=True)
-class _Given:
-    """One of the two models: what to call it in messages, the model, its posterior, its adapter."""
+class _ComparedModel:
+    """One of the two models: its name in messages, the fitted model, its posterior, and its adapter."""
 
     name: str
     model: Any
@@ -41,12 +57,21 @@ class _Given:
 
     @property
     def dim(self) -> int:
-        """Number of columns."""
+        """Dimension D of the family; 0 for a family without one."""
         return int(getattr(self.posterior.family, "dim", 0))
 
 
 def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels: Any) -> Evaluation:
-    """Compare a fused model with a site's own, neither of them a network; see ``evaluate`` for what it takes.
+    """Compare a fused model with a site's own, neither of them a network; see ``evaluate``.
+
+    Parameters
+    ----------
+    fused, local : NamedInput
+        The fused model, and the site's own.
+    data : array_like of shape (n, D), table, or path
+        The site's observations.
+    labels : array_like of shape (n,), str, path, or None
+        Known classes of the observations, or where they are.
 
     Raises
     ------
@@ -55,23 +80,24 @@ def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels:
     UnsupportedError
         For models that no adapter knows.
     """
-    theirs, mine = _given(fused), _given(local)
-    both = (_in_words_of(mine, theirs), mine)
-    problems = _disagreements(*both)
+    fused_model, own_model = _compared_model(fused), _compared_model(local)
+    fused_model = _restrict_to_words(fused_model, own_model)
+    problems = _disagreements(fused_model, own_model)
     if problems:
         raise InputError(problems)
-    named = [one.posterior.features.names for one in both]
-    adapter = both[0].adapter
-    count = adapter.columns(both[0].posterior)
-    names = (named[0] or named[1]) if count == both[0].dim else None  # of a symbol's column, nobody knows the name
-    columns = Columns(count, names, adapter.takes_counts)
-    found = observations(data, labels, columns)
-    name = str(data) if isinstance(data, str | Path) else "data"
-    fused_scores, own_scores = (_scored(one, found.values, name) for one in both)
+    adapter = fused_model.adapter
+    n_columns = adapter.n_columns(fused_model.posterior)
+    names = fused_model.posterior.features.names or own_model.posterior.features.names
+    # Names are those of the family's D dimensions. Where a column holds symbols instead, its name is not known.
+    columns = ExpectedColumns(n_columns, names if n_columns == fused_model.dim else None, adapter.takes_counts)
+    observations = read_observations(data, labels, columns)
+    data_name = str(data) if isinstance(data, str | Path) else "data"
+    fused_scores = _finite_scores(fused_model, observations.values, data_name)
+    own_scores = _finite_scores(own_model, observations.values, data_name)
     scores = [Score(own_scores.name, own_scores.unit, own_scores.larger_is_better, fused_scores.mean, own_scores.mean)]
-    if found.labels is not None:
-        informations = [_mutual_information(found.labels, one.labels) for one in (fused_scores, own_scores)]
-        scores.append(Score("adjusted mutual information with the classes", "", True, *informations))
+    if observations.labels is not None:
+        information = [_mutual_information(observations.labels, s.labels) for s in (fused_scores, own_scores)]
+        scores.append(Score("adjusted mutual information with the classes", "", True, *information))
     return Evaluation(
         scores=tuple(scores),
         difference=paired_difference(fused_scores.values, own_scores.values, own_scores.weights),
@@ -80,77 +106,85 @@ def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels:
         own_usage=own_scores.usage,
         usage_unit=own_scores.usage_unit,
         skipped=int(np.count_nonzero(own_scores.weights == 0)),
-        notes=_notes(both[0], both[1], fused_scores, own_scores),
+        notes=_notes(fused_model, own_model, fused_scores, own_scores),
     )
 
 
-def _given(model: NamedInput) -> _Given:
-    """Return an input as what is scored, whatever form it came in."""
-    name, given = model.label, model.model
+def _compared_model(model: NamedInput) -> _ComparedModel:
+    """Return an input with its fitted model, posterior and adapter: a fusion, a file, a posterior or a fitted model."""
+    name, value = model.label, model.model
     try:
-        if isinstance(given, Fusion):
-            posterior, fitted = given.posterior, given.model
-        elif model.file is not None or isinstance(given, Posterior):
-            posterior = given if model.file is None else read_posterior(model.file)[0]
+        if isinstance(value, Fusion):
+            posterior, fitted = value.posterior, value.model
+        elif model.file is not None or isinstance(value, Posterior):
+            posterior = value if model.file is None else read_posterior(model.file)[0]
             fitted = rebuild(posterior)
         else:
-            posterior, fitted = describe(given), given
+            posterior, fitted = describe(value), value
     except ConsilienceError as error:
+        # The readers of files already say the file's name; everybody else's problems get the input's.
         problems = error.problems if isinstance(error, InputError) else (str(error),)
         lines = [
             text if model.file is not None and text.startswith(f"{name}: ") else f"{name}: {text}" for text in problems
         ]
         raise type(error)(lines if isinstance(error, InputError) else lines[0]) from error
-    of_members = adapter_of(posterior) if isinstance(fitted, ModelEnsemble) else None
-    if of_members is not None:
-        return _Given(name, fitted, posterior, of_members)
+    member_adapter = adapter_of(posterior) if isinstance(fitted, ModelEnsemble) else None
+    if member_adapter is not None:
+        return _ComparedModel(name, fitted, posterior, member_adapter)
     for adapter in ADAPTERS:
         if adapter.accepts(fitted):
-            return _Given(name, fitted, posterior, adapter)
-    known = ", ".join(adapter.kind for adapter in ADAPTERS)
-    raise UnsupportedError(f"{name}: is {posterior.family} of no library's model, which has no score; known: {known}")
+            return _ComparedModel(name, fitted, posterior, adapter)
+    kinds = ", ".join(adapter.kind for adapter in ADAPTERS)
+    raise UnsupportedError(f"{name}: is {posterior.family} of no library's model, which has no score; known: {kinds}")
 
 
-def _in_words_of(own: _Given, fused: _Given) -> _Given:
-    """Return fused topics given that only the words of the site's own model are looked at, in its order."""
+def _restrict_to_words(fused: _ComparedModel, own: _ComparedModel) -> _ComparedModel:
+    """Return fused topics conditional on the words of the site's own model, in its order; other models as they are."""
     words = own.posterior.features.names
-    if words is None or not (of_words(own.posterior) and of_words(fused.posterior)):
+    if words is None or not (is_topic_posterior(own.posterior) and is_topic_posterior(fused.posterior)):
         return fused
     if words == fused.posterior.features.names or not set(words) <= set(fused.posterior.features.names or ()):
         return fused
     if isinstance(fused.model, ModelEnsemble):
-        why = f"its models have words that {own.name} lacks; evaluate what method 'concatenate' gives"
-        raise UnsupportedError(f"{fused.name}: {why}")
-    posterior = given_words(fused.posterior, words)
+        reason = f"its models have words that {own.name} lacks; evaluate what method 'concatenate' gives"
+        raise UnsupportedError(f"{fused.name}: {reason}")
+    posterior = restrict_vocabulary(fused.posterior, words)
     return replace(fused, model=rebuild(posterior), posterior=posterior)
 
 
-def _disagreements(fused: _Given, own: _Given) -> list[str]:
+def _disagreements(fused: _ComparedModel, own: _ComparedModel) -> list[str]:
     """Return why two models cannot be compared."""
     if own.adapter.kind != fused.adapter.kind:
         return [f"{own.name}: is a {own.adapter.kind}, expected a {fused.adapter.kind} as {fused.name}"]
     if own.dim != fused.dim:
         return [f"{own.name}: has {own.dim} columns, expected {fused.dim} as {fused.name}"]
-    # Not the order of classes, which no score depends on.
-    mine, theirs = (
-        Features(names=f.names, units=f.units, scaling=f.scaling)
-        for f in (fused.posterior.features, own.posterior.features)
+    # Without the order of classes, on which no score depends.
+    fused_features, own_features = (
+        Features(names=features.names, units=features.units, scaling=features.scaling)
+        for features in (fused.posterior.features, own.posterior.features)
     )
-    return [f"{own.name}: {text} ({fused.name})" for text in mine.differences(theirs)]
+    return [f"{own.name}: {text} ({fused.name})" for text in fused_features.differences(own_features)]
 
 
-def _scored(given: _Given, values: Any, name: str) -> Scores:
-    """Return what a model says of the data, all of it finite."""
+def _finite_scores(compared: _ComparedModel, values: Any, data_name: str) -> Scores:
+    """Return the scores of a model on observations (n, D).
+
+    Raises
+    ------
+    InputError
+        Where no observation can be scored, or the score of one that counts is not finite.
+    """
     with np.errstate(over="ignore", invalid="ignore"):  # data beyond float64's range are named below
-        if isinstance(given.model, ModelEnsemble):
-            scores = ensemble_scores(given.model, given.adapter, values)
+        if isinstance(compared.model, ModelEnsemble):
+            scores = ensemble_scores(compared.model, compared.adapter, values)
         else:
-            scores = given.adapter.scores(given.model, values)
+            scores = compared.adapter.scores(compared.model, values)
     if not np.any(scores.weights > 0):
-        raise InputError(f"{name}: none of the {scores.observations} can be scored; a document needs two tokens")
-    bad = np.flatnonzero(~np.isfinite(scores.values) & (scores.weights > 0))
-    if len(bad):
-        raise InputError(f"{name}: row {bad[0]}, counted from 0: is too far from every component of {given.name}")
+        raise InputError(f"{data_name}: none of the {scores.observations} can be scored; a document needs two tokens")
+    infinite_rows = np.flatnonzero(~np.isfinite(scores.values) & (scores.weights > 0))
+    if len(infinite_rows):
+        row = infinite_rows[0]
+        raise InputError(f"{data_name}: row {row}, counted from 0: is too far from every component of {compared.name}")
     return scores
 
 
@@ -158,32 +192,35 @@ def _mutual_information(classes: Labels, labels: Labels) -> float:
     """Return the adjusted mutual information of classes and components, over observations that have a component."""
     from sklearn.metrics import adjusted_mutual_info_score
 
-    known = labels >= 0
-    return float(adjusted_mutual_info_score(classes[known], labels[known]))
+    has_component = labels >= 0  # (n,)
+    return float(adjusted_mutual_info_score(classes[has_component], labels[has_component]))
 
 
-def _notes(fused: _Given, own: _Given, theirs: Scores, mine: Scores) -> tuple[str, ...]:
-    """Return what the reader of the numbers should know."""
-    notes = [_HELD_OUT]
-    trained, given = own.posterior.counts, int(mine.usage.sum())
-    known = own.posterior.source.get("samples") != "assumed"
-    if known and trained is not None and abs(float(trained.sum()) - given) < 1e-6 * max(given, 1):
-        notes.append(f"your own model was trained on as many {mine.usage_unit} as these, {given}: are they the same?")
-    scored = int(np.count_nonzero(mine.weights > 0))
-    skipped = len(mine.weights) - scored
-    if 1 < scored < FEW:
-        notes.append(f"only {scored} {mine.observations}: the interval is rough")
-    if skipped:
-        notes.append(f"{skipped} {mine.observations} were skipped: fewer than two tokens cannot be split")
-    weights = getattr(fused.model, "weights_", None)
-    if weights is not None and 0.01 < (elsewhere := float(np.sum(weights[theirs.usage == 0]))) < 1.0:
+def _notes(fused: _ComparedModel, own: _ComparedModel, fused_scores: Scores, own_scores: Scores) -> tuple[str, ...]:
+    """Return the limits of the comparison, a sentence each."""
+    notes = [_HELD_OUT_NOTE]
+    counts, n_used = own.posterior.counts, int(own_scores.usage.sum())
+    are_counts_known = own.posterior.source.get("samples") != "assumed"
+    if are_counts_known and counts is not None and abs(float(counts.sum()) - n_used) < COUNT_ROUNDING * max(n_used, 1):
+        unit = own_scores.usage_unit
+        notes.append(f"your own model was trained on as many {unit} as these, {n_used}: are they the same?")
+    n_scored = int(np.count_nonzero(own_scores.weights > 0))
+    n_skipped = len(own_scores.weights) - n_scored
+    if 1 < n_scored < MIN_OBSERVATIONS:
+        notes.append(f"only {n_scored} {own_scores.observations}: the interval is rough")
+    if n_skipped:
+        notes.append(f"{n_skipped} {own_scores.observations} were skipped: fewer than two tokens cannot be split")
+    weights = getattr(fused.model, "weights_", None)  # (G,)
+    unused = 0.0 if weights is None else float(np.sum(weights[fused_scores.usage == 0]))
+    if MIN_UNUSED_WEIGHT < unused < 1.0:
+        # A mixture whose used components had all the weight, divided by 1 - unused, would gain -log(1 - unused) a row.
         notes.append(
-            f"the components never seen here hold {100 * elsewhere:.0f} % of the fused model's weight, which costs"
-            f" it about {-math.log1p(-elsewhere):.2g} nats a row; they are for rows that this site has not met yet"
+            f"the components never seen here hold {100 * unused:.0f} % of the fused model's weight, which costs"
+            f" it about {-math.log1p(-unused):.2g} nats a row; they are for rows that this site has not met yet"
         )
-    if not mine.larger_is_better and len(theirs.usage) != len(mine.usage):
+    if not own_scores.larger_is_better and len(fused_scores.usage) != len(own_scores.usage):
         notes.append(
-            f"distances shrink with every centre added, and the models have {len(theirs.usage)} (fused) and"
-            f" {len(mine.usage)} (your own)"
+            f"distances shrink with every centre added, and the models have {len(fused_scores.usage)} (fused) and"
+            f" {len(own_scores.usage)} (your own)"
         )
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""What an evaluation found, as values and as words."""
+"""Evaluation of a fused model against a site's own: scores, paired differences, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Score:
 
     Parameters
     ----------
-    name
+    name : str
         What is measured.
-    unit
+    unit : str
         Its unit; empty for a pure number.
-    larger_is_better
+    larger_is_better : bool or None
         Whether a larger score is a better one; None where it is neither.
-    fused, own
-        The score of each model.
+    fused, own : float
+        The score of the fused model and of the site's own.
     """
 
     name: str
@@ -42,20 +42,22 @@ class Evaluation:
 
     Parameters
     ----------
-    scores
+    scores : tuple of Score
         The scores of both models; `difference` is about the first.
-    difference
+    difference : PairedDifference
         Fused minus own, paired by observation, in the unit of the first score.
-    observations
+    observations : str
         What an observation is, in the plural: ``rows`` or ``documents``.
-    fused_usage, own_usage
-        How much of the data belongs to each fused component (G,) and to each own one (K,), in `usage_unit`.
-    usage_unit
+    fused_usage : ndarray of int of shape (G,)
+        Number of rows or tokens that belong to each fused component, in `usage_unit`.
+    own_usage : ndarray of int of shape (K,)
+        The same for each component of the site's own model.
+    usage_unit : str
         ``rows`` or ``tokens``.
-    skipped
+    skipped : int
         Number of observations that could not be scored: documents too short to be split.
-    notes
-        What to keep in mind when reading the numbers.
+    notes : tuple of str
+        Limits of the comparison, a sentence each.
     """
 
     scores: tuple[Score, ...]
@@ -75,13 +77,13 @@ class Evaluation:
     @property
     def better(self) -> str | None:
         """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        return better_of(self.difference, bool(self.scores[0].larger_is_better))
+        return better_model(self.difference, bool(self.scores[0].larger_is_better))
 
     @property
     def verdict(self) -> str:
         """One sentence: which model is better here, and by how much."""
         first = self.scores[0]
-        return verdict_of(self.difference, first.unit, self.observations, bool(first.larger_is_better))
+        return verdict_sentence(self.difference, first.unit, self.observations, bool(first.larger_is_better))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; what is infinite or not a number is None."""
@@ -112,24 +114,38 @@ class Evaluation:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def better_of(difference: PairedDifference, larger_is_better: bool) -> str | None:
+def better_model(difference: PairedDifference, larger_is_better: bool) -> str | None:
     """Return ``"fused"`` or ``"own"``, by the sign of the interval; None when it does not tell."""
     sign = difference.sign * (1 if larger_is_better else -1)
     return {1: "fused", -1: "own", 0: None}[sign]
 
 
-def verdict_of(found: PairedDifference, unit: str, observations: str, larger_is_better: bool) -> str:
-    """Return in one sentence which model is better, and by how much."""
-    if found.n_observations < 2:
+def verdict_sentence(difference: PairedDifference, unit: str, observations: str, larger_is_better: bool) -> str:
+    """Return in one sentence which model is better, and by how much, with a 95 % interval.
+
+    Parameters
+    ----------
+    difference : PairedDifference
+        Fused minus own.
+    unit : str
+        Unit of the score.
+    observations : str
+        What an observation is, in the plural.
+    larger_is_better : bool
+        Whether a larger score is a better one.
+    """
+    if difference.n_observations < 2:
         return f"no difference can be told from fewer than two {observations}"
-    basis = f"95 % interval, {found.n_observations} {observations}"
-    size = f"{_figure(abs(found.mean), found.margin)} ± {_figure(found.margin, found.margin)} {unit} ({basis})"
-    better = better_of(found, larger_is_better)
+    basis = f"95 % interval, {difference.n_observations} {observations}"
+    mean = _rounded_to_margin(abs(difference.mean), difference.margin)
+    margin = _rounded_to_margin(difference.margin, difference.margin)
+    size = f"{mean} ± {margin} {unit} ({basis})"
+    better = better_model(difference, larger_is_better)
     if better == "fused":
         return f"the fused model is better by {size}"
     if better == "own":
         return f"your own model is better here, by {size}"
-    sign = "-" if found.mean < 0 else ""
+    sign = "-" if difference.mean < 0 else ""
     return f"no difference can be told: fused minus own is {sign}{size}"
 
 
@@ -148,19 +164,19 @@ def score_lines(scores: Sequence[Score], *more: tuple[str, str, str, str]) -> li
     ]
 
 
-def difference_to_json(found: PairedDifference) -> dict[str, Any]:
+def difference_to_json(difference: PairedDifference) -> dict[str, Any]:
     """Return a difference with its uncertainty as JSON values."""
     return {
-        "mean": found.mean,
-        "standard_error": found.standard_error,
-        "interval": list(found.interval),
+        "mean": difference.mean,
+        "standard_error": difference.standard_error,
+        "interval": list(difference.interval),
         "level": LEVEL,
-        "n_observations": found.n_observations,
+        "n_observations": difference.n_observations,
     }
 
 
-def _figure(value: float, margin: float) -> str:
-    """Return `value` with two significant digits of `margin`."""
+def _rounded_to_margin(value: float, margin: float) -> str:
+    """Return `value` to the decimal place of the second significant digit of `margin`."""
     if margin <= 0 or not math.isfinite(margin):
         return f"{value:.4g}"
     digits = 1 - math.floor(math.log10(margin))

@@ -1,21 +1,22 @@
-"""Posterior files: safetensors, with everything but arrays in one JSON document of the header.
+"""Posterior files: safetensors with a JSON document in the header.
 
 Format 1: every later version of the library reads it, and what does not fit it will have another number. Tensors, all
 float64: ``natural`` (L, P), and where present ``prior`` (P,), ``weights`` (L,), ``attached.NAME`` and
-``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of ``Header``.
-One key, because the order of several is not fixed, and the same fusion must give the same bytes.
+``attached.NAME.precision``. The header's metadata has one key, ``consilience``, whose value is the JSON of
+``PosteriorHeader``. One key, because the order of several is not fixed, and the same fusion must give the same bytes.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field
 from safetensors.numpy import save as to_safetensors
 
 from consilience.core.provenance import library_versions
@@ -23,92 +24,97 @@ from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
 from consilience.files.arrays import DTYPES
 from consilience.files.atomic import write_bytes
-from consilience.files.budget import padded
-from consilience.files.document import KEY, REMEDY, check_version, validated
-from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Entries, Plain, Strict
+from consilience.files.budget import pad_text
+from consilience.files.document import METADATA_KEY, REMEDY
+from consilience.files.safetensors_file import (
+    SafetensorsFile,
+    TensorHeader,
+    as_file,
+    read_all_arrays,
+    validate_documents,
+)
+from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
-_MOST_ATTACHED = 1000
-_FEW = 5  # names that a message lists; more are counted
+"""Version of the format, stated by every file; another one is refused."""
+_MAX_ATTACHED = 1000
+"""Attached arrays of a file at most, against files that exhaust memory. Chosen by hand."""
+_MAX_LISTED = 5
+"""Names that a message lists at most; more are counted. Chosen by hand."""
 
 
-class AttachedHeader(Strict):
-    """How an attached array is carried."""
+class AttachedHeader(StrictModel):
+    """Axes of an attached array, and the rule by which it is fused."""
 
-    axes: Plain[list[Literal["component", "fixed"]]]
+    axes: Chunked[list[Literal["component", "fixed"]]]
     rule: Literal["sum", "mean", "precision-mean", "keep"]
 
 
-class FeaturesHeader(Strict):
+class FeaturesHeader(StrictModel):
     """What the columns mean."""
 
-    names: Plain[list[str] | None] = None
-    units: Plain[list[str] | None] = None
-    scaling: Plain[dict[str, Plain[list[float]]] | None] = None
-    classes: Plain[list[str] | None] = None
+    names: Chunked[list[str] | None] = None
+    units: Chunked[list[str] | None] = None
+    scaling: Chunked[dict[str, Chunked[list[float]]] | None] = None
+    classes: Chunked[list[str] | None] = None
     from_columns: bool = False
 
 
-class InputHeader(Strict):
+class InputHeader(StrictModel):
     """One of the models that a fused file was made from."""
 
     name: str
     components: int
     weight: float
     sha256: str | None = None
-    labels: Plain[list[int] | None] = None
-    confidence: Plain[list[float | None] | None] = None
+    labels: Chunked[list[int] | None] = None
+    confidence: Chunked[list[float | None] | None] = None
 
 
-def _is_input(record: Any) -> Any:
-    """Return a record as it is, if it is one: of many inputs, models would take more memory than their text does."""
+def _check_input(record: Any) -> Any:
+    """Return a record unchanged, if `InputHeader` accepts it.
+
+    Model objects of very many inputs would take more memory than the text of the document.
+    """
     InputHeader.model_validate(record)
     return record
 
 
-Input = Annotated[dict[str, Any], BeforeValidator(_is_input)]
-"""What `InputHeader` describes, as a dict."""
+Input = Annotated[dict[str, Any], BeforeValidator(_check_input)]
+"""A record that `InputHeader` accepts, as a dict."""
 
 
-class ProvenanceHeader(Strict):
-    """How a fused file came to be, as ``make_provenance`` records it."""
+class ProvenanceHeader(StrictModel):
+    """Provenance of a fused file, as ``make_provenance`` records it."""
 
     method: str
     options: dict[str, Any]
     seed: int | None
-    inputs: Plain[list[Input]]
+    inputs: Chunked[list[Input]]
     result: dict[str, Any]
-    versions: Plain[dict[str, str]]
+    versions: Chunked[dict[str, str]]
 
 
-class Header(Strict):
+class PosteriorHeader(StrictModel):
     """The JSON document in a posterior file's header."""
 
     format: Literal["consilience-posterior"]
     format_version: Literal[1]
     library_version: str
     family: dict[str, Any]
-    source: dict[str, Any]
-    counts: Plain[list[float] | None] = None
+    source: FiniteJSON
+    counts: Chunked[list[float] | None] = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
     attached: Entries[AttachedHeader] = Field(default_factory=dict)
     provenance: ProvenanceHeader | None = None
 
-    @field_validator("source")
-    @classmethod
-    def _writable(cls, source: dict[str, Any]) -> dict[str, Any]:
-        """Refuse NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
-        json.dumps(source, allow_nan=False)
-        return source
-
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What the header of a posterior file says, without reading its tensors."""
+    """The header of a posterior file, and the shapes of its tensors, which are not read."""
 
-    header: Header
+    header: PosteriorHeader
     shapes: dict[str, tuple[int, ...]]
 
 
@@ -128,7 +134,9 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
         "source": dict(posterior.source),
         "counts": None if posterior.counts is None else posterior.counts.tolist(),
         "features": posterior.features.to_json(),
-        "attached": {name: {"axes": list(a.axes), "rule": a.rule} for name, a in posterior.attached.items()},
+        "attached": {
+            name: {"axes": list(array.axes), "rule": array.rule} for name, array in posterior.attached.items()
+        },
         "provenance": provenance,
     }
     tensors = {"natural": posterior.natural, "prior": posterior.prior, "weights": posterior.weights}
@@ -141,10 +149,10 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
     try:
-        document = padded(document, sum(values.nbytes for values in arrays.values()))
+        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except InputError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
-    write_bytes(path, to_safetensors(arrays, metadata={KEY: document}))
+    write_bytes(path, to_safetensors(arrays, metadata={METADATA_KEY: document}))
 
 
 def read_summary(where: Path | SafetensorsFile) -> FileSummary:
@@ -156,7 +164,11 @@ def read_summary(where: Path | SafetensorsFile) -> FileSummary:
         For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
     """
     file = as_file(where)
-    return FileSummary(_parse_header(file), dict(file.header().shapes))
+    (parsed,) = _parse_headers([file])
+    if isinstance(parsed, FileFormatError):
+        raise parsed
+    header, tensors = parsed
+    return FileSummary(header, dict(tensors.shapes))
 
 
 def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, Any] | None]:
@@ -169,24 +181,48 @@ def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, 
     InputError
         For values that are not members of the family, naming file and component.
     """
-    file = as_file(where)
-    header = _parse_header(file)
-    shapes, kinds = file.header().shapes, file.header().dtypes
-    family = family_of(file.label, header.family)
-    expected = {"natural", "prior", "weights"}
-    expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
-    if "natural" not in shapes:
-        raise FileFormatError(f"{file}: has no tensor 'natural'; {REMEDY}")
-    if odd := sorted(set(shapes) - expected):
-        raise FileFormatError(f"{file}: has tensors its header does not announce: {odd[:_FEW]}{_more(odd)}")
-    if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
-        raise FileFormatError(
-            f"{file}: lacks the attached arrays its header announces: {missing[:_FEW]}{_more(missing)}"
-        )
-    for name in sorted(shapes):
-        _check_tensor(file, name, shapes[name], kinds[name])
-    arrays = file.arrays(sorted(shapes))
-    tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(shapes)}
+    (contents,) = read_posteriors([as_file(where)])
+    if isinstance(contents, InputError):
+        raise contents
+    return contents
+
+
+def read_posteriors(
+    files: Sequence[SafetensorsFile],
+) -> list[tuple[Posterior, dict[str, Any] | None] | InputError]:
+    """Return what `read_posterior` returns or raises for every file: all documents first, then all tensors.
+
+    A file of which something is wrong in one stage takes no part in the next.
+    """
+    results: list[Any] = list(_parse_headers(files))
+    families: dict[str, Family] = {}
+    for position, parsed in enumerate(results):
+        if isinstance(parsed, FileFormatError):
+            continue
+        header, tensors = parsed
+        try:
+            # Files of one fusion mostly share a family, which is made once.
+            text = json.dumps(header.family, sort_keys=True, default=str)
+            if text not in families:
+                families[text] = family_of(files[position].label, header.family)
+            _check_tensors(files[position], header, tensors)
+            results[position] = (header, families[text])
+        except FileFormatError as error:
+            results[position] = error
+    sound = [position for position, result in enumerate(results) if not isinstance(result, FileFormatError)]
+    for position, arrays in zip(sound, read_all_arrays([files[position] for position in sound]), strict=True):
+        results[position] = arrays if isinstance(arrays, FileFormatError) else (*results[position], arrays)
+    return [
+        result if isinstance(result, FileFormatError) else _make_posterior(file, *result)
+        for file, result in zip(files, results, strict=True)
+    ]
+
+
+def _make_posterior(
+    file: SafetensorsFile, header: PosteriorHeader, family: Family, arrays: dict[str, Any]
+) -> tuple[Posterior, dict[str, Any] | None] | InputError:
+    """Return the posterior of a file with its provenance, or the error that says what is wrong with its values."""
+    tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(arrays)}
     try:
         posterior = Posterior(
             family,
@@ -196,15 +232,18 @@ def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, 
             weights=tensors.get("weights"),
             attached={
                 name: Attached(
-                    tensors[f"attached.{name}"], tuple(a.axes), a.rule, tensors.get(f"attached.{name}.precision")
+                    tensors[f"attached.{name}"],
+                    tuple(array.axes),
+                    array.rule,
+                    tensors.get(f"attached.{name}.precision"),
                 )
-                for name, a in header.attached.items()
+                for name, array in header.attached.items()
             },
             features=Features(**header.features.model_dump()),
             source=header.source,
         )
     except InputError as error:
-        raise InputError([f"{file}: {problem}" for problem in error.problems]) from error
+        return InputError([f"{file.label}: {problem}" for problem in error.problems])
     return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
@@ -224,27 +263,37 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
         raise FileFormatError(f"{path}: its family cannot be made: {error}; {remedy}") from error
 
 
-def _parse_header(file: SafetensorsFile) -> Header:
-    if file.header().text is None:
-        raise FileFormatError(f"{file}: has no consilience metadata, so it is not a posterior file; {REMEDY}")
-    document = file.document
-    check_version(file.label, document, FORMAT_VERSION)
-    attached = document.get("attached") if isinstance(document, dict) else None
-    if isinstance(attached, dict) and len(attached) > _MOST_ATTACHED:
-        raise FileFormatError(
-            f"{file}: has {len(attached)} attached arrays, expected at most {_MOST_ATTACHED}; {REMEDY}"
-        )
-    return validated(file.label, Header, document)
+def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[PosteriorHeader, TensorHeader] | FileFormatError]:
+    return validate_documents(files, PosteriorHeader, FORMAT_VERSION, "a posterior file", {"attached": _MAX_ATTACHED})
 
 
-def _check_tensor(file: SafetensorsFile, name: str, shape: tuple[int, ...], kind: str) -> None:
-    if kind not in ("float64", "float32"):
-        called = next((own for own, plain in DTYPES.items() if plain == kind), kind)
-        raise FileFormatError(f"{file}: tensor {name!r} has type {called}, expected F64")
-    if math.prod(shape) == 0:
-        because = ": the model has no components" if name == "natural" else ""
-        raise FileFormatError(f"{file}: tensor {name!r} is empty{because}")
+def _check_tensors(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHeader) -> None:
+    """Raise for tensors that are missing, that the header does not announce, or of a type or shape that is not theirs.
+
+    Raises
+    ------
+    FileFormatError
+        Naming the file and the tensors.
+    """
+    shapes, dtypes = tensors.shapes, tensors.dtypes
+    expected = {"natural", "prior", "weights"}
+    expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
+    if "natural" not in shapes:
+        raise FileFormatError(f"{file.label}: has no tensor 'natural'; {REMEDY}")
+    if unexpected := sorted(set(shapes) - expected):
+        raise FileFormatError(f"{file.label}: has tensors its header does not announce: {_list_names(unexpected)}")
+    if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
+        raise FileFormatError(f"{file.label}: lacks the attached arrays its header announces: {_list_names(missing)}")
+    for name in sorted(shapes):
+        if dtypes[name] not in ("float64", "float32"):
+            code = next((code for code, dtype in DTYPES.items() if dtype == dtypes[name]), dtypes[name])
+            raise FileFormatError(f"{file.label}: tensor {name!r} has type {code}, expected F64")
+        if math.prod(shapes[name]) == 0:
+            reason = ": the model has no components" if name == "natural" else ""
+            raise FileFormatError(f"{file.label}: tensor {name!r} is empty{reason}")
 
 
-def _more(names: list[str]) -> str:
-    return f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+def _list_names(names: list[str]) -> str:
+    """Return names for a message: the first ones, and how many more there are."""
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{names[:_MAX_LISTED]}{more}"

@@ -1,4 +1,4 @@
-"""The pipeline for posteriors: describe and check, then match, average and rebuild."""
+"""Fusion of posteriors: inputs are described and checked, then matched, averaged and rebuilt as one model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
 from consilience.errors import OptionError
 from consilience.matching.result import Matching
-from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import FusionInput, PosteriorFusion
@@ -27,53 +26,74 @@ from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.vocabulary import Alignment
+from consilience.posteriors.rebuild import adapter_of, rebuild
+from consilience.posteriors.vocabulary import VocabularyAlignment
 
 RECOMMENDED = "kl"
-"""The method that ``method=None`` takes for posteriors."""
+"""The method where none is named and no adapter recommends one: KL-fusion, after Claici et al. (2020)."""
 
 
 def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
     described, alignment, problems = describe_inputs(request.inputs, request.n_observations)
     method = recommended_method(request.method, request.options, described[0].posterior if described else None)
-    weights = in_order(request.weights, [one.name for one in request.inputs], "weights")
+    weights = request.weights
+    if weights is not None:
+        weights = in_order(weights, [named_input.name for named_input in request.inputs], "weights")
     error: OptionError | None = None
     try:
-        if len({one.posterior.family for one in described}) == 1:
+        if len({site.posterior.family for site in described}) == 1:
             all_described = len(described) == len(request.inputs)
             ensemble = ensemble_of_inputs(described, weights if all_described else None)
             adapter = None if problems else _rebuilding_adapter(method, ensemble)
             problems = problems + method.refuse(ensemble) + _refusals(adapter, method, ensemble)
-    except OptionError as misuse:
-        error = misuse
+    except OptionError as option_error:
+        error = option_error
     fuse = partial(fuse_described, described, method, alignment, weights, request.rng, request.seed, request.progress)
     return Prepared(problems, fuse, error)
 
 
 def ensemble_of_inputs(described: Sequence[DescribedInput], weights: ArrayLike | None) -> Ensemble:
     """Return described inputs as one stack."""
-    return Ensemble.of([one.posterior for one in described], weights, [one.name for one in described])
+    return Ensemble.of([site.posterior for site in described], weights, [site.name for site in described])
 
 
 def _rebuilding_adapter(method: Method, ensemble: Ensemble) -> Adapter | None:
+    """Return the adapter that rebuilds the fused model; None where all models are kept, or none has a library's."""
     return None if method.keeps_models else adapter_of(ensemble.posteriors[0])
 
 
 def fuse_described(
     described: Sequence[DescribedInput],
     method: Method,
-    alignment: Alignment | None,
+    alignment: VocabularyAlignment | None,
     weights: ArrayLike | None,
     rng: np.random.Generator,
     seed: int | None,
     progress: Progress,
 ) -> PosteriorFusion:
-    """Match, average and rebuild posteriors that were described and checked."""
+    """Match, average and rebuild posteriors that were described and checked.
+
+    Parameters
+    ----------
+    described : sequence of DescribedInput of length J
+        The inputs with their posteriors.
+    method : Method
+        The method.
+    alignment : VocabularyAlignment or None
+        How words were aligned, for topic models of different vocabularies.
+    weights : array_like of shape (J,) or None
+        Weight of each model; None weighs all alike.
+    rng, seed
+        The generator, and the seed that it was made of where there was one, for provenance.
+    progress : callable
+        Gets the steps of the method.
+    """
     ensemble = ensemble_of_inputs(described, weights)
     adapter = _rebuilding_adapter(method, ensemble)
     outcome = method.fuse(ensemble, rng, progress)
-    if adapter is not None and adapter.recombines:  # then a component of few sites means nothing
+    # Where components are computed from all sites together, it means nothing that only a few hold one.
+    if adapter is not None and adapter.recombines:
         details = {name: value for name, value in outcome.details.items() if name != "minority"}
         outcome = replace(outcome, details=details)
     if alignment is not None:
@@ -81,8 +101,8 @@ def fuse_described(
     if adapter is not None:
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
     inputs = [
-        _input_record(one, float(weight), outcome.matching, site)
-        for site, (one, weight) in enumerate(zip(described, ensemble.site_weights, strict=True))
+        _input_record(described_input, float(weight), outcome.matching, site)
+        for site, (described_input, weight) in enumerate(zip(described, ensemble.site_weights, strict=True))
     ]
     result = {
         "n_components": outcome.posterior.n_components,
@@ -100,31 +120,32 @@ def fuse_described(
         details=outcome.details,
         provenance=make_provenance(method.name, asdict(method), seed, sorted(inputs, key=_input_key), result),
         inputs=tuple(
-            FusionInput(one.name, one.posterior, float(weight), one.digest)
-            for one, weight in zip(described, ensemble.site_weights, strict=True)
+            FusionInput(site.name, site.posterior, float(weight), site.digest)
+            for site, weight in zip(described, ensemble.site_weights, strict=True)
         ),
-        _rebuild=_rebuilds(method, ensemble),
+        _rebuild=_rebuilder(method, ensemble),
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )
 
 
 def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[str]:
-    """Return why models of this kind cannot be fused so, a line each, besides what the method itself says."""
+    """Return why models of this kind cannot be fused with these options, a line each, beside the method's refusals."""
     if adapter is None:
         return []
-    asked = [name for name, usual in (("robust", None), ("minority", "keep")) if getattr(method, name) != usual]
-    joint = [
+    defaults = (("robust", None), ("minority", "keep"))
+    changed_options = [name for name, default in defaults if getattr(method, name) != default]
+    refused_options = [
         f"{name}={getattr(method, name)!r}: the fused {adapter.kind} follows from all sites' models together, not from "
         "copies of components; leave it out"
-        for name in asked
+        for name in changed_options
         if adapter.recombines
     ]
-    return adapter.refuse(ensemble) + joint
+    return adapter.refuse(ensemble) + refused_options
 
 
 def recommended_method(method: Any, options: Mapping[str, Any], first: Posterior | None) -> Method:
-    """Return the method that was asked for, or the recommended one for models like `first`."""
+    """Return the named method, or the recommended one for models like `first`."""
     if method is not None:
         return make_method(method, options)
     adapter = None if first is None else adapter_of(first)
@@ -133,27 +154,31 @@ def recommended_method(method: Any, options: Mapping[str, Any], first: Posterior
     return make_method(adapter.recommended, {**adapter.recommended_options, **options})
 
 
-def _rebuilds(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]:
-    """Return what makes the fused model: of the fused posterior, or all models side by side."""
+def _rebuilder(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]:
+    """Return the function that makes a model of the fused posterior, or puts all models side by side."""
     if not method.keeps_models:
         return rebuild
     return lambda _: ensemble_of([rebuild(posterior) for posterior in ensemble.posteriors], ensemble.site_weights)
 
 
-def _input_record(one: DescribedInput, weight: float, matching: Matching, site: int) -> dict[str, Any]:
-    """Return what a fused file says about one of its inputs."""
-    record: dict[str, Any] = {"name": one.name, "components": one.posterior.n_components, "weight": weight}
-    if one.digest is not None:
-        record["sha256"] = one.digest
+def _input_record(described: DescribedInput, weight: float, matching: Matching, site: int) -> dict[str, Any]:
+    """Return the record of an input in the provenance of a fused file."""
+    record: dict[str, Any] = {"name": described.name, "components": described.posterior.n_components, "weight": weight}
+    if described.digest is not None:
+        record["sha256"] = described.digest
     record["labels"] = matching.of_site(site).tolist()
     if matching.confidence is not None:
-        values = matching.confidence[slice(*np.searchsorted(matching.owner, [site, site + 1]))].tolist()
+        rows = slice(*np.searchsorted(matching.owner, [site, site + 1]))  # owners ascend
+        values = matching.confidence[rows].tolist()
         record["confidence"] = [round(value, 4) if math.isfinite(value) else None for value in values]
     return record
 
 
 def history_values(history: Array) -> list[float | None]:
-    """Return a history as JSON values, to the digits that differ by more than rounding."""
+    """Return a history as JSON values of twelve digits; None for values that are not finite.
+
+    Twelve of float64's sixteen, because the last ones may be rounding. Chosen by hand.
+    """
     return [float(f"{value:.12g}") if math.isfinite(value) else None for value in history.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""What fusing posteriors returns."""
+"""The result of fusing posteriors: fused posterior, matching, objective and provenance."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from consilience.posteriors.posterior import Posterior
 
 @dataclass(frozen=True, eq=False)
 class FusionInput:
-    """One of the models that went in; kept for the report, never saved.
+    """A model that was fused; kept for the report, never saved.
 
     Parameters
     ----------
-    name
-        What it is called in messages: its path, or its place in the list.
-    posterior
-        What it was described as.
-    weight
-        How much it counted, weights scaled to mean 1.
-    sha256
-        Digest of its file; None for a model that was handed in as an object.
+    name : str
+        Its name in results and reports.
+    posterior : Posterior
+        The posterior over its components.
+    weight : float
+        Its weight; weights are scaled to mean 1.
+    sha256 : str or None
+        Digest of its file; None for an object in memory.
     """
 
     name: str
@@ -42,31 +42,31 @@ class FusionInput:
 
 @dataclass(frozen=True, eq=False)
 class PosteriorFusion(Fusion):
-    """A fused posterior and how it came about.
+    """A fused posterior and how it was computed.
 
     Parameters
     ----------
-    posterior
-        Posterior over the fused components.
-    matching
-        Which fused component each local component became.
-    objective
+    posterior : Posterior
+        Posterior over the G fused components.
+    matching : Matching
+        The fused component of each of the L local components.
+    objective : float
         Value of the method's objective at the end; NaN for a method without one.
-    history
-        The objective after each iteration (iterations,).
-    status
+    history : ndarray of shape (iterations,)
+        The objective after each iteration.
+    status : Status
         How the fusion ended; ``status.value`` says what to do about it.
-    details
-        What the method found on its way, such as the regularization it chose.
-    provenance
+    details : mapping of str to value
+        Further results of the method, such as the regularization it chose.
+    provenance : mapping of str to value
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
-    inputs
-        What went in, in the order given.
-    keeps_models
-        Whether `model` is all models side by side, which no file holds.
-    atoms
-        Posterior over the points that stand for the fused components, given the matching (G, D): what SPAHM finds
-        beside `posterior`. None for methods without.
+    inputs : tuple of FusionInput
+        The models, in the order in which they were handed in; empty for shards.
+    keeps_models : bool, optional
+        Whether `model` is all models side by side, which no file holds. Default: False.
+    atoms : Posterior, optional
+        Posterior over the points that stand for the fused components, conditional on the matching (G, D): what SPAHM
+        infers beside `posterior`. Default: None, for methods without.
     """
 
     posterior: Posterior
@@ -111,14 +111,14 @@ class PosteriorFusion(Fusion):
 
         Parameters
         ----------
-        path
-            Where to; usually ``*.html``.
-        data
-            Rows (T, D) by name, or one array of them: for a hidden Markov model, sequences whose states are decoded and
+        path : str or Path
+            File to write; usually ``*.html``.
+        data : mapping of str to array_like of shape (T, D), array_like, table or path, optional
+            Rows by name, or one array of them: for a hidden Markov model, sequences whose states are decoded and
             drawn over time; for a sparse Gaussian process, inputs with their targets in the last column. Instead of an
             array also a table with named columns, or the path of a .csv, .npy or .npz file.
-        truth
-            Known labels (T,) by name, or for the one array, to hold beside the decoded states; or the name of the
+        truth : mapping of str to array_like of shape (T,), array_like, or str, optional
+            Known labels by name, or for the one array, to hold beside the decoded states; or the name of the
             column of `data` that has them.
 
         Raises
@@ -132,10 +132,10 @@ class PosteriorFusion(Fusion):
         from consilience.posteriors.report.illustration import illustrate
         from consilience.posteriors.report.page import write_page
 
-        posteriors = {(one.name, one.sha256): one.posterior for one in self.inputs}
-        records = self.provenance["inputs"]
-        known = [posteriors.get((record["name"], record.get("sha256"))) for record in records]
+        posterior_of = {(site.name, site.sha256): site.posterior for site in self.inputs}
+        records = self.provenance["inputs"]  # ordered by content, unlike `inputs`
+        posteriors = [posterior_of.get((record["name"], record.get("sha256"))) for record in records]
         if self.keeps_models and data is not None:
             raise InputError("data: an ensemble asks every model by itself, so nothing is shown of them beside it")
-        shown = illustrate(self.posterior, data, truth)
-        write_page(Path(path), content_of(self.provenance, self.posterior, known, shown))
+        illustration = illustrate(self.posterior, data, truth)
+        write_page(Path(path), content_of(self.provenance, self.posterior, posteriors, illustration))

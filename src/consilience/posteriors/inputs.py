@@ -1,4 +1,4 @@
-"""Inputs described as posteriors, and compared for what must agree before they can be matched."""
+"""Inputs of a fusion described as posteriors, and the checks of what must agree before they are matched."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from consilience.checks import as_weights
 from consilience.core.inputs import NamedInput, files_given_twice, in_order
 from consilience.errors import InputError, UnsupportedError
-from consilience.posteriors.adapters import describe
-from consilience.posteriors.files import read_posterior
+from consilience.posteriors.describe import describe
+from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.posterior import Features, Posterior
-from consilience.posteriors.vocabulary import Alignment, align
+from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class DescribedInput:
 
     Parameters
     ----------
-    name
-        What results call it.
-    label
-        What messages call it.
-    posterior
+    name : str
+        Its name in results.
+    label : str
+        Its name in messages.
+    posterior : Posterior
         The posterior over its components.
-    digest
+    digest : str or None
         SHA-256 of its file; None for an object in memory.
     """
 
@@ -39,14 +39,14 @@ class DescribedInput:
 
 def describe_inputs(
     inputs: Sequence[NamedInput], n_observations: Any
-) -> tuple[list[DescribedInput], Alignment | None, list[str]]:
+) -> tuple[list[DescribedInput], VocabularyAlignment | None, list[str]]:
     """Return the posteriors of all inputs that could be described, how words were aligned, and every problem.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
 
     Parameters
     ----------
-    inputs
+    inputs : sequence of NamedInput
         The models.
     n_observations : sequence of float, mapping of str to float, or None
         Observations behind each model, for models that do not record it.
@@ -56,76 +56,89 @@ def describe_inputs(
     OptionError
         For `n_observations` that are not one positive number for each input.
     """
-    counts = in_order(n_observations, [one.name for one in inputs], "n_observations")
+    counts = n_observations
     if counts is not None:
+        counts = in_order(counts, [named_input.name for named_input in inputs], "n_observations")
         counts = as_weights(counts, len(inputs), "n_observations").tolist()
     described: list[DescribedInput] = []
     problems: list[str] = []
-    for place, one in enumerate(inputs):
+    contents = iter(read_posteriors([named_input.file for named_input in inputs if named_input.file is not None]))
+    for position, named_input in enumerate(inputs):
         try:
-            if one.file is not None:
-                posterior = read_posterior(one.file)[0]
-                described.append(DescribedInput(one.name, one.label, posterior, one.file.digest))
+            if named_input.file is not None:
+                content = next(contents)
+                if isinstance(content, InputError):
+                    raise content
+                described.append(
+                    DescribedInput(named_input.name, named_input.label, content[0], named_input.file.sha256)
+                )
             else:
-                posterior = describe(one.model, n_observations=None if counts is None else float(counts[place]))
-                described.append(DescribedInput(one.name, one.label, posterior, None))
+                posterior = describe(
+                    named_input.model, n_observations=None if counts is None else float(counts[position])
+                )
+                described.append(DescribedInput(named_input.name, named_input.label, posterior, None))
         except UnsupportedError as error:
-            problems.append(f"{one.label}: {error}")
+            problems.append(f"{named_input.label}: {error}")
         except InputError as error:
-            prefix = f"{one.label}: " if one.file is None else ""
+            prefix = f"{named_input.label}: " if named_input.file is None else ""
             problems += [f"{prefix}{problem}" for problem in error.problems]
-    posteriors, alignment, unaligned = align([one.label for one in described], [one.posterior for one in described])
-    described = [replace(one, posterior=posterior) for one, posterior in zip(described, posteriors, strict=True)]
-    problems += files_given_twice(inputs) + _disagreements(described, unaligned)
+    posteriors, alignment, unaligned = align_vocabularies(
+        [site.label for site in described], [site.posterior for site in described]
+    )
+    described = [replace(site, posterior=posterior) for site, posterior in zip(described, posteriors, strict=True)]
+    digests = [site.digest for site in described if site.digest is not None]
+    if len(set(digests)) < len(digests):
+        problems += files_given_twice(inputs)
+    problems += _disagreements(described, unaligned)
     if len(inputs) < 2:
         problems.append(f"fusing takes at least two models, found {len(inputs)}")
     return described, alignment, problems
 
 
 def _disagreements(described: list[DescribedInput], unaligned: list[str]) -> list[str]:
-    """Return how the models differ in what must agree.
+    """Return how the models differ in what must agree: source, family, features, and attached arrays.
 
-    `unaligned` is why words could not be aligned: then nothing else is said of columns.
+    `unaligned` are the reasons why words could not be aligned; with any, columns are not compared further.
     """
     problems: list[str] = []
-    for one in described[1:]:
-        first, expected, posterior = described[0], described[0].posterior, one.posterior
-        sources = [
-            f"{one.label}: has {key} {posterior.source.get(key)!r}, expected {expected.source.get(key)!r} "
+    for site in described[1:]:
+        first, expected, posterior = described[0], described[0].posterior, site.posterior
+        source_problems = [
+            f"{site.label}: has {key} {posterior.source.get(key)!r}, expected {expected.source.get(key)!r} "
             f"as in {first.label}"
             for key in sorted(set(expected.source) | set(posterior.source))
             if posterior.source.get(key) != expected.source.get(key)
         ]
-        problems += sources
-        if posterior.family != expected.family and not sources and not unaligned:
-            problems.append(f"{one.label}: is {posterior.family}, expected {expected.family} as in {first.label}")
-    alike = [one for one in described if unaligned or one.posterior.family == described[0].posterior.family]
-    stated = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
-    return problems + unaligned + _feature_disagreements(alike, stated) + _attached_disagreements(alike)
+        problems += source_problems
+        if posterior.family != expected.family and not source_problems and not unaligned:
+            problems.append(f"{site.label}: is {posterior.family}, expected {expected.family} as in {first.label}")
+    comparable = [site for site in described if unaligned or site.posterior.family == described[0].posterior.family]
+    fields = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
+    return problems + unaligned + _feature_disagreements(comparable, fields) + _attached_disagreements(comparable)
 
 
 def _feature_disagreements(described: list[DescribedInput], fields: Sequence[str]) -> list[str]:
-    """Return who states another value of any of these `fields` of its features than the first model that states one."""
+    """Return the models whose `fields` of features differ from those of the first model that states them."""
     problems: list[str] = []
     for field in fields:
-        stated = [one for one in described if getattr(one.posterior.features, field) is not None]
-        for one in stated[1:]:
-            first, other = (Features(**{field: getattr(m.posterior.features, field)}) for m in (stated[0], one))
-            problems += [f"{one.label}: {text}" for text in first.differences(other)]
+        stating = [site for site in described if getattr(site.posterior.features, field) is not None]
+        for site in stating[1:]:
+            first, other = (Features(**{field: getattr(s.posterior.features, field)}) for s in (stating[0], site))
+            problems += [f"{site.label}: {text}" for text in first.differences(other)]
     return problems
 
 
 def _attached_disagreements(described: list[DescribedInput]) -> list[str]:
-    """Return who lacks an attached array that another model has, or has it in another form."""
+    """Return the models that lack an attached array of another model, or have it with another shape or rule."""
     problems: list[str] = []
-    for name in sorted({name for one in described for name in one.posterior.attached}):
-        holder = next(one for one in described if name in one.posterior.attached)
-        for one in described:
-            attached = one.posterior.attached.get(name)
+    for name in sorted({name for site in described for name in site.posterior.attached}):
+        holder = next(site for site in described if name in site.posterior.attached)
+        for site in described:
+            attached = site.posterior.attached.get(name)
             if attached is None:
-                problems.append(f"{one.label}: lacks the attached array {name!r} of {holder.label}")
+                problems.append(f"{site.label}: lacks the attached array {name!r} of {holder.label}")
             elif not attached.fits(holder.posterior.attached[name]):
                 problems.append(
-                    f"{one.label}: attached array {name!r} has another shape or rule than in {holder.label}"
+                    f"{site.label}: attached array {name!r} has another shape or rule than in {holder.label}"
                 )
     return problems

@@ -7,28 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet
+from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
 from consilience.errors import InputError, OptionError
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.adapters import ADAPTERS, describe
-from consilience.posteriors.evaluate import evaluate_posteriors
+from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation
 from consilience.posteriors.files import read_posterior, write_posterior
 from consilience.posteriors.fuse import prepare_posteriors, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inspect import inspect_posterior
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import METHODS
 from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.model_ensemble import ModelEnsemble
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.summary import summary
-from consilience.posteriors.vocabulary import of_words
+from consilience.posteriors.vocabulary import is_topic_posterior
 
 
 def load_posterior(file: SafetensorsFile) -> Posterior:
     """Return the posterior in a file."""
     return read_posterior(file)[0]
+
+
+def inspect_posterior(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a posterior file says."""
+    from consilience.posteriors import inspect  # here, so that fusing starts without it
+
+    return inspect.inspect_posterior(file)
 
 
 class Posteriors(Kind):
@@ -61,10 +66,14 @@ class Posteriors(Kind):
         """Compare two models on rows, counts or sequences."""
         if module is not None:
             raise OptionError("module: is for networks, and these models are none")
+        from consilience.posteriors.evaluate import evaluate_posteriors  # here, so that fusing starts without it
+
         return evaluate_posteriors(fused, local, data, labels)
 
     def summary(self, fusion: Any) -> str:
         """Return what the command says of a fusion."""
+        from consilience.posteriors.summary import summary  # here, as above
+
         return summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
@@ -74,7 +83,7 @@ class Posteriors(Kind):
         posterior = load_posterior(file)
         family, features = {"name": posterior.family.name}, posterior.features
         # Topics over other words are aligned by the fusion, not refused, so their number of words may differ.
-        has_words = of_words(posterior) and features.names is not None
+        has_words = is_topic_posterior(posterior) and features.names is not None
         facets = {
             "kind": "posterior",
             "source": facet(dict(posterior.source)),

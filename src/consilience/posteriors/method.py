@@ -1,8 +1,9 @@
-"""What every fusion method is: match, then average.
+"""The base class of fusion methods for posteriors: match, then average.
 
-A method is a frozen dataclass of options with one job of its own, ``match``: labels for the stacked components. The
-rest is the same for all: put the models in canonical order, average what was matched, carry what is attached, and put
-the fused components in an order that does not depend on how the local ones were numbered.
+A method is a frozen dataclass of options with one job of its own, ``match``: labels for the L stacked components. The
+remaining steps are the same for all and are in ``Method.fuse``: refuse what cannot be fused, put the models in
+canonical order, match (supported components first, where sites may be hostile), average what was matched, carry what is
+attached, and put the fused components in an order that does not depend on how the local ones were numbered.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ from consilience.posteriors.average import Combine, combine, kl_average
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import most_common, robust_combine
-from consilience.posteriors.robust.estimators import FEWEST, How, Robust
-from consilience.posteriors.robust.minority import match_backed, told_minority, without_minority
+from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator, RobustRule
+from consilience.posteriors.robust.minority import match_supported_first, report_minority, without_minority
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What ``match`` gives: labels and how they were found.
+    """What ``match`` returns: a label for every component, and how the search for them ended.
 
     Parameters
     ----------
-    labels
-        Global index of every stacked component (L,), -1 for a dropped one; indices are consecutive from 0.
-    objective
-        Value of the method's objective at the end; NaN for a method without one.
-    history
-        The objective after each iteration (iterations,).
-    status
-        How it ended.
-    coupling
-        Soft plan (L, G), for methods that have one.
-    confidence
-        How sure each match is (L,), as in Matching.
-    details
+    labels : Labels of shape (L,)
+        Global index of every stacked component, -1 for a dropped one; indices are consecutive from 0.
+    objective : float, optional
+        Value of the method's objective at the end. Default: NaN, for a method without one.
+    history : Array of shape (iterations,), optional
+        The objective after each iteration. Default: empty.
+    status : Status, optional
+        How the search ended. Default: converged.
+    coupling : Array of shape (L, G), optional
+        Soft plan, for methods that have one.
+    confidence : Array of shape (L,), optional
+        Probability of each match, as in Matching.
+    details : mapping, optional
         Further facts worth reporting, as JSON values.
-    averaged
-        Natural parameters of the fused components (G, P), for methods that find them with the matching; None averages
-        what was matched.
-    atoms
+    averaged : Array of shape (G, P), optional
+        Natural parameters of the fused components, for methods that find them with the matching. Default: the average
+        of what was matched.
+    atoms : Posterior, optional
         Posterior over the points that stand for the fused components (G, D), for methods that have one.
     """
 
@@ -69,7 +70,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class PosteriorOutcome:
     """A finished fusion of posteriors; fields as in Assignment."""
 
     posterior: Posterior
@@ -94,13 +95,13 @@ class Method(Options, ABC):
 
     Parameters
     ----------
-    robust
+    robust : {"trim", "median"}, optional
         ``"trim"`` leaves out of every group the part `trim` of its copies that is farthest from where most are;
         ``"median"`` takes the geometric median of those that are not far. Counts, mixture weights, priors and attached
         arrays are robust too. None trusts every site.
-    trim
+    trim : float, default 0.2
         Part of the sites that may be hostile, below one half.
-    minority
+    minority : {"keep", "drop"}, default "keep"
         Whether components that fewer than half of the sites hold are kept (``"keep"``; ``details["minority"]`` names
         them) or left out of the fused model (``"drop"``).
     """
@@ -114,15 +115,17 @@ class Method(Options, ABC):
     matches: ClassVar[bool] = True
 
     combine: Combine = field(default="barycenter", kw_only=True)
-    robust: How | None = field(default=None, kw_only=True)
+    robust: RobustRule | None = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
     minority: Literal["keep", "drop"] = field(default="keep", kw_only=True)
 
     def __post_init__(self) -> None:
-        self.require("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'")
-        self.require("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None")
-        self.require("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5")
-        self.require("minority", self.minority in ("keep", "drop"), "'keep' or 'drop'")
+        self.require(
+            ("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'"),
+            ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
+            ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
+            ("minority", self.minority in ("keep", "drop"), "'keep' or 'drop'"),
+        )
 
     @property
     def average_direction(self) -> Direction:
@@ -167,29 +170,32 @@ class Method(Options, ABC):
         if self.robust == "median" and self.combine == "product":
             reasons.append("robust='median' is an average, and combine='product' is none; use robust='trim'")
         for name in ("counts", "weights", "prior"):
-            stated = [getattr(posterior, name) is not None for posterior in ensemble.posteriors]
-            lacking = [one for one, has in zip(ensemble.names, stated, strict=True) if not has]
-            if 0 < len(lacking) < len(stated):
+            states = [getattr(posterior, name) is not None for posterior in ensemble.posteriors]
+            lacking = [model for model, has_it in zip(ensemble.names, states, strict=True) if not has_it]
+            if 0 < len(lacking) < len(states):
                 reasons.append(
                     f"robust={self.robust!r}: {', '.join(lacking)} states no {name}, others do; leave it out, or all "
                     f"{name} would be"
                 )
-        if ensemble.voting().n_sites < FEWEST:
-            reasons.append(f"robust={self.robust!r} needs at least {FEWEST} models: of two, none tells which is right")
+        if ensemble.voting().n_sites < MIN_VOTES:
+            reasons.append(
+                f"robust={self.robust!r} needs at least {MIN_VOTES} models: of two, none tells which is right"
+            )
         return reasons
 
-    def _told(self, fused: Posterior, silent_model: Posterior) -> Labels:
-        """Return who is who in a model of no weight: nearest fused components, -1 for what is left over."""
+    def _match_weightless(self, fused: Posterior, silent_model: Posterior) -> Labels:
+        """Return the labels of a model of no weight: nearest fused components, -1 where it has more than these."""
         if not self.relabels:
             return np.arange(silent_model.n_components)
         divergence = FixedSide(fused.family, silent_model.natural, self.average_direction)
-        costs = divergence.costs(fused.natural).T
-        spare = max(0, costs.shape[0] - costs.shape[1])
-        columns = assign_block(np.pad(costs, ((0, 0), (0, spare)), constant_values=2.0 * costs.max() + 1.0))
+        costs = divergence.costs(fused.natural).T  # (L_j, G)
+        # Extra columns, dearer than any match, for the components that find no fused one.
+        n_extra = max(0, costs.shape[0] - costs.shape[1])
+        columns = assign_block(np.pad(costs, ((0, 0), (0, n_extra)), constant_values=2.0 * costs.max() + 1.0))
         return np.where(columns < fused.n_components, columns, -1)
 
     @final
-    def fuse(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress = silent) -> Outcome:
+    def fuse(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress = silent) -> PosteriorOutcome:
         """Match and average.
 
         Raises
@@ -200,84 +206,109 @@ class Method(Options, ABC):
         reasons = self.refuse(ensemble)
         if reasons:
             raise InputError(reasons)
+        # Canonical order makes every later step, random draws included, independent of arrival order and numbering.
         canonical, origin = ensemble.canonical(relabel=self.relabels)
-        voting, total = canonical.voting(), len(canonical.natural)
-        robust = None if self.robust is None else Robust(self.robust, self.trim)
+        voting, n_rows = canonical.voting(), len(canonical.natural)
+        robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
+        # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
         if robust is None or not self.matches_parts:
-            voted = self.match(voting, rng, progress)
+            assignment = self.match(voting, rng, progress)
         else:
-            voted = match_backed(
+            assignment = match_supported_first(
                 voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
             )
         if self.minority == "drop" and self.matches:
-            voted = without_minority(voted, voting)
-        n_components = int(voted.labels.max()) + 1
+            assignment = without_minority(assignment, voting)
+        n_components = int(assignment.labels.max()) + 1
         if robust is None:
-            known = voted.averaged
-            average = self.average if known is None else lambda _ensemble, _labels, _n_groups: known
-            posterior = combine(voting, voted.labels, n_components, self.combine, average)
+            averaged = assignment.averaged
+            average = self.average if averaged is None else lambda _ensemble, _labels, _n_groups: averaged
+            posterior = combine(voting, assignment.labels, n_components, self.combine, average)
         else:
             direction, average = self.average_direction, self.average
-            posterior = robust_combine(voting, voted.labels, n_components, self.combine, average, direction, robust)
-            voted = replace(voted, atoms=None)  # the law of atoms counts every copy
+            posterior = robust_combine(
+                voting, assignment.labels, n_components, self.combine, average, direction, robust
+            )
+            assignment = replace(assignment, atoms=None)  # the law of atoms counts every copy, hostile ones included
         if self.relabels:
-            order = fused_order(posterior, voted.labels)
+            order = fused_order(posterior, assignment.labels)
             posterior = posterior.take(order)
-            voted = _renumbered(voted, order)
+            assignment = _renumbered(assignment, order)
         if self.matches:
-            voted = told_minority(voted, voting)
-        found = placed(voted, np.flatnonzero(canonical.row_weights > 0), total)
+            assignment = report_minority(assignment, voting)
+        assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
+        # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
-            found.labels[rows] = self._told(posterior, canonical.posteriors[site])
-        found = placed(found, origin, total)
-        matching = Matching(found.labels, ensemble.owner, n_components, found.coupling, found.confidence)
-        sources = [one.source for one in canonical.posteriors]
+            assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
+        assignment = expand_assignment(assignment, origin, n_rows)
+        matching = Matching(assignment.labels, ensemble.owner, n_components, assignment.coupling, assignment.confidence)
+        sources = [local.source for local in canonical.posteriors]
         posterior = replace(posterior, source=dict(sources[0] if robust is None else most_common(sources)))
-        return Outcome(posterior, matching, found.objective, found.history, found.status, found.details, found.atoms)
+        return PosteriorOutcome(
+            posterior,
+            matching,
+            assignment.objective,
+            assignment.history,
+            assignment.status,
+            assignment.details,
+            assignment.atoms,
+        )
 
 
-def without_priors(ensemble: Ensemble, what: str) -> list[str]:
-    """Return why `what` is impossible for models that do not state their prior; empty when all do."""
+def without_priors(ensemble: Ensemble, subject: str) -> list[str]:
+    """Return why `subject` is impossible for models that do not state their prior; empty when all do."""
     pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
     lacking = [name for name, posterior in pairs if posterior.prior is None]
-    return [f"{what} needs every model's prior, which is missing in {', '.join(lacking)}"] if lacking else []
+    return [f"{subject} needs every model's prior, which is missing in {', '.join(lacking)}"] if lacking else []
 
 
-def improper_priors(ensemble: Ensemble, what: str) -> list[str]:
-    """Return why `what`, which weighs new components, is impossible for models that do not state a proper prior."""
-    if reasons := without_priors(ensemble, what):
+def improper_priors(ensemble: Ensemble, subject: str) -> list[str]:
+    """Return why `subject`, which weighs new components, is impossible for models that do not state a proper prior."""
+    if reasons := without_priors(ensemble, subject):
         return reasons
     pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
-    flat = [name for name, p in pairs if p.prior is not None and p.family.check(p.prior[None])]
-    if flat:
-        return [f"{what} weighs new components by their prior, which is improper in {', '.join(flat)}; use method 'kl'"]
+    names = [name for name, p in pairs if p.prior is not None and p.family.check(p.prior[None])]
+    if names:
+        return [
+            f"{subject} weighs new components by their prior, which is improper in {', '.join(names)}; use method 'kl'"
+        ]
     return []
 
 
-def _renumbered(found: Assignment, order: Labels) -> Assignment:
+def _renumbered(assignment: Assignment, order: Labels) -> Assignment:
     """Return an assignment with fused component ``order[g]`` as number g."""
     return replace(
-        found,
-        labels=np.append(np.argsort(order), -1)[found.labels],
-        coupling=None if found.coupling is None else found.coupling[:, order],
-        atoms=None if found.atoms is None else found.atoms.take(order),
+        assignment,
+        labels=np.append(np.argsort(order), -1)[assignment.labels],
+        coupling=None if assignment.coupling is None else assignment.coupling[:, order],
+        atoms=None if assignment.atoms is None else assignment.atoms.take(order),
     )
 
 
-def placed(found: Assignment, rows: Labels, total: int) -> Assignment:
-    """Return an assignment of some components as one of all `total`, given their rows; the others get label -1."""
-    labels = np.full(total, -1, dtype=np.int64)
-    labels[rows] = found.labels
+def expand_assignment(assignment: Assignment, rows: Labels, n_rows: int) -> Assignment:
+    """Return an assignment of some components as one of all.
+
+    Parameters
+    ----------
+    assignment : Assignment
+        Of n components.
+    rows : Labels of shape (n,)
+        Their rows among all components.
+    n_rows : int
+        Number of all components; the others get label -1 and no confidence (NaN).
+    """
+    labels = np.full(n_rows, -1, dtype=np.int64)
+    labels[rows] = assignment.labels
     coupling = None
-    if found.coupling is not None:
-        coupling = np.zeros((total, found.coupling.shape[1]))
-        coupling[rows] = found.coupling
+    if assignment.coupling is not None:
+        coupling = np.zeros((n_rows, assignment.coupling.shape[1]))
+        coupling[rows] = assignment.coupling
     confidence = None
-    if found.confidence is not None:
-        confidence = np.full(total, np.nan)
-        confidence[rows] = found.confidence
-    return replace(found, labels=labels, coupling=coupling, confidence=confidence)
+    if assignment.confidence is not None:
+        confidence = np.full(n_rows, np.nan)
+        confidence[rows] = assignment.confidence
+    return replace(assignment, labels=labels, coupling=coupling, confidence=confidence)
 
 
 def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels]:
@@ -288,28 +319,30 @@ def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels]:
     counts = ensemble.column("counts")
     if counts is None or min_count <= 0 or counts.min() >= min_count:
         return ensemble, np.arange(len(ensemble.natural))
-    keep = counts >= min_count
-    keep[np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]] = True
-    kept = [
-        posterior.take(np.flatnonzero(keep[start:end]))
+    is_kept = counts >= min_count
+    # Sorted by site, largest count first: the rows at the sites' starts are their best-informed components.
+    is_kept[np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]] = True
+    posteriors = [
+        posterior.take(np.flatnonzero(is_kept[start:end]))
         for posterior, start, end in zip(ensemble.posteriors, ensemble.offsets[:-1], ensemble.offsets[1:], strict=True)
     ]
-    return Ensemble(tuple(kept), ensemble.site_weights, ensemble.names), np.flatnonzero(keep)
+    return Ensemble(tuple(posteriors), ensemble.site_weights, ensemble.names), np.flatnonzero(is_kept)
 
 
 def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemble], Assignment]) -> Assignment:
     """Match only the components that ``informed`` keeps; the others get label -1."""
-    kept, rows = informed(ensemble, min_count)
-    found = match(kept)
-    total = len(ensemble.natural)
-    if len(rows) == total:
-        return found
-    details = {**found.details, "left_out": total - len(rows) + found.details.get("left_out", 0)}
-    return placed(replace(found, details=details), rows, total)
+    informed_ensemble, rows = informed(ensemble, min_count)
+    assignment = match(informed_ensemble)
+    n_rows = len(ensemble.natural)
+    if len(rows) == n_rows:
+        return assignment
+    details = {**assignment.details, "left_out": n_rows - len(rows) + assignment.details.get("left_out", 0)}
+    return expand_assignment(replace(assignment, details=details), rows, n_rows)
 
 
 def fused_order(posterior: Posterior, labels: Labels) -> Labels:
     """Order components by observations (or members), largest first, then by their parameters."""
+    # Members stand in for observations where sites state none; parameters break ties, byte for byte.
     mass = posterior.counts
     if mass is None:
         mass = np.bincount(labels[labels >= 0], minlength=posterior.n_components).astype(np.float64)

@@ -1,9 +1,11 @@
-"""Models side by side that predict together: what the method ``ensemble`` gives.
+"""Ensembles of models that predict together: mixtures of the members' predictive densities.
 
-An ensemble predicts what its members predict on the average, where that means something. Densities are averaged, and a
-mixture of mixtures is a mixture, whose components are those of all members. Regressions are averaged as densities too,
-and told by mean and variance. Where answers of members do not mean the same (topics, centres, states, each model with
-its own) there is nothing to average, and the ensemble has no such method.
+    p(y | x) = sum_j w_j p_j(y | x),    sum_j w_j = 1
+
+The method ``ensemble`` gives them. A mixture of mixtures is a mixture, whose components are those of all members.
+Regressions are averaged as densities too, and reported by mean and variance. Where answers of members have no common
+meaning (topics, centres, states, each model with its own) there is nothing to average, and the ensemble has no such
+method.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapt
 from consilience.posteriors.scores import Scores
 from consilience.posteriors.sparse_gp.model import SparseGP
 
-_MIXTURES: tuple[Adapter, ...] = (BayesianGaussianMixtureAdapter(), GaussianMixtureAdapter())
+_MIXTURE_ADAPTERS: tuple[Adapter, ...] = (BayesianGaussianMixtureAdapter(), GaussianMixtureAdapter())
+"""Adapters of the models whose densities are mixtures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +36,10 @@ class ModelEnsemble:
 
     Parameters
     ----------
-    members
-        The J models, all of one kind; those of no weight are left out.
-    weights
-        How much each counts (J,), scaled to sum to one.
+    members : tuple of length J
+        The models, all of one kind; those of no weight are left out.
+    weights : array_like of shape (J,)
+        Weight w_j of each member, scaled to sum to one.
 
     Raises
     ------
@@ -52,26 +55,27 @@ class ModelEnsemble:
     def __post_init__(self) -> None:
         if not len(self.members):
             raise InputError("an ensemble needs at least one member")
-        given = as_weights(self.weights, len(self.members), "weights of the members")
-        kept = np.flatnonzero(given > 0)
-        weights = given[kept] / given.sum()
+        unscaled = as_weights(self.weights, len(self.members), "weights of the members")
+        weighted = np.flatnonzero(unscaled > 0)
+        weights = unscaled[weighted] / unscaled.sum()
         weights.setflags(write=False)
-        object.__setattr__(self, "members", tuple(self.members[place] for place in kept))
+        object.__setattr__(self, "members", tuple(self.members[j] for j in weighted))
         object.__setattr__(self, "weights", weights)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say why there is no such method: only what is not defined comes here."""
-        members = self.__dict__.get("members", ())
-        kind = type(members[0]).__name__ if members else "no models"
+        """Raise AttributeError with the reason why there is no such method; defined attributes never come here."""
+        members = self.__dict__.get("members", ())  # copying and unpickling ask for attributes before there are any
+        model_class = type(members[0]).__name__ if members else "no models"
         if not name.startswith("_") and members and hasattr(members[0], name):
-            why = f"what {name!r} of one member says and what another's says have no common meaning"
+            reason = f"what {name!r} of one member says and what another's says have no common meaning"
             raise AttributeError(
-                f"{type(self).__name__} of {kind} has no {name!r}: {why}; ask the members, or use method 'concatenate'"
+                f"{type(self).__name__} of {model_class} has no {name!r}: {reason}; ask the members, or use method"
+                " 'concatenate'"
             )
-        raise AttributeError(f"{type(self).__name__} of {kind} has no attribute {name!r}")
+        raise AttributeError(f"{type(self).__name__} of {model_class} has no attribute {name!r}")
 
     def _log_mean(self, logarithms: Sequence[Array]) -> Array:
-        """Return the logarithm (n,) of the weighted mean of members' densities, given their logarithms (n,)."""
+        """Return log sum_j w_j p_j (n,) from the logarithms (n,) of the members' densities."""
         mean: Array = logsumexp(np.stack(logarithms), axis=0, b=self.weights[:, None])
         return mean
 
@@ -101,9 +105,13 @@ class MixtureEnsemble(ModelEnsemble):
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of every component of every member (n, L_1 + .. + L_J), rows summing to one."""
-        densities = np.stack([member.score_samples(X) for member in self.members])
-        shares = softmax(densities + np.log(self.weights)[:, None], axis=0)
-        columns = [share[:, None] * member.predict_proba(X) for share, member in zip(shares, self.members, strict=True)]
+        log_densities = np.stack([member.score_samples(X) for member in self.members])  # (J, n)
+        # p(component k of member j | x) = p(member j | x) p_j(k | x)
+        member_probabilities = softmax(log_densities + np.log(self.weights)[:, None], axis=0)  # (J, n)
+        columns = [
+            probability[:, None] * member.predict_proba(X)
+            for probability, member in zip(member_probabilities, self.members, strict=True)
+        ]
         return np.concatenate(columns, axis=1)
 
     def predict(self, X: Any) -> Labels:
@@ -129,8 +137,8 @@ class RegressionEnsemble(ModelEnsemble):
 
         The variance is the mean of the members' variances plus the variance of their means.
         """
-        each = [member.predict(X, noise=noise) for member in self.members]
-        means, variances = (np.stack(parts) for parts in zip(*each, strict=True))
+        predictions = [member.predict(X, noise=noise) for member in self.members]
+        means, variances = (np.stack(rows) for rows in zip(*predictions, strict=True))  # (J, n) each
         mean: Array = self.weights @ means
         variance: Array = self.weights @ (variances + np.square(means - mean))
         return mean, variance
@@ -141,35 +149,35 @@ class RegressionEnsemble(ModelEnsemble):
 
 
 def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
-    """Return the ensemble of some models that predicts what can be averaged of theirs.
+    """Return the ensemble of some models, of the class that averages those of their predictions that can be.
 
     Parameters
     ----------
-    members
-        The J models, all of one kind.
-    weights
-        How much each counts (J,).
+    members : sequence of length J
+        The models, all of one kind.
+    weights : array_like of shape (J,)
+        Weight of each member.
     """
-    kind: type[ModelEnsemble] = ModelEnsemble
-    if all(any(adapter.accepts(member) for adapter in _MIXTURES) for member in members):
-        kind = MixtureEnsemble
+    ensemble_class: type[ModelEnsemble] = ModelEnsemble
+    if all(any(adapter.accepts(member) for adapter in _MIXTURE_ADAPTERS) for member in members):
+        ensemble_class = MixtureEnsemble
     elif all(isinstance(member, SparseGP) for member in members):
-        kind = RegressionEnsemble
-    return kind(tuple(members), np.asarray(weights))
+        ensemble_class = RegressionEnsemble
+    return ensemble_class(tuple(members), np.asarray(weights))
 
 
 def ensemble_scores(ensemble: ModelEnsemble, adapter: Adapter, data: Any) -> Scores:
-    """Return what an ensemble says of every observation: the mean of what its members predict, where that is a density.
+    """Return the log of the members' mean density at every observation.
 
     The component of an observation is that of the member that explains it best; components are numbered through.
 
     Parameters
     ----------
-    ensemble
+    ensemble : ModelEnsemble
         The models.
-    adapter
-        Theirs.
-    data
+    adapter : Adapter
+        The adapter of their kind.
+    data : array_like
         What ``adapter.scores`` takes.
 
     Raises
@@ -177,21 +185,23 @@ def ensemble_scores(ensemble: ModelEnsemble, adapter: Adapter, data: Any) -> Sco
     UnsupportedError
         When members' scores are not log densities.
     """
-    each = [adapter.scores(member, data) for member in ensemble.members]
-    first = each[0]
+    member_scores = [adapter.scores(member, data) for member in ensemble.members]
+    first = member_scores[0]
     if not first.unit.startswith("nats"):
         raise UnsupportedError(
             f"an ensemble of {adapter.class_name} has no score: a {first.name} is no density, so there is no mean of"
             " members' predictions; evaluate what method 'concatenate' gives"
         )
-    counted = np.where(first.weights > 0, first.weights, 1.0)  # a document's score is that of one of its tokens
-    weighted = np.stack([scores.values * counted for scores in each]) + np.log(ensemble.weights)[:, None]
-    sizes = [len(scores.usage) for scores in each]
-    best, starts = weighted.argmax(axis=0), np.cumsum([0, *sizes[:-1]])
-    own = np.stack([scores.labels for scores in each])[best, np.arange(len(best))]
-    labels = np.where(own >= 0, own + starts[best], -1)
+    # A document's score is the mean over its held-out tokens: times their number it is the log density to average.
+    n_units = np.where(first.weights > 0, first.weights, 1.0)  # (n,)
+    log_terms = np.stack([scores.values * n_units for scores in member_scores])  # log p_j (J, n)
+    log_terms = log_terms + np.log(ensemble.weights)[:, None]  # log w_j p_j
+    sizes = [len(scores.usage) for scores in member_scores]
+    best_member, first_component = log_terms.argmax(axis=0), np.cumsum([0, *sizes[:-1]])  # (n,), (J,)
+    member_labels = np.stack([scores.labels for scores in member_scores])[best_member, np.arange(len(best_member))]
+    labels = np.where(member_labels >= 0, member_labels + first_component[best_member], -1)
     usage = np.bincount(labels[labels >= 0], minlength=sum(sizes))
-    if first.usage_unit != first.observations:  # tokens, which all members have explained
-        parts = [weight * scores.usage for weight, scores in zip(ensemble.weights, each, strict=True)]
-        usage = np.rint(np.concatenate(parts)).astype(np.int64)
-    return replace(first, values=logsumexp(weighted, axis=0) / counted, labels=labels, usage=usage)
+    if first.usage_unit != first.observations:  # tokens: every member explains all of them, by its weight
+        weighted_usage = [weight * scores.usage for weight, scores in zip(ensemble.weights, member_scores, strict=True)]
+        usage = np.rint(np.concatenate(weighted_usage)).astype(np.int64)
+    return replace(first, values=logsumexp(log_terms, axis=0) / n_units, labels=labels, usage=usage)

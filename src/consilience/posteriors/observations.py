@@ -1,4 +1,7 @@
-"""A site's own data, from an array or a file: columns in the order of the model, every value checked."""
+"""Observations and labels of a site, read from an array, a table or a file, in the column order of the models.
+
+Every value is checked: rows must be finite numbers, or whole word counts where the models take counts.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,36 @@ from consilience.posteriors.topics.document_completion import as_counts
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What the models expect: how many columns, their names where known, and whether they are counts of words."""
+class ExpectedColumns:
+    """The columns of data that models expect.
 
-    count: int
+    Parameters
+    ----------
+    n_columns : int
+        Number of columns.
+    names : tuple of str or None
+        Their names in order, where known.
+    are_counts : bool
+        Whether they are counts of words.
+    """
+
+    n_columns: int
     names: tuple[str, ...] | None
-    counts: bool
+    are_counts: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Rows (n, D) in float64, or counts (n, V) as a CSR array.
+    """Checked data and classes of a site.
 
-    Where classes were given, `labels` (n,) has a number from 0 for every row, the place of its class in `classes`.
+    Parameters
+    ----------
+    values : ndarray of shape (n, D) or CSR array of shape (n, V)
+        Rows in float64, or counts.
+    labels : ndarray of int of shape (n,) or None
+        The number of every row's class in `classes`, where there are any.
+    classes : tuple of str
+        Names of the classes.
     """
 
     values: Any
@@ -38,19 +58,21 @@ class Observations:
     classes: tuple[str, ...] = ()
 
 
-def observations(data: Any, labels: Any, columns: Columns, name: str = "data", what: str = "labels") -> Observations:
+def read_observations(
+    data: Any, labels: Any, columns: ExpectedColumns, name: str = "data", what: str = "labels"
+) -> Observations:
     """Return `data` and `labels` as the models need them.
 
     Parameters
     ----------
-    data
+    data : array_like, sparse matrix, DataFrame, str or Path
         An array, a SciPy sparse matrix, a table with named ``columns`` (pandas), or the path of a .csv, .npy or .npz.
-    labels
+    labels : array_like, str, Path or None
         The class of every row, the name of a column of `data`, the path of a file with one class a line, or None.
-    columns
+    columns : ExpectedColumns
         What the models expect.
-    name, what
-        What messages call the data, unless they are a file, and the labels.
+    name, what : str
+        Names of the data, unless they are a file, and of the labels in messages.
 
     Raises
     ------
@@ -59,68 +81,69 @@ def observations(data: Any, labels: Any, columns: Columns, name: str = "data", w
     """
     is_path = isinstance(data, str | Path)
     name = str(data) if is_path else name
-    values, classes = _read(data, labels, columns) if is_path else _take(name, data, labels, columns)
-    checked = _checked(name, values, columns)
+    values, row_classes = _read_file(data, labels, columns) if is_path else _read_table(name, data, labels, columns)
+    rows = _checked_rows(name, values, columns)
     if labels is None:
-        return Observations(checked, None)
-    if classes is None:
-        classes = _labels_elsewhere(name, labels, checked.shape[0], what)
-    names, numbers = _as_classes(classes, checked.shape[0], what)
-    return Observations(checked, numbers, names)
+        return Observations(rows, None)
+    if row_classes is None:
+        row_classes = _separate_labels(name, labels, rows.shape[0], what)
+    classes, numbers = _number_classes(row_classes, rows.shape[0], what)
+    return Observations(rows, numbers, classes)
 
 
-def _read(path: str | Path, labels: Any, columns: Columns) -> tuple[Any, Sequence[Any] | None]:
+def _read_file(path: str | Path, labels: Any, columns: ExpectedColumns) -> tuple[Any, Sequence[Any] | None]:
     """Return the values in a file, and the column of labels when it has one of that name."""
     path = Path(path)
-    kind = path.suffix.lower()
-    if kind in (".npy", ".npz"):
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
         return read_array(path), None
-    if kind != ".csv":
+    if suffix != ".csv":
         raise FileFormatError(f"{path}: expected a file named .csv, .npy or .npz")
     table = read_csv(path, columns.names)
-    label = str(labels) if isinstance(labels, str | Path) else None
-    classes = None if label is None else table.column(label)
+    label_column = str(labels) if isinstance(labels, str | Path) else None
+    row_classes = None if label_column is None else table.column(label_column)
     if table.header is None:
-        places = list(range(len(table.rows[0])))
-        _right_width(str(path), len(places), columns)
+        numbers = list(range(len(table.rows[0])))
+        _check_width(str(path), len(numbers), columns)
     else:
-        places = _places(str(path), table.header, columns, label)
-    return table.numbers(places), classes
+        numbers = _column_numbers(str(path), table.header, columns, label_column)
+    return table.numbers(numbers), row_classes
 
 
-def _take(name: str, data: Any, labels: Any, columns: Columns) -> tuple[Any, Sequence[Any] | None]:
+def _read_table(name: str, data: Any, labels: Any, columns: ExpectedColumns) -> tuple[Any, Sequence[Any] | None]:
     """Return the values of an array or of a table with named columns, and of its column of labels."""
     if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
         return data, None
     header = tuple(str(column) for column in data.columns)
-    label = labels if isinstance(labels, str) and labels in header else None
-    taken = [data.columns[place] for place in _places(name, header, columns, label)]
-    return data[taken].to_numpy(), None if label is None else data[label].to_numpy()
+    label_column = labels if isinstance(labels, str) and labels in header else None
+    data_columns = [data.columns[number] for number in _column_numbers(name, header, columns, label_column)]
+    return data[data_columns].to_numpy(), None if label_column is None else data[label_column].to_numpy()
 
 
-def _places(name: str, header: Sequence[str], columns: Columns, label: str | None) -> list[int]:
-    """Return where in `header` the models' columns are; without names, all but the labels in their order."""
+def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, label: str | None) -> list[int]:
+    """Return the numbers of the models' columns in `header`; without names, all but the labels in their order."""
     if columns.names is None:
-        places = [place for place, column in enumerate(header) if column != label]
+        numbers = [number for number, column in enumerate(header) if column != label]
         lacking = "" if label is None or label in header else f", none of them called {label!r}"
-        _right_width(name, len(places), columns, lacking)
-        return places
+        _check_width(name, len(numbers), columns, lacking)
+        return numbers
     if missing := [column for column in columns.names if column not in header]:
         others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise InputError(f"{name}: lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}")
-    if double := [column for column in columns.names if header.count(column) > 1]:
-        raise InputError(f"{name}: has the column {double[0]!r} {header.count(double[0])} times, expected once")
-    where = {column: place for place, column in enumerate(header)}
-    return [where[column] for column in columns.names]
+    if repeated := [column for column in columns.names if header.count(column) > 1]:
+        raise InputError(f"{name}: has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once")
+    number_of = {column: number for number, column in enumerate(header)}
+    return [number_of[column] for column in columns.names]
 
 
-def _right_width(name: str, found: int, columns: Columns, lacking: str = "") -> None:
-    if found != columns.count:
+def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: str = "") -> None:
+    """Raise InputError unless the data have the number of columns that the models expect."""
+    if n_columns != columns.n_columns:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
-        raise InputError(f"{name}: has {found} columns{lacking}, expected {columns.count}{expected}")
+        raise InputError(f"{name}: has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}")
 
 
-def _checked(name: str, values: Any, columns: Columns) -> Any:
+def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
     """Return finite rows in float64, or counts as a CSR array."""
     if not sparse.issparse(values):
         try:
@@ -135,19 +158,19 @@ def _checked(name: str, values: Any, columns: Columns) -> Any:
         raise InputError(f"{name}: expected numbers, found an array of type {values.dtype}")
     if values.ndim != 2:
         raise InputError(f"{name}: expected an array (rows, columns), found shape {values.shape}")
-    _right_width(name, values.shape[1], columns)
+    _check_width(name, values.shape[1], columns)
     if values.shape[0] == 0:
         raise InputError(f"{name}: has no rows")
-    if columns.counts:
+    if columns.are_counts:
         return as_counts(name, values)
     rows = np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=np.float64)
     bad = np.argwhere(~np.isfinite(rows))
     if len(bad):
         row, column = bad[0]
-        called = "" if columns.names is None else f" ({columns.names[column]})"
+        column_name = "" if columns.names is None else f" ({columns.names[column]})"
         more = f"; {len(bad) - 1} more like it" if len(bad) > 1 else ""
         raise InputError(
-            f"{name}: row {row}, column {column}{called}, counted from 0: expected a finite number,"
+            f"{name}: row {row}, column {column}{column_name}, counted from 0: expected a finite number,"
             f" found {rows[row, column]}{more}"
         )
     return rows
@@ -161,16 +184,16 @@ def _numbers_of_objects(name: str, values: Any) -> Any:
         raise InputError(f"{name}: expected numbers, found {type(values.flat[0]).__name__} and others") from error
 
 
-def _labels_elsewhere(name: str, labels: Any, count: int, what: str) -> Any:
-    """Return labels that are not a column of the data: given as they are, or in a file."""
+def _separate_labels(name: str, labels: Any, n_rows: int, what: str) -> Any:
+    """Return labels that are not a column of the data: an array as it is, or the content of a file."""
     if not isinstance(labels, str | Path):
         return labels
     path = Path(labels)
     try:
-        there = path.exists()
+        exists = path.exists()
     except (OSError, ValueError):  # a name that no file can have
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         raise InputError(f"{what}: {str(labels)!r} is neither a column of {name} nor a file")
     if path.suffix.lower() in (".npy", ".npz"):
         return read_array(path)
@@ -178,19 +201,19 @@ def _labels_elsewhere(name: str, labels: Any, count: int, what: str) -> Any:
     if len(table.rows[0]) != 1:
         raise InputError(f"{path}: has {len(table.rows[0])} columns, expected one: the class of every row")
     classes = [cell.strip() for (cell,) in table.rows]
-    if table.header is not None and len(classes) == count - 1:  # the first of classes that are words, not a header
+    if table.header is not None and len(classes) == n_rows - 1:  # the first of classes that are words, not a header
         return [*table.header, *classes]
     return classes
 
 
-def _as_classes(labels: Any, count: int, what: str) -> tuple[tuple[str, ...], Labels]:
-    """Return the distinct labels, and the number of each row's (n,)."""
+def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...], Labels]:
+    """Return the distinct labels, sorted, and the number of every row's label among them (n,)."""
     if sparse.issparse(labels):
         raise InputError(f"{what}: expected one class for every row, found a sparse matrix")
-    found = np.asarray(labels)
-    if found.shape != (count,):
-        raise InputError(f"{what}: expected one class for each of the {count} rows, found shape {found.shape}")
-    texts = [str(value) for value in found.tolist()]
+    array = np.asarray(labels)
+    if array.shape != (n_rows,):
+        raise InputError(f"{what}: expected one class for each of the {n_rows} rows, found shape {array.shape}")
+    texts = [str(value) for value in array.tolist()]
     missing = [row for row, text in enumerate(texts) if text.strip().lower() in ("", "nan", "none", "nat", "<na>")]
     if missing:
         raise InputError(f"{what}: row {missing[0]}, counted from 0: expected a class, found none")

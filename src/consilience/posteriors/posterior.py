@@ -1,4 +1,8 @@
-"""What a site sends: the posterior of every component of its model, and what travels with it."""
+"""A mean-field posterior: what a site sends of every component of its model, and what travels with it.
+
+``Posterior`` holds natural parameters (L, P) of one exponential family, the prior (P,), effective counts and mixture
+weights (L,), attached arrays and the meaning of the data columns (``Features``). A fusion gives one back.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ RULES: tuple[Rule, ...] = ("sum", "mean", "precision-mean", "keep")
 
 
 def _frozen(values: ArrayLike) -> Array:
+    """Return a read-only float64 copy."""
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -60,24 +65,24 @@ class Attached:
 
     def problems(self, n_components: int) -> list[str]:
         """Return what is wrong with it in a model of `n_components`."""
-        found = []
+        faults = []
         if len(self.axes) != self.values.ndim or set(self.axes) - {"component", "fixed"}:
-            found.append(f"has axes {self.axes} for {self.values.ndim} dimensions")
+            faults.append(f"has axes {self.axes} for {self.values.ndim} dimensions")
         elif any(
             size != n_components for size, tag in zip(self.values.shape, self.axes, strict=True) if tag == "component"
         ):
-            found.append(f"has shape {self.values.shape}, but its component axes must have length {n_components}")
+            faults.append(f"has shape {self.values.shape}, but its component axes must have length {n_components}")
         if self.rule not in RULES:
-            found.append(f"has rule {self.rule!r}; expected one of {', '.join(RULES)}")
+            faults.append(f"has rule {self.rule!r}; expected one of {', '.join(RULES)}")
         if (self.rule == "precision-mean") != (self.precision is not None):
-            found.append("must have a precision exactly when its rule is 'precision-mean'")
+            faults.append("must have a precision exactly when its rule is 'precision-mean'")
         elif self.precision is not None and (
             self.precision.shape != self.values.shape or not np.all(np.isfinite(self.precision) & (self.precision > 0))
         ):
-            found.append("has a precision that is not positive, finite and of the shape of its values")
+            faults.append("has a precision that is not positive, finite and of the shape of its values")
         if not np.all(np.isfinite(self.values)):
-            found.append("has NaN or infinite values")
-        return found
+            faults.append("has NaN or infinite values")
+        return faults
 
     def fits(self, other: Attached) -> bool:
         """Return whether both can be carried through one matching: same axes, rule and fixed lengths."""
@@ -85,8 +90,8 @@ class Attached:
             self.axes == other.axes
             and self.rule == other.rule
             and all(
-                tag == "component" or mine == theirs
-                for tag, mine, theirs in zip(self.axes, self.values.shape, other.values.shape, strict=True)
+                tag == "component" or size == other_size
+                for tag, size, other_size in zip(self.axes, self.values.shape, other.values.shape, strict=True)
             )
         )
 
@@ -145,24 +150,26 @@ class Features:
 
     def differences(self, other: Features) -> list[str]:
         """Return how `other` differs in what both state, each with the remedy."""
-        found = []
-        for what, mine, theirs in (
+        texts = []
+        for subject, expected, stated in (
             ("features", self.names, other.names),
             ("units", self.units, other.units),
             ("classes", self.classes, other.classes),
         ):
-            if mine is None or theirs is None or mine == theirs:
+            if expected is None or stated is None or expected == stated:
                 continue
-            if sorted(mine) == sorted(theirs):
-                found.append(f"has the same {what} in another order; train with the columns ordered {_first(mine)}")
-            elif len(mine) != len(theirs):
-                found.append(f"has {len(theirs)} {what}, expected {len(mine)}: {_first(mine)}")
+            if sorted(expected) == sorted(stated):
+                texts.append(
+                    f"has the same {subject} in another order; train with the columns ordered {_first(expected)}"
+                )
+            elif len(expected) != len(stated):
+                texts.append(f"has {len(stated)} {subject}, expected {len(expected)}: {_first(expected)}")
             else:
-                place = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
-                found.append(f"has other {what}: number {place} is {theirs[place]!r}, expected {mine[place]!r}")
+                index = next(i for i, (a, b) in enumerate(zip(expected, stated, strict=True)) if a != b)
+                texts.append(f"has other {subject}: number {index} is {stated[index]!r}, expected {expected[index]!r}")
         if self.scaling is not None and other.scaling is not None and dict(self.scaling) != dict(other.scaling):
-            found.append("was trained on columns scaled by other numbers; agree on one scaling for all sites")
-        return found
+            texts.append("was trained on columns scaled by other numbers; agree on one scaling for all sites")
+        return texts
 
 
 def _first(names: Sequence[str], count: int = 5) -> str:
@@ -232,32 +239,28 @@ class Posterior:
         return int(self.natural.shape[0])
 
     def _problems(self) -> list[str]:
-        if self.natural.ndim != 2 or self.natural.shape[1] != self.family.size:
-            return [f"natural parameters of {self.family} must be (n, {self.family.size}), found {self.natural.shape}"]
-        if self.n_components == 0:
-            return ["the model has no components"]
-        found = [f"component {row} {text}" for row, text in self.family.check(self.natural)]
+        """Return everything that is wrong with the fields, a line each."""
+        problems = self.family.member_problems(self.natural, self.prior)
+        if problems and (self.natural.ndim != 2 or self.natural.size == 0 or self.natural.shape[1] != self.family.size):
+            return problems  # of such arrays nothing more can be said
         for name in ("counts", "weights"):
             values = getattr(self, name)
             if values is None:
                 continue
             if values.shape != (self.n_components,):
-                found.append(f"{name} must be ({self.n_components},), found {values.shape}")
+                problems.append(f"{name} must be ({self.n_components},), found {values.shape}")
                 continue
-            bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-            found += [f"component {i} has {name} {values[i]}, which must be finite and not negative" for i in bad]
-        if self.prior is not None:
-            if self.prior.shape != (self.family.size,):
-                found.append(f"prior must be ({self.family.size},), found {self.prior.shape}")
-            elif not np.all(np.isfinite(self.prior)):
-                found.append("the prior has NaN or infinite natural parameters")
+            invalid = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+            problems += [
+                f"component {i} has {name} {values[i]}, which must be finite and not negative" for i in invalid
+            ]
         for name, attached in self.attached.items():
-            found += [f"attached array {name!r} {text}" for text in attached.problems(self.n_components)]
+            problems += [f"attached array {name!r} {text}" for text in attached.problems(self.n_components)]
         names = self.features.names
         dim = getattr(self.family, "dim", None)
         if names is not None and dim is not None and len(names) != dim:
-            found.append(f"has {len(names)} feature names for {dim} dimensions")
-        return found
+            problems.append(f"has {len(names)} feature names for {dim} dimensions")
+        return problems
 
     def take(self, order: Labels) -> Posterior:
         """Return it with its components in another order (or only some of them)."""
@@ -265,8 +268,10 @@ class Posterior:
 
     def reordered(self, natural: Array, order: Labels) -> Posterior:
         """Return ``take(order)`` when ``natural[order]`` is at hand; what was checked once is not checked again."""
-        taken = copy(self)
-        columns = {name: None if (old := getattr(self, name)) is None else old[order] for name in ("counts", "weights")}
+        taken = copy(self)  # a frozen dataclass: fields are set past its checks, which hold for any reordering
+        columns = {
+            name: None if (values := getattr(self, name)) is None else values[order] for name in ("counts", "weights")
+        }
         attached = {name: attached.take(order) for name, attached in self.attached.items()}
         for name, value in {"natural": natural, "attached": MappingProxyType(attached), **columns}.items():
             if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""What a model says of each observation: how well it explains it, and by which component."""
+"""Scores of observations under a model: log densities, distances or held-out likelihoods, and component labels."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class Scores:
 
     Parameters
     ----------
-    name
+    name : str
         What is measured, such as ``log density``.
-    unit
+    unit : str
         Unit of the score, such as ``nats per row``.
-    larger_is_better
+    larger_is_better : bool
         Whether a larger score is a better one.
-    observations
+    observations : str
         What is observed, in the plural: ``rows`` or ``documents``.
-    values
-        The score of every observation (n,), in `unit`; of no meaning where its weight is zero.
-    weights
-        How much every observation counts in the mean (n,): one for a row, held-out tokens for a document. An
-        observation that cannot be scored has none.
-    labels
-        Component that explains every observation best (n,); -1 where nothing tells.
-    usage
-        How much every component explains (K,), in `usage_unit`.
-    usage_unit
+    values : ndarray of shape (n,)
+        The score of every observation, in `unit`; of no meaning where its weight is zero.
+    weights : ndarray of shape (n,)
+        Weight of every observation in the mean: one for a row, the number of held-out tokens for a document. An
+        observation that cannot be scored has weight zero.
+    labels : ndarray of int of shape (n,)
+        Component that explains every observation best; -1 where no component does.
+    usage : ndarray of int of shape (K,)
+        Number of rows or tokens that every component explains best, in `usage_unit`.
+    usage_unit : str
         What `usage` counts, in the plural: ``rows`` or ``tokens``.
     """
 
@@ -51,14 +51,25 @@ class Scores:
     @property
     def mean(self) -> float:
         """The mean score, in `unit`: that of all rows, or of all held-out tokens."""
-        scored = self.weights > 0
-        return float(np.average(self.values[scored], weights=self.weights[scored]))
+        is_scored = self.weights > 0
+        return float(np.average(self.values[is_scored], weights=self.weights[is_scored]))
 
 
 def row_scores(
     name: str, unit: str, values: Array, labels: Labels, n_components: int, *, larger_is_better: bool
 ) -> Scores:
-    """Return the scores of rows that all count the same and each belong to one component.
+    """Return the scores of rows that all have weight one and each belong to one component.
+
+    Parameters
+    ----------
+    name, unit, larger_is_better
+        As in ``Scores``.
+    values : array_like of shape (n,)
+        The score of every row.
+    labels : array_like of int of shape (n,)
+        The component of every row.
+    n_components : int
+        Number K of components.
 
     Examples
     --------
@@ -70,11 +81,11 @@ def row_scores(
     return Scores(name, unit, larger_is_better, "rows", values, np.ones(len(values)), labels, usage, "rows")
 
 
-def without_names(model: Any) -> Any:
+def without_feature_names(model: Any) -> Any:
     """Return a shallow copy of a scikit-learn estimator that does not ask for named columns.
 
     Whoever scores has matched the columns already, and an estimator that knows names warns at every plain array.
     """
-    bare = copy.copy(model)
-    vars(bare).pop("feature_names_in_", None)
-    return bare
+    unnamed = copy.copy(model)
+    vars(unnamed).pop("feature_names_in_", None)
+    return unnamed

@@ -1,8 +1,9 @@
-"""Vocabularies of different sites, aligned by word: what a topic model says of words that its site never met.
+"""Alignment of the vocabularies of topic models, by word: union, expansion and restriction.
 
-Before data every word of a topic has the same prior concentration, and a word that a site never had has nothing else: a
-Dirichlet over the site's words becomes one over a larger vocabulary by the prior concentration for each further word.
-The other way round, a Dirichlet given that only some words are looked at is the Dirichlet of their concentrations.
+Before data every word of a topic has the same prior concentration beta_0, and a word that a site never had has nothing
+else. So a Dirichlet over the site's words is expanded to a larger vocabulary by beta_0 for each further word. The other
+way round, a Dirichlet restricted to some of its words is the Dirichlet of their concentrations: pi ~ Dirichlet(alpha)
+implies pi_S / sum pi_S ~ Dirichlet(alpha_S).
 """
 
 from __future__ import annotations
@@ -17,29 +18,33 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters import ADAPTERS
+from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.topics.adapter import once
+from consilience.posteriors.topics.adapter import require_unique_words
 
-LITTLE = 0.1
-"""A site that shares less than this part of its words with any other one is pointed out."""
+LOW_SHARED_FRACTION = 0.1
+"""A site that shares less than this part of its words with all others together is pointed out. Chosen by hand; nobody
+has measured other values."""
 
-_SAME = 1e-9  # a prior that is the mean of several has the rounding of each word
+_PRIOR_ROUNDING = 1e-9
+"""Relative difference between words up to which a prior is the same for all: a prior that is the mean of several has
+the rounding of each word. Chosen by hand, far above the rounding of float64."""
+
 _REMEDY = "give features=cs.Features(names=vocabulary)"
 
 
 @dataclass(frozen=True)
-class Alignment:
-    """What was done so that all models have the same words.
+class VocabularyAlignment:
+    """The common vocabulary of several topic models, and how far each was from it.
 
     Parameters
     ----------
-    size
+    size : int
         Number V of words that some model has.
-    missing
+    missing : mapping of str to int
         Number of these that a model lacks, by its name; models that lack none are left out.
-    apart
-        Part of its words that any other model has, by the name of each model for which it is little.
+    apart : mapping of str to float
+        Part of its words that any other model has, by the name of each model for which it is small.
     """
 
     size: int
@@ -47,69 +52,91 @@ class Alignment:
     apart: Mapping[str, float]
 
     def details(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        found: dict[str, Any] = {"size": self.size, "missing": dict(self.missing)}
-        return {**found, "apart": dict(self.apart)} if self.apart else found
+        """Return the fields as JSON values."""
+        document: dict[str, Any] = {"size": self.size, "missing": dict(self.missing)}
+        return {**document, "apart": dict(self.apart)} if self.apart else document
 
 
-def of_words(posterior: Posterior) -> bool:
+def is_topic_posterior(posterior: Posterior) -> bool:
     """Return whether this is a topic model: components over the words of a vocabulary."""
-    kinds = {adapter.kind for adapter in ADAPTERS if adapter.words}
+    kinds = {adapter.kind for adapter in ADAPTERS if adapter.has_vocabulary}
     return posterior.source.get("kind") in kinds and isinstance(posterior.family, Dirichlet)
 
 
-def align(names: Sequence[str], posteriors: Sequence[Posterior]) -> tuple[list[Posterior], Alignment | None, list[str]]:
-    """Return topic models over the union of their words, what was missing where, and why this cannot be done.
+def align_vocabularies(
+    names: Sequence[str], posteriors: Sequence[Posterior]
+) -> tuple[list[Posterior], VocabularyAlignment | None, list[str]]:
+    """Return topic models over the union of their words, the alignment, and the problems that prevent it.
 
-    The words of the union are sorted, so that they do not depend on who came first. Models that agree, or that are not
-    all topic models of one kind, are returned as they are, with None.
+    The words of the union are sorted, so that they do not depend on the order of the models. Models that agree, or that
+    are not all topic models of one kind, are returned as they are, with None.
 
     Parameters
     ----------
-    names
-        What to call each model.
-    posteriors
+    names : sequence of str
+        Name of each model in messages.
+    posteriors : sequence of Posterior
         The models.
+
+    Returns
+    -------
+    posteriors : list of Posterior
+        The models over the union; as they came where there is a problem.
+    alignment : VocabularyAlignment or None
+        The union and what each model lacked; None where nothing was aligned.
+    problems : list of str
+        A line each, with the name of the model.
     """
-    same = list(posteriors)
-    stated = [one.features.names for one in same]
-    if len({one.source.get("kind") for one in same}) != 1 or not all(of_words(one) for one in same):
-        return same, None, []
-    if empty := [f"{name}: has no words" for name, one in zip(names, same, strict=True) if one.family.size == 0]:
-        return same, None, empty
-    if len({words for words in stated if words is not None}) <= 1 and len({one.family for one in same}) == 1:
-        return same, None, []
+    unaligned = list(posteriors)
+    vocabularies = [posterior.features.names for posterior in unaligned]
+    source_kinds = {posterior.source.get("kind") for posterior in unaligned}
+    if len(source_kinds) != 1 or not all(is_topic_posterior(posterior) for posterior in unaligned):
+        return unaligned, None, []
+    models = list(zip(names, unaligned, strict=True))
+    if empty := [f"{name}: has no words" for name, posterior in models if posterior.family.size == 0]:
+        return unaligned, None, empty
+    families = {posterior.family for posterior in unaligned}
+    if len({words for words in vocabularies if words is not None}) <= 1 and len(families) == 1:
+        return unaligned, None, []
     problems = [
-        f"{name}: does not say which words its {one.family.size} columns are, and the vocabularies differ; {_REMEDY}"
-        for name, one in zip(names, same, strict=True)
-        if one.features.names is None
+        f"{name}: does not say which words its {posterior.family.size} columns are, and the vocabularies differ;"
+        f" {_REMEDY}"
+        for name, posterior in models
+        if posterior.features.names is None
     ]
     if problems:
-        return same, None, problems
-    owners = Counter(word for words in stated for word in set(words or ()))
-    union = tuple(sorted(owners))
-    missing, apart, placed = {}, {}, []
-    for name, one in zip(names, same, strict=True):
-        words = one.features.names or ()
-        shared = sum(owners[word] > 1 for word in words)
+        return unaligned, None, problems
+    owner_counts = Counter(word for words in vocabularies for word in set(words or ()))
+    union = tuple(sorted(owner_counts))
+    missing, apart, aligned = {}, {}, []
+    for name, posterior in models:
+        words = posterior.features.names or ()
+        shared = sum(owner_counts[word] > 1 for word in words)
         if not shared:
             problems.append(
                 f"{name}: shares none of its {len(words)} words with any other model; are they of another language, or"
                 " made from text in another way?"
             )
-        elif shared < LITTLE * len(words):
+        elif shared < LOW_SHARED_FRACTION * len(words):
             apart[name] = shared / len(words)
         if len(words) < len(union):
             missing[name] = len(union) - len(words)
         try:
-            placed.append(over(one, union))
+            aligned.append(expand_vocabulary(posterior, union))
         except InputError as error:
             problems += [f"{name}: {text}" for text in error.problems]
-    return (same, None, problems) if problems else (placed, Alignment(len(union), missing, apart), [])
+    return (unaligned, None, problems) if problems else (aligned, VocabularyAlignment(len(union), missing, apart), [])
 
 
-def over(posterior: Posterior, words: Sequence[str]) -> Posterior:
-    """Return the topics over a vocabulary that has all their words; others have the topics' prior.
+def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
+    """Return the topics over a vocabulary that has all their words; the other words get the topics' prior.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Topics over their own words.
+    words : sequence of str
+        The larger vocabulary.
 
     Raises
     ------
@@ -117,53 +144,60 @@ def over(posterior: Posterior, words: Sequence[str]) -> Posterior:
         When a word is there twice or not in `words`, when words need a prior that is not known, or when something else
         is stated column by column.
     """
-    own = posterior.features.names or ()
-    places = _places(own, words)
+    site_words = posterior.features.names or ()
+    columns = _columns_of_words(site_words, words)
     if posterior.features.units is not None or posterior.features.scaling is not None:
         raise InputError("states units or scaling of its columns, which word counts do not have; leave them out")
-    value = 0.0
-    if len(words) > len(own):
-        lacks = f"lacks {len(words) - len(own)} of {len(words)} words, which take its prior, but"
+    word_prior = 0.0  # natural parameter beta_0 - 1 of a word that the site lacks
+    if len(words) > len(site_words):
+        problem = f"lacks {len(words) - len(site_words)} of {len(words)} words, which take its prior, but"
         remedy = "train on all words, with one prior for all of them"
         if posterior.prior is None:
-            raise InputError(f"{lacks} it states none; {remedy}")
-        if np.ptp(posterior.prior) > _SAME * (1.0 + np.abs(posterior.prior).max()):
-            raise InputError(f"{lacks} that differs from word to word; {remedy}")
-        value = float(np.median(posterior.prior))
-    natural = np.full((posterior.n_components, len(words)), value)
-    natural[:, places] = posterior.natural
+            raise InputError(f"{problem} it states none; {remedy}")
+        if np.ptp(posterior.prior) > _PRIOR_ROUNDING * (1.0 + np.abs(posterior.prior).max()):
+            raise InputError(f"{problem} that differs from word to word; {remedy}")
+        word_prior = float(np.median(posterior.prior))
+    natural = np.full((posterior.n_components, len(words)), word_prior)  # (K, V)
+    natural[:, columns] = posterior.natural
     prior = None
     if posterior.prior is not None:
-        prior = np.full(len(words), value)
-        prior[places] = posterior.prior
+        prior = np.full(len(words), word_prior)
+        prior[columns] = posterior.prior
     features = replace(posterior.features, names=tuple(words))
     return replace(posterior, family=Dirichlet(len(words)), natural=natural, prior=prior, features=features)
 
 
-def given_words(posterior: Posterior, words: Sequence[str]) -> Posterior:
-    """Return the topics given that only `words` are looked at, all of which they have; counts are left as they are.
+def restrict_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
+    """Return the topics restricted to `words`, all of which they have; counts are left as they are.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Topics over their own words.
+    words : sequence of str
+        The words to keep, in the order of the columns to return.
 
     Raises
     ------
     InputError
         When a word is there twice or not among those of the topics.
     """
-    places = _places(words, posterior.features.names or ())
+    columns = _columns_of_words(words, posterior.features.names or ())
     return replace(
         posterior,
         family=Dirichlet(len(words)),
-        natural=posterior.natural[:, places],
-        prior=None if posterior.prior is None else posterior.prior[places],
+        natural=posterior.natural[:, columns],
+        prior=None if posterior.prior is None else posterior.prior[columns],
         features=replace(posterior.features, names=tuple(words)),
     )
 
 
-def _places(words: Sequence[str], vocabulary: Sequence[str]) -> Labels:
-    """Return where each of `words` is in `vocabulary`."""
-    once("vocabulary", words)
-    once("vocabulary", vocabulary)
-    where = {word: place for place, word in enumerate(vocabulary)}
-    strange = [word for word in words if word not in where]
-    if strange:
-        raise InputError(f"has the word {strange[0]!r}, which is not in the other vocabulary ({len(strange)} such)")
-    return np.array([where[word] for word in words], dtype=np.int64)
+def _columns_of_words(words: Sequence[str], vocabulary: Sequence[str]) -> Labels:
+    """Return the number of each of `words` in `vocabulary`."""
+    require_unique_words("vocabulary", words)
+    require_unique_words("vocabulary", vocabulary)
+    column_of_word = {word: column for column, word in enumerate(vocabulary)}
+    unknown = [word for word in words if word not in column_of_word]
+    if unknown:
+        raise InputError(f"has the word {unknown[0]!r}, which is not in the other vocabulary ({len(unknown)} such)")
+    return np.array([column_of_word[word] for word in words], dtype=np.int64)

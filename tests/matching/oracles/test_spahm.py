@@ -8,9 +8,9 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import betaln
 
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
-from consilience.matching.site_by_site import Places, ascend, grow, subtraction_gains
+from consilience.matching.site_by_site import MatchedGroups, ascend, grow, subtraction_gains
 from consilience.matching.site_step import Openings
 from tests import tolerances
 from tests.matching.log_posterior import LogPosterior, published
@@ -30,9 +30,9 @@ def instance(sizes, seed, alpha=1.0, mass=1.0, marginal=True, clip=None, dim=2):
     """Points so close that matchings are in doubt."""
     rng = np.random.default_rng([seed, *sizes])
     points = rng.normal(1.0, 1.5, (sum(sizes), dim))
-    law = Normal(rng.normal(size=dim), rng.uniform(0.2, 1.0, dim), rng.uniform(1.0, 3.0, dim))
+    law = AtomLaw(rng.normal(size=dim), rng.uniform(0.2, 1.0, dim), rng.uniform(1.0, 3.0, dim))
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return GaussianAtoms(points, offsets, law, Sharing(len(sizes), alpha, mass, clip), marginal=marginal)
+    return GaussianAtoms(points, offsets, law, BetaBernoulliPrior(len(sizes), alpha, mass, clip), marginal=marginal)
 
 
 def owner_of(atoms):
@@ -132,11 +132,11 @@ def test_a_sites_step_is_the_best_of_all(sizes, alpha, mass, factorial, room):
         for site in range(len(sizes)):
             rows, used = without(atoms, labels, site)
             most = None if room is None else max(len(used), len(rows)) + room
-            places = Places(atoms, labels)
-            places.leave(places.rows(site))
-            groups, gains, opening = places.choices(rows)
+            matched = MatchedGroups(atoms, labels)
+            matched.remove(matched.rows(site))
+            groups, gains, opening = matched.gains_of_choices(rows)
             openings = Openings(most, factorial)
-            chosen = openings.best(gains, opening)
+            chosen = openings.assign(gains, opening)
             own = len(groups) + np.arange(len(rows))
             assert np.all((chosen < len(groups)) | (chosen == own))
             fresh = labels.max() + 1
@@ -151,7 +151,7 @@ def test_a_sites_step_is_the_best_of_all(sizes, alpha, mass, factorial, room):
             best = max(worth(*way) for way in ways)
             assert_allclose(worth(ours, opened), best, rtol=EXACT)
             apart = worth(ours, opened) - worth(fresh + own, len(rows))
-            stated = openings.worth(gains, opening, chosen) - openings.worth(gains, opening, own)
+            stated = openings.assigned_gain(gains, opening, chosen) - openings.assigned_gain(gains, opening, own)
             assert_allclose(stated, apart, rtol=EXACT, atol=EXACT)
 
 
@@ -174,8 +174,8 @@ def test_the_published_log_k_belongs_to_no_joint_distribution():
         assert np.allclose(by_first, by_second, rtol=EXACT) is not factorial
         assert np.allclose(by_first, joint, rtol=EXACT) is not factorial
     assert_allclose(by_second, joint, rtol=EXACT)
-    flat = Normal(np.zeros(1), np.ones(1), np.full(1, 1e-12))  # points say nothing of who is who
-    atoms = GaussianAtoms(np.zeros((3, 1)), np.array([0, 2, 3]), flat, Sharing(n_sites, alpha, mass))
+    flat = AtomLaw(np.zeros(1), np.ones(1), np.full(1, 1e-12))  # points say nothing of who is who
+    atoms = GaussianAtoms(np.zeros((3, 1)), np.array([0, 2, 3]), flat, BetaBernoulliPrior(n_sites, alpha, mass))
     ours = np.exp([atoms.total(np.array(labels)) for labels in ([0, 1, 0], [0, 1, 1], [0, 1, 2])])
     assert_allclose(ours / ours.sum(), joint, rtol=EXACT)
 

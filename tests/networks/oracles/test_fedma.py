@@ -101,11 +101,11 @@ def test_shrinkage_scales_matched_neurons_by_the_known_factor(number, sigma, sig
     method = cs.FedMA(sigma=sigma, sigma0=sigma0)
     fusion = cs.fuse([module, *copies], method=method, symmetry=symmetry_of_layers(module), reference=0)
     factor = number / (number + sigma**2 / sigma0**2)
-    found = layers_of(fusion.model)
+    layers = layers_of(fusion.model)
     for layer in (0, 1):
-        np.testing.assert_allclose(found[layer][0], factor * base[layer][0], rtol=1e-9)
-        np.testing.assert_allclose(found[layer][1], factor * base[layer][1], rtol=1e-9)
-    assert_layers(found[2:], base[2:])
+        np.testing.assert_allclose(layers[layer][0], factor * base[layer][0], rtol=1e-9)
+        np.testing.assert_allclose(layers[layer][1], factor * base[layer][1], rtol=1e-9)
+    assert_layers(layers[2:], base[2:])
 
 
 def test_neurons_of_one_model_alone_shrink_more():
@@ -113,11 +113,11 @@ def test_neurons_of_one_model_alone_shrink_more():
     fusion = fused_layers([wide, narrow], cs.FedMA(), reference=0)
     (matching,) = fusion.matching.values()
     alone = np.setdiff1d(np.arange(5), matching.of_site(1))
-    found = layers_of(fusion.model)
-    np.testing.assert_allclose(found[0][0][alone], wide[0][0][alone] / 2, rtol=1e-9)
+    layers = layers_of(fusion.model)
+    np.testing.assert_allclose(layers[0][0][alone], wide[0][0][alone] / 2, rtol=1e-9)
     both = matching.of_site(1)
     mean = (wide[0][0][both] + narrow[0][0]) / 3
-    np.testing.assert_allclose(found[0][0][both], mean, rtol=1e-9)
+    np.testing.assert_allclose(layers[0][0][both], mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, 3])
@@ -126,7 +126,7 @@ def test_classes_are_averaged_by_who_saw_them(turn):
     models = drawn_layers((4, 5, 3), 2, seed=20 + turn)
     counts = [[30, 0, 8], [0, 50, 8]]
     fusion = fused_layers(models, cs.FedMA(shrink=False, class_counts=counts), reference=0)
-    aligned = [layers_of(one)[-1] for one in fusion.aligned_models]
+    aligned = [layers_of(model)[-1] for model in fusion.aligned_models]
     weight, bias = layers_of(fusion.model)[-1]
     for row, shares in enumerate([(1, 0), (0, 1), (0.5, 0.5)]):
         expected = [sum(s * one[part][row] for s, one in zip(shares, aligned, strict=True)) for part in (0, 1)]

@@ -284,7 +284,7 @@ def test_monte_carlo_lies_within_its_standard_error(name, likelihood):
     names = list(trained(net))
     dense, variance = expected(net, x, likelihood)
     draws = 100
-    options = {"likelihood": likelihood, "noise": NOISE, "minimum": 1, "samples": draws, "rng": 1}
+    options = {"likelihood": likelihood, "noise": NOISE, "minimum": 1, "n_draws": draws, "rng": 1}
     off = measured(cs.fisher(net, x, **options), names)[2] - dense.diagonal()
     error = np.sqrt(variance / draws)
     assert (np.abs(off) <= STANDARD_ERRORS * error + ROUNDING).all()
@@ -304,7 +304,7 @@ def test_information_adds_up_over_data_and_scales_with_observations(name):
     batched = cs.fisher(net, [x[:2], x[2:3], x[3:]], "factors", rank=None, minimum=1)
     factors, rest, _ = measured(batched, names)
     near(factors.T @ factors + np.diag(rest), whole)
-    scaled = cs.fisher(net, [x[:4], x[4:]], "factors", rank=None, minimum=1, observations=70)
+    scaled = cs.fisher(net, [x[:4], x[4:]], "factors", rank=None, minimum=1, n_observations=70)
     factors, rest, diagonal = measured(scaled, names)
     near(factors.T @ factors + np.diag(rest), 10 * whole)
     near(diagonal, 10 * whole.diagonal())
@@ -420,16 +420,16 @@ every_prior = pytest.mark.parametrize("prior", ["removed", "kept", "ignored"])
 @pytest.mark.parametrize("structure", ["full", "low_rank"])
 def test_full_and_low_rank_merges_solve_the_dense_system(structure, shrinkage, prior, weights):
     sites = Sites()
-    found = sites.merge(structure=structure, shrinkage=shrinkage, prior=prior, weights=weights)
-    near(found, solved(sites.shrunk(shrinkage), sites.thetas, prior, ALPHA, weights), SOLVED)
+    theta = sites.merge(structure=structure, shrinkage=shrinkage, prior=prior, weights=weights)
+    near(theta, solved(sites.shrunk(shrinkage), sites.thetas, prior, ALPHA, weights), SOLVED)
 
 
 @every_weights
 @every_prior
 def test_diagonal_and_isotropic_merges_solve_the_diagonal_system(prior, weights):
     sites = Sites()
-    found = sites.merge(structure="diagonal", prior=prior, weights=weights)
-    near(found, solved(sites.shrunk(1.0), sites.thetas, prior, ALPHA, weights))
+    theta = sites.merge(structure="diagonal", prior=prior, weights=weights)
+    near(theta, solved(sites.shrunk(1.0), sites.thetas, prior, ALPHA, weights))
     near(sites.merge(structure="isotropic", weights=weights), np.average(sites.thetas, axis=0, weights=weights))
 
 
@@ -450,9 +450,9 @@ def test_normalized_floored_and_target_merges_are_matena_and_raffels():
         scaled = counts[:, None] * np.maximum(share, 1e-20)
         near(sites.merge(normalize=True, weights=weights), (scaled * sites.thetas).sum(0) / scaled.sum(0))
         floored = counts[:, None] * np.vstack([np.maximum(share[:1], 1e-6), share[1:]])
-        found = sites.merge(normalize=True, favor_target=0, weights=weights)
-        near(found, (floored * sites.thetas).sum(0) / floored.sum(0))
-        assert found[2] == pytest.approx(sites.thetas[0, 2], abs=ROUNDING)
+        theta = sites.merge(normalize=True, favor_target=0, weights=weights)
+        near(theta, (floored * sites.thetas).sum(0) / floored.sum(0))
+        assert theta[2] == pytest.approx(sites.thetas[0, 2], abs=ROUNDING)
 
 
 @pytest.mark.parametrize("prior", ["removed", "kept"])
@@ -799,7 +799,7 @@ def test_units_that_stand_elsewhere_take_their_information_with_them(name, merge
         return cs.fuse(nets, method=method, fishers=infos, reference=0, **options, **more).model
 
     plain = fused(second, aligned=False)
-    found = fused(stranger, example=x[2])
-    near(parameters(found), parameters(plain), SOLVED)
-    near(found(x[2]).detach(), plain(x[2]).detach(), SOLVED)
+    model = fused(stranger, example=x[2])
+    near(parameters(model), parameters(plain), SOLVED)
+    near(model(x[2]).detach(), plain(x[2]).detach(), SOLVED)
     assert np.abs(parameters(fused(stranger, aligned=False)) - parameters(plain)).max() > 0.1

@@ -60,7 +60,7 @@ def test_ot_fusion_by_distance_of_normalised_rows_follows_its_steps():
 def test_both_directions_of_ot_fusion_are_the_same_network_up_to_numbering_with_one_hidden_layer():
     models = drawn_layers((4, 6, 3), 2, seed=5)
     inputs = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    there, back = (fused_layers(models, "ot", reference=one).model for one in (0, 1))
+    there, back = (fused_layers(models, "ot", reference=index).model for index in (0, 1))
     np.testing.assert_allclose(outputs(there, inputs), outputs(back, inputs), rtol=0, atol=1e-12)
 
 
@@ -78,7 +78,7 @@ def test_wasserstein_fusion_follows_algorithm_1(widths, bias, paper):
         for transport, expected in zip(moves.values(), own, strict=True):
             np.testing.assert_allclose(coupling_of(transport), expected, rtol=0, atol=CONVEX_SOLVER)
     assert_layers(layers_of(fusion.model), layers, 1e-6)
-    assert fusion.objective == pytest.approx(sum(one[-1] for one in histories), rel=1e-6)
+    assert fusion.objective == pytest.approx(sum(history[-1] for history in histories), rel=1e-6)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -91,7 +91,7 @@ def test_into_another_width_the_reported_objective_is_that_of_the_reported_coupl
     total = 0.0
     for number, name in enumerate(target):
         plans = [coupling_of(moves[name]) for moves in fusion.transports]
-        layers = [one[number] for one in models]
+        layers = [model[number] for model in models]
         rows = barycentric_rows(layers, plans, befores, SHARES)
         costs = [four_way_costs(rows, layer, before) for layer, before in zip(layers, befores, strict=True)]
         total += sum(a * (c * p).sum() for a, c, p in zip(SHARES, costs, plans, strict=True))
@@ -99,7 +99,7 @@ def test_into_another_width_the_reported_objective_is_that_of_the_reported_coupl
             assert (cost * found).sum() == pytest.approx((cost * plan(cost)).sum(), rel=1e-6)
         befores = plans
     assert fusion.objective == pytest.approx(total, rel=1e-6)
-    couplings = [[coupling_of(one) for one in moves.values()] for moves in fusion.transports]
+    couplings = [[coupling_of(transport) for transport in moves.values()] for moves in fusion.transports]
     assert_layers(layers_of(fusion.model), spread_average(models, couplings, SHARES), 1e-9)
 
 
@@ -110,7 +110,7 @@ def test_the_update_is_the_minimiser_of_the_objective(paper):
     fusion = fused_layers(models, "wb", weights=SHARES, reference=0, paper_scaling=paper, **as_wide_as(models[0]))
     first, second = ([coupling_of(moves[name]) for moves in fusion.transports] for name in fusion.groups)
     weight, bias = layers_of(fusion.model)[1]
-    layers = [one[1] for one in models]
+    layers = [model[1] for model in models]
 
     def value(w, b):
         costs = [four_way_costs((w, b), layer, before, paper) for layer, before in zip(layers, first, strict=True)]

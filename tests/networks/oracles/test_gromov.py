@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import alternating, conditional_gradient, is_permutation, mirror_descent
 from tests.networks.methods_zoo import MARGINALS
 from tests.networks.references import linear_programme, plan, sinkhorn
@@ -46,12 +46,12 @@ class Case:
     @cached_property
     def tensor(self):
         """Return the squared differences (a, b, j, q, g, s) of all gates: a, b the signs of unit g and of unit s."""
-        found = np.zeros((2, 2, self.K, self.K, self.k, self.k))
+        result = np.zeros((2, 2, self.K, self.K, self.k, self.k))
         for gate, (h, own) in enumerate(zip(self.left, self.right, strict=True)):
             for a, b in itertools.product((0, 1), repeat=2):
                 sign = (-1.0) ** b * ((-1.0) ** a if self.flips and self.flips[gate] else 1.0)
-                found[a, b] += (h[:, :, None, None] - sign * own[None, None]) ** 2
-        return found
+                result[a, b] += (h[:, :, None, None] - sign * own[None, None]) ** 2
+        return result
 
     @cached_property
     def alone(self):
@@ -81,14 +81,14 @@ class Case:
         """Return a plan inside, with its signs."""
         rng = np.random.default_rng([seed, 5])
         mass = inside(self.K, self.k, rng)
-        return Plan(mass, mass * rng.uniform(-1, 1, size=mass.shape) if self.signed else None)
+        return TransportPlan(mass, mass * rng.uniform(-1, 1, size=mass.shape) if self.signed else None)
 
     def vertex(self, gradient):
         """Return the plan of least cost under linear costs (a, j, g)."""
         if not self.signed:
-            return Plan(plan(gradient[0]))
+            return TransportPlan(plan(gradient[0]))
         mass = plan(gradient.min(axis=0))
-        return Plan(mass, mass * np.where(gradient[0] <= gradient[1], 1.0, -1.0))
+        return TransportPlan(mass, mass * np.where(gradient[0] <= gradient[1], 1.0, -1.0))
 
     def value_of(self, plan):
         return self.value(plan.mass, plan.signed)
@@ -112,7 +112,7 @@ def split(plan):
 
 def between(one, other, step):
     mass = (1 - step) * one.mass + step * other.mass
-    return Plan(mass, None if one.signed is None else (1 - step) * one.signed + step * other.signed)
+    return TransportPlan(mass, None if one.signed is None else (1 - step) * one.signed + step * other.signed)
 
 
 def inside(n, m, rng):
@@ -156,8 +156,8 @@ def test_signs_that_are_all_one_are_no_signs(sizes, gates):
     rows = np.hstack(parts)
     costs = ((rows[: case.K, None] - rows[None, case.K :]) ** 2).sum(-1)
     plain = FusedGromov(costs, case.left, case.right, case.alpha)
-    found = case.problem.value(case.problem.at(Plan(mass, mass)))
-    assert found == pytest.approx(plain.value(plain.at(Plan(mass))), rel=ROUNDING)
+    found = case.problem.value(case.problem.at(TransportPlan(mass, mass)))
+    assert found == pytest.approx(plain.value(plain.at(TransportPlan(mass))), rel=ROUNDING)
 
 
 @every_gates
@@ -165,11 +165,11 @@ def test_signs_that_are_all_one_are_no_signs(sizes, gates):
 def test_hidden_costs_are_the_tensor_times_the_plan(sizes, gates):
     case = Case(sizes, gates)
     start = case.start()
-    found = np.zeros(sizes)
+    result = np.zeros(sizes)
     for h, own in zip(case.left, case.right, strict=True):
         for j, g, q, s in itertools.product(range(case.K), range(case.k), range(case.K), range(case.k)):
-            found[j, g] += (h[j, q] - own[g, s]) ** 2 * start.mass[q, s]
-    np.testing.assert_allclose(case.problem.hidden_costs(start), found, rtol=ROUNDING, atol=ROUNDING)
+            result[j, g] += (h[j, q] - own[g, s]) ** 2 * start.mass[q, s]
+    np.testing.assert_allclose(case.problem.hidden_costs(start), result, rtol=ROUNDING, atol=ROUNDING)
 
 
 @every_kind
@@ -219,7 +219,7 @@ def test_a_permutation_is_looked_up_as_it_is_multiplied(signed):
     columns = rng.permutation(5)
     signs = rng.choice([-1.0, 1.0], size=5) if signed else None
     mass = np.eye(5)[columns] / 5
-    there = Plan(mass, None if signs is None else mass * signs[:, None])
+    there = TransportPlan(mass, None if signs is None else mass * signs[:, None])
     found = case.problem.at_permutation(columns, signs)
     assert case.problem.value(found) == pytest.approx(case.value_of(there), rel=ROUNDING)
     assert is_permutation(there)
@@ -236,13 +236,13 @@ def test_conditional_gradients_never_rise_and_end_where_they_say(sizes, gates, s
     for seed in range(3):
         case = Case(sizes, gates, signed, seed=seed)
         start = case.start(seed)
-        found = conditional_gradient(case.problem, start)
-        assert_marginals(found.plan)
-        rises = np.flatnonzero(np.diff(found.history) > DESCENT * found.history[0])
+        solution = conditional_gradient(case.problem, start)
+        assert_marginals(solution.plan)
+        rises = np.flatnonzero(np.diff(solution.history) > DESCENT * solution.history[0])
         assert len(rises) <= int(case.problem.square)
-        assert all(never_rises(part) for part in np.split(found.history, rises + 1))
-        assert found.history[0] == pytest.approx(case.value_of(start), rel=ROUNDING)
-        assert found.objective == pytest.approx(case.value_of(found.plan), rel=1e-11)
+        assert all(never_rises(part) for part in np.split(solution.history, rises + 1))
+        assert solution.history[0] == pytest.approx(case.value_of(start), rel=ROUNDING)
+        assert solution.objective == pytest.approx(case.value_of(solution.plan), rel=1e-11)
 
 
 @every_kind
@@ -252,9 +252,9 @@ def test_where_conditional_gradients_end_no_direction_falls(sizes, gates, signed
     """Inside, steps get shorter and shorter: what is not called converged is near."""
     for seed in range(3):
         case = Case(sizes, gates, signed, seed=seed)
-        found = conditional_gradient(case.problem, case.start(seed), max_iterations=400)
-        allowed = CONVEX_SOLVER if found.converged else 1e-3
-        assert case.gap(found.plan) <= allowed * case.value_of(case.problem.uniform())
+        solution = conditional_gradient(case.problem, case.start(seed), max_iterations=400)
+        allowed = CONVEX_SOLVER if solution.converged else 1e-3
+        assert case.gap(solution.plan) <= allowed * case.value_of(case.problem.uniform())
 
 
 @every_kind
@@ -339,7 +339,7 @@ def test_from_all_vertices_the_best_is_the_best_of_all_permutations(size, gates,
     for order in itertools.permutations(range(size)):
         for signs in turns:
             mass = np.eye(size)[list(order)] / size
-            start = Plan(mass, None if signs is None else mass * np.array(signs)[:, None])
+            start = TransportPlan(mass, None if signs is None else mass * np.array(signs)[:, None])
             values.append(case.value_of(start))
             found.append(conditional_gradient(case.problem, start))
             assert found[-1].objective <= values[-1] + DESCENT
@@ -367,11 +367,11 @@ def test_renumbered_units_are_found_from_the_costs_and_cost_nothing(gates, signe
         odd = mine @ case.odd[1].T
         costs = costs + (mine**2).sum(1)[:, None] + (case.odd[1] ** 2).sum(1)[None, :]
     problem = FusedGromov(costs, left, case.right, 1.3, odd, case.flips)
-    found = conditional_gradient(problem, problem.by_costs())
-    assert found.plan.mass.argmax(axis=1).tolist() == order.tolist()
-    assert abs(found.objective) < 1e-10
+    solution = conditional_gradient(problem, problem.by_costs())
+    assert solution.plan.mass.argmax(axis=1).tolist() == order.tolist()
+    assert abs(solution.objective) < 1e-10
     if signed:
-        np.testing.assert_allclose(7 * found.plan.signed.sum(axis=1), signs, rtol=0, atol=ROUNDING)
+        np.testing.assert_allclose(7 * solution.plan.signed.sum(axis=1), signs, rtol=0, atol=ROUNDING)
 
 
 # -- The starts.
@@ -422,10 +422,10 @@ def test_alternating_with_entropy_is_equation_43(sizes):
 @every_size
 def test_alternating_is_finite_and_has_its_marginals(sizes, gates, epsilon):
     case = Case(sizes, gates, alpha=5.0)
-    found = alternating(case.problem, case.start(), epsilon)
-    assert np.isfinite(found.history).all()
-    assert_marginals(found.plan, MARGINALS)
-    assert found.objective == pytest.approx(case.value_of(found.plan), rel=1e-5)
+    solution = alternating(case.problem, case.start(), epsilon)
+    assert np.isfinite(solution.history).all()
+    assert_marginals(solution.plan, MARGINALS)
+    assert solution.objective == pytest.approx(case.value_of(solution.plan), rel=1e-5)
 
 
 # -- Mirror descent.
@@ -436,17 +436,19 @@ def test_alternating_is_finite_and_has_its_marginals(sizes, gates, epsilon):
 def test_mirror_descent_never_rises_and_has_its_marginals(sizes, gates):
     case = Case(sizes, gates)
     start = case.start()
-    found = mirror_descent(case.problem, start)
-    assert_marginals(found.plan, MARGINALS)
-    assert never_rises(found.history)
-    assert found.history[0] == pytest.approx(case.value_of(start), rel=1e-9)
-    assert found.objective == pytest.approx(case.value_of(found.plan), rel=1e-5)
-    assert found.objective < found.history[0]
+    solution = mirror_descent(case.problem, start)
+    assert_marginals(solution.plan, MARGINALS)
+    assert never_rises(solution.history)
+    assert solution.history[0] == pytest.approx(case.value_of(start), rel=1e-9)
+    assert solution.objective == pytest.approx(case.value_of(solution.plan), rel=1e-5)
+    assert solution.objective < solution.history[0]
 
 
 def test_mirror_descent_moves_no_mass_to_where_there_is_none():
     case = Case((4, 6), 2)
-    start = Plan(linear_programme(np.random.default_rng(1).normal(size=(4, 6)), np.full(4, 1 / 4), np.full(6, 1 / 6)))
+    start = TransportPlan(
+        linear_programme(np.random.default_rng(1).normal(size=(4, 6)), np.full(4, 1 / 4), np.full(6, 1 / 6))
+    )
     found = mirror_descent(case.problem, start).plan
     assert np.all(found.mass[start.mass == 0] <= MARGINALS)
 
@@ -456,5 +458,5 @@ def test_mirror_descent_ends_near_a_plan_that_no_direction_improves(sizes):
     """Steps shrink with the distance from a vertex, so that it is approached: most of the gap is gone."""
     case = Case(sizes, 3, seed=2)
     start = case.problem.uniform()
-    found = mirror_descent(case.problem, start, max_iterations=2000)
-    assert case.gap(found.plan) < 0.02 * case.gap(start)
+    solution = mirror_descent(case.problem, start, max_iterations=2000)
+    assert case.gap(solution.plan) < 0.02 * case.gap(start)

@@ -104,11 +104,11 @@ def test_convex_losses_have_no_barrier():
     rng = np.random.default_rng(2)
     data = torch.from_numpy(X)
     for _ in range(5):
-        one, two = linear(rng), linear(rng)
-        logistic = barrier(one, two, Classification(data, torch.from_numpy(Y)))
+        net_a, net_b = linear(rng), linear(rng)
+        logistic = barrier(net_a, net_b, Classification(data, torch.from_numpy(Y)))
         assert logistic.height() <= ROUNDING
         targets = torch.from_numpy(rng.normal(size=(400, 10)))
-        squares = barrier(one, two, lambda net, t=targets: {"loss": (net(data) - t).square().mean().item()})
+        squares = barrier(net_a, net_b, lambda net, t=targets: {"loss": (net(data) - t).square().mean().item()})
         assert squares.height() <= ROUNDING
         assert 0.0 <= squares.area() <= ROUNDING  # what lies below the straight line does not count
 
@@ -154,15 +154,17 @@ def test_the_nearest_permutation_is_the_best_of_all():
     rng = np.random.default_rng(5)
     for _ in range(10):
         coupling = rng.dirichlet(np.full(25, 0.5)).reshape(5, 5)
-        found = coupling_diagnostics(coupling)
+        diagnostics = coupling_diagnostics(coupling)
         distances = {p: np.linalg.norm(5 * coupling - np.eye(5)[list(p)]) for p in permutations(range(5))}
         best = min(distances, key=distances.get)
-        assert tuple(found.permutation) == best
-        assert_allclose(found.distance, distances[best], rtol=ROUNDING)
-        assert_allclose(found.off_permutation, 1.0 - coupling[range(5), best].sum(), rtol=ROUNDING)
-        assert_allclose(found.entropy, entropy(coupling, axis=1), rtol=10 * ROUNDING)
-        assert_allclose(found.row_error, max(abs(5 * row.sum() - 1) for row in coupling), rtol=ROUNDING)
-        assert_allclose(found.column_error, max(abs(5 * column.sum() - 1) for column in coupling.T), rtol=ROUNDING)
+        assert tuple(diagnostics.permutation) == best
+        assert_allclose(diagnostics.distance, distances[best], rtol=ROUNDING)
+        assert_allclose(diagnostics.off_permutation, 1.0 - coupling[range(5), best].sum(), rtol=ROUNDING)
+        assert_allclose(diagnostics.entropy, entropy(coupling, axis=1), rtol=10 * ROUNDING)
+        assert_allclose(diagnostics.row_error, max(abs(5 * row.sum() - 1) for row in coupling), rtol=ROUNDING)
+        assert_allclose(
+            diagnostics.column_error, max(abs(5 * column.sum() - 1) for column in coupling.T), rtol=ROUNDING
+        )
 
 
 def test_the_spread_that_is_left_is_that_of_numpy():
@@ -181,9 +183,9 @@ def test_the_spread_that_is_left_is_that_of_numpy():
         return np.einsum("nixyab,oiab->onxy", windows, kernel).reshape(3, -1).std(axis=1).mean()
 
     for t in (0.5, 0.2):
-        found = variance_collapse(network(W), network(V), torch.from_numpy(images), t=t, batch_size=7)
+        ratios = variance_collapse(network(W), network(V), torch.from_numpy(images), t=t, batch_size=7)
         expected = spread((1 - t) * W + t * V) / ((1 - t) * spread(W) + t * spread(V))
-        assert_allclose(found["0"], expected, rtol=10 * ROUNDING)
+        assert_allclose(ratios["0"], expected, rtol=10 * ROUNDING)
 
 
 # -- Theorem C.1.

@@ -42,9 +42,9 @@ def test_one_hidden_layer_is_matched_as_well_as_by_any_permutation(method, bias)
         options = {"refit": False, "balance": False} if method == "consensus" else {}
         fusion = fused_layers(models, method, reference=0, **options)
         assert fusion.objective == pytest.approx((best - constant) / 4, rel=1e-9)
-        found = [layers_of(one) for one in fusion.aligned_models]
-        assert squared_distance(*found) == pytest.approx(best, rel=1e-9)
-        assert_layers(found[1], permuted_layers(models[1], order))
+        aligned = [layers_of(model) for model in fusion.aligned_models]
+        assert squared_distance(*aligned) == pytest.approx(best, rel=1e-9)
+        assert_layers(aligned[1], permuted_layers(models[1], order))
 
 
 @pytest.mark.parametrize("method", ["rebasin", "consensus"])
@@ -55,7 +55,7 @@ def test_two_hidden_layers_are_matched_no_better_than_by_the_best_permutations(m
         best, _ = best_of_all(models)
         options = {"refit": False, "balance": False} if method == "consensus" else {}
         fusion = fused_layers(models, method, restarts=6, **options)
-        found = squared_distance(*[layers_of(one) for one in fusion.aligned_models])
+        found = squared_distance(*[layers_of(model) for model in fusion.aligned_models])
         assert fusion.objective == pytest.approx((found - output_bias_distance(*models)) / 4, rel=1e-9)
         assert found >= best - 1e-9
         assert found <= squared_distance(*models) + 1e-9
@@ -70,7 +70,7 @@ def test_no_order_of_one_group_of_one_model_is_better(method, number):
     weights = np.arange(1, number + 1) / np.arange(1, number + 1).sum()
     options = {"refit": False, "balance": False} if method == "consensus" else {}
     fusion = fused_layers(models, method, weights=weights, **options)
-    found = [layers_of(one) for one in fusion.aligned_models]
+    aligned = [layers_of(model) for model in fusion.aligned_models]
 
     def value(networks):
         return sum(
@@ -78,18 +78,18 @@ def test_no_order_of_one_group_of_one_model_is_better(method, number):
             for i, j in itertools.combinations(range(number), 2)
         )
 
-    reached = value(found)
+    reached = value(aligned)
     assert fusion.objective == pytest.approx(reached, rel=1e-9)
     same = list(range(4))
     for model, group, order in itertools.product(range(number), range(2), itertools.permutations(range(4))):
-        orders = [list(order) if group == one else same for one in range(2)]
-        moved = [permuted_layers(one, orders) if i == model else one for i, one in enumerate(found)]
+        orders = [list(order) if group == index else same for index in range(2)]
+        moved = [permuted_layers(one, orders) if i == model else one for i, one in enumerate(aligned)]
         assert value(moved) >= reached * (1 - DESCENT)
 
 
 def test_the_distance_is_the_same_from_either_side():
     models = drawn_layers((3, 5, 2), 2, seed=8)
-    there, back = (fused_layers(models, "rebasin", reference=one).objective for one in (0, 1))
+    there, back = (fused_layers(models, "rebasin", reference=index).objective for index in (0, 1))
     assert there == pytest.approx(back, rel=1e-12)
 
 
@@ -97,7 +97,7 @@ def test_the_objective_of_merging_many_is_the_spread_around_their_mean():
     models = drawn_layers((3, 4, 5, 2), 4, seed=9)
     fusion = fused_layers(models, "rebasin")
     mean = layers_of(fusion.model)
-    spread = sum(moving_distance(layers_of(one), mean) for one in fusion.aligned_models) / 4
+    spread = sum(moving_distance(layers_of(model), mean) for model in fusion.aligned_models) / 4
     assert fusion.objective == pytest.approx(spread, rel=1e-9)
 
 
@@ -141,18 +141,18 @@ def test_recurrent_units_on_both_axes_are_matched_near_the_best_of_all_permutati
 
 def hidden_outputs(layers, x):
     """Return what hidden units give after ReLU, by layer (k, m)."""
-    found = []
+    result = []
     for weight, bias in layers[:-1]:
         x = np.maximum(x @ weight.T + bias, 0.0)
-        found.append(x.T)
-    return found
+        result.append(x.T)
+    return result
 
 
 @pytest.mark.parametrize("cost", ["activations", "correlation"])
 def test_activations_are_matched_by_their_products(cost):
     models = drawn_layers((3, 5, 6, 2), 3, seed=10)
     x = np.random.default_rng(0).normal(size=(40, 3))
-    given = [hidden_outputs(one, x) for one in models]
+    given = [hidden_outputs(model, x) for model in models]
     fusion = fused_layers(models, "rebasin", cost=cost, reference=0, inputs=torch.tensor(x))
     for model in (1, 2):
         for number, name in enumerate(fusion.groups):
@@ -172,7 +172,7 @@ def test_activations_are_matched_by_their_products(cost):
 def test_ot_fusion_by_activations_compares_what_units_give():
     models = drawn_layers((3, 5, 6, 2), 2, seed=11)
     x = np.random.default_rng(0).normal(size=(40, 3))
-    given = [hidden_outputs(one, x) for one in models]
+    given = [hidden_outputs(model, x) for model in models]
     for metric in ("squared", "euclidean"):
         fusion = fused_layers(models, "ot", cost="activations", metric=metric, reference=0, inputs=torch.tensor(x))
         for number, name in enumerate(fusion.groups):

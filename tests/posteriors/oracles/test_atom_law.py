@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from consilience.matching.beta_bernoulli import Normal
+from consilience.matching.beta_bernoulli import AtomLaw
 from consilience.matching.groups import GroupSums
-from consilience.posteriors.methods.spahm.atom_law import Copies, improved, spread_of
+from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, point_variances, update_law
 from tests import tolerances
 from tests.matching.log_posterior import LogPosterior, fused, law_of
 
@@ -18,7 +18,7 @@ FLOOR = 1e-10
 def copies_of(groups):
     points = np.concatenate(groups)
     sums = GroupSums(np.array([v.sum(axis=0) for v in groups]), np.array([float(len(v)) for v in groups]))
-    return Copies(sums, (points**2).sum(axis=0)), spread_of(points)
+    return AtomStatistics(sums, (points**2).sum(axis=0)), point_variances(points)
 
 
 def by_dimension(groups, law):
@@ -55,7 +55,7 @@ def random_groups(seed, apart=3.0, dim=3, most=5):
 
 def some_law(seed, dim=3):
     rng = np.random.default_rng([seed, 32])
-    return Normal(5 + rng.normal(size=dim), np.exp(rng.normal(size=dim)), 5 * np.exp(rng.normal(size=dim)))
+    return AtomLaw(5 + rng.normal(size=dim), np.exp(rng.normal(size=dim)), 5 * np.exp(rng.normal(size=dim)))
 
 
 # -- One estimate.
@@ -70,14 +70,14 @@ def test_an_estimate_is_the_published_one_where_that_pays_and_never_lowers_the_p
         copies, spread = copies_of(groups)
         law = some_law(seed)
         for _ in range(5):
-            before, found = by_dimension(groups, law), improved(copies, law, spread)
+            before, found = by_dimension(groups, law), update_law(copies, law, spread)
             after = by_dimension(groups, found)
             assert np.all(after >= before - EXACT * np.abs(before))
             assert np.all(found.within >= FLOOR * spread * (1 - EXACT))
             assert np.all(found.between >= FLOOR * spread * (1 - EXACT))
             mean, within, between = equations_10(groups, law)
             valid = between > FLOOR * spread
-            there = by_dimension(groups, Normal(mean, within, np.where(valid, between, 1.0)))
+            there = by_dimension(groups, AtomLaw(mean, within, np.where(valid, between, 1.0)))
             pays = valid & (there >= before + EXACT * np.abs(before))
             assert_allclose(found.mean[pays], mean[pays], rtol=EXACT)
             assert_allclose(found.within[pays], within[pays], rtol=EXACT)
@@ -94,12 +94,12 @@ def test_with_groups_of_one_size_the_published_estimate_is_the_likeliest(sizes):
     rng = np.random.default_rng(1)
     groups = [rng.normal(4 * rng.normal(size=1), 0.5, (n, 1)) for n in sizes]
     copies, spread = copies_of(groups)
-    found = improved(copies, some_law(0, 1), spread)
+    found = update_law(copies, some_law(0, 1), spread)
     mean, within, between = equations_10(groups, some_law(0, 1))
     assert_allclose([found.mean, found.within, found.between], [mean, within, between], rtol=EXACT)
 
     def cost(x):
-        return -by_dimension(groups, Normal(x[:1], np.exp(x[1:2]), np.exp(x[2:])))[0]
+        return -by_dimension(groups, AtomLaw(x[:1], np.exp(x[1:2]), np.exp(x[2:])))[0]
 
     start = np.concatenate([mean, np.log(within), np.log(between)])
     best = minimize(cost, start, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12, "maxiter": 5000})
@@ -113,10 +113,10 @@ def test_estimates_repeated_reach_the_likeliest_law():
         copies, spread = copies_of(groups)
         law = some_law(seed, 1)
         for _ in range(1000):
-            law = improved(copies, law, spread)
+            law = update_law(copies, law, spread)
 
         def cost(x, groups=groups):
-            return -by_dimension(groups, Normal(x[:1], np.exp(x[1:2]), np.exp(x[2:])))[0]
+            return -by_dimension(groups, AtomLaw(x[:1], np.exp(x[1:2]), np.exp(x[2:])))[0]
 
         start = np.concatenate([law.mean, np.log(law.within), np.log(law.between)])
         best = minimize(cost, start, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12, "maxiter": 5000})
@@ -127,10 +127,10 @@ def test_estimates_repeated_reach_the_likeliest_law():
 def test_two_variances_for_all_dimensions_never_lower_the_posterior(apart):
     for seed in range(15):
         groups, law = random_groups(seed, apart), some_law(seed)
-        law = Normal(law.mean, np.full(3, law.within[0]), np.full(3, law.between[0]))
+        law = AtomLaw(law.mean, np.full(3, law.within[0]), np.full(3, law.between[0]))
         copies, spread = copies_of(groups)
         for _ in range(4):
-            before, found = by_dimension(groups, law).sum(), improved(copies, law, spread, scalar=True)
+            before, found = by_dimension(groups, law).sum(), update_law(copies, law, spread, scalar=True)
             assert np.ptp(found.within) == np.ptp(found.between) == 0
             assert by_dimension(groups, found).sum() >= before - EXACT * abs(before)
             law = found
@@ -142,7 +142,7 @@ def test_the_stated_likelihood_is_that_of_dense_normals_wherever_the_origin_is()
         copies, origin = copies_of(groups)[0], np.array([5.0, -3.0, 0.5])
         expected = by_dimension(groups, law) + sum(len(v) for v in groups) / 2 * np.log(2 * np.pi)
         assert_allclose(copies.log_likelihoods(law), expected, rtol=EXACT)
-        moved = Normal(law.mean - origin, law.within, law.between)
+        moved = AtomLaw(law.mean - origin, law.within, law.between)
         assert_allclose(copies.about(origin).log_likelihoods(moved), expected, rtol=EXACT)
 
 
@@ -188,5 +188,5 @@ def test_the_law_of_a_fusion_is_no_less_likely_than_the_published_estimates():
         law, labels = law_of(fusion), fusion.matching.labels
         mean, within, between = equations_10([points[labels == g] for g in np.unique(labels)], law)
         if np.all(within > 0) and np.all(between > 0):
-            ours, theirs = (LogPosterior(points, len(sites), one) for one in (law, Normal(mean, within, between)))
+            ours, theirs = (LogPosterior(points, len(sites), one) for one in (law, AtomLaw(mean, within, between)))
             assert ours(labels) >= theirs(labels) - tolerances.FLAT_MINIMUM * abs(theirs(labels))

@@ -11,7 +11,7 @@ from scipy.special import betaln
 
 from consilience import families as f
 from consilience.posteriors.methods.kl.evidence import Evidence
-from consilience.posteriors.methods.kl.heterogeneity import calibrated
+from consilience.posteriors.methods.kl.heterogeneity import discount_by_heterogeneity
 from tests import tolerances
 from tests.posteriors.matchings import matchings, stacked
 
@@ -72,7 +72,7 @@ def test_calibration_widens_what_sites_say_by_what_copies_differ(sizes):
     amount, means, variances = 0.8, *gaussians(sizes)
     family = f.SphericalGaussian(1)
     stack = stacked(family, family.to_natural(mean=means[:, None], variance=variances), sizes)
-    evidence = calibrated(stack, np.array([amount]))
+    evidence = discount_by_heterogeneity(stack, np.array([amount]))
     base = means.mean(), (variances + amount).mean() + means.var()
     assert_allclose(family.from_natural(evidence.base[None])["mean"][0, 0], base[0], rtol=tolerances.ROUNDING)
     assert_allclose(family.from_natural(evidence.base[None])["variance"][0], base[1], rtol=tolerances.ROUNDING)

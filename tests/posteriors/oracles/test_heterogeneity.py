@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from consilience import families as f
-from consilience.posteriors.methods.kl.heterogeneity import heterogeneity
+from consilience.posteriors.methods.kl.heterogeneity import estimate_heterogeneity
 from tests import tolerances
 from tests.posteriors.matchings import stacked
 
@@ -19,7 +19,7 @@ amounts = pytest.mark.parametrize("amount", [0.003, 0.03, 0.3])
 
 
 def found(family, eta):
-    return heterogeneity(stacked(family, eta, SIZES), LABELS)
+    return estimate_heterogeneity(stacked(family, eta, SIZES), LABELS)
 
 
 @amounts
@@ -120,5 +120,5 @@ def test_searching_near_a_value_ends_at_the_same_place(off):
     """From starts at most e^2 times off."""
     family, eta = normal_wishart(0.2, 0.02)
     here = found(family, eta)
-    near = heterogeneity(stacked(family, eta, SIZES), LABELS, here * np.exp(off))
+    near = estimate_heterogeneity(stacked(family, eta, SIZES), LABELS, here * np.exp(off))
     assert_allclose(near, here, rtol=tolerances.PLANTED)

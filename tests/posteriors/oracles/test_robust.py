@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 
 import consilience as cs
 from consilience import families as f
-from consilience.networks.robust import _blocks, _median, trusted
+from consilience.networks.robust import _row_blocks, _weiszfeld, inlier_mask
 from consilience.networks.symmetry.axes import Axis, Layout, Segment
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import Robust, squared_distance
+from consilience.posteriors.robust.estimators import RobustEstimator, squared_distance
 from tests import tolerances
 
 
@@ -36,7 +36,7 @@ def test_the_medoid_is_that_of_all_subsets(seed):
     rng = np.random.default_rng(seed)
     points = np.concatenate([rng.normal(size=(5, 2)), 10 * rng.normal(size=(3, 2))])
     zeros = np.zeros(len(points), dtype=np.int64)
-    _, (medoid,) = Robust("trim", 0.2).kept(squared_distance, points, zeros, np.ones(len(points)), 1)
+    _, (medoid,) = RobustEstimator("trim", 0.2).inliers(squared_distance, points, zeros, np.ones(len(points)), 1)
     assert medoid == least_radius(points)
 
 
@@ -57,7 +57,7 @@ def test_two_far_points_of_ten_are_left_out():
 
 def test_a_geometric_median_of_rows_is_that_of_distances():
     rows = np.random.default_rng(1).normal(size=(7, 1, 4))
-    found = _median(rows, np.ones((7, 1)))[0]
+    found = _weiszfeld(rows, np.ones((7, 1)))[0]
     direct = minimize(lambda c: np.linalg.norm(rows[:, 0] - c, axis=1).sum(), rows.mean(axis=0)[0], method="BFGS")
     assert np.linalg.norm(rows[:, 0] - found, axis=1).sum() <= direct.fun * (1 + tolerances.FLAT_MINIMUM)
 
@@ -66,12 +66,12 @@ def test_rows_of_models_that_lack_a_unit_do_not_count():
     layout = Layout((Axis((Segment("hidden"),)),))
     moved = [np.array([1.0, 5.0]), np.array([2.0, 6.0]), np.array([3.0, 0.0])]
     owned = [np.ones(2), np.ones(2), np.array([1.0, 0.0])]
-    ((rows, owns, shares),) = _blocks(moved, owned, [1.0, 1.0, 1.0], layout)
+    ((rows, owns, shares),) = _row_blocks(moved, owned, [1.0, 1.0, 1.0], layout)
     assert owns.tolist() == [[True, True], [True, True], [True, False]]
-    assert_allclose(_median(rows, shares)[:, 0], [2.0, 5.5], rtol=1e-6)
+    assert_allclose(_weiszfeld(rows, shares)[:, 0], [2.0, 5.5], rtol=1e-6)
 
 
 def test_models_are_left_out_by_their_worst_array():
     far = np.ones((3, 10))
     far[1, 4] = far[2, 8] = 7.0
-    assert np.flatnonzero(trusted(far, Robust("trim", 0.2)) == 0).tolist() == [4, 8]
+    assert np.flatnonzero(inlier_mask(far, RobustEstimator("trim", 0.2)) == 0).tolist() == [4, 8]

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import consilience as cs
 from consilience import families as f
-from consilience.matching.beta_bernoulli import Normal
+from consilience.matching.beta_bernoulli import AtomLaw
 from tests import tolerances
 from tests.matching.log_posterior import LogPosterior, fused, law_of, log_holders, published
 from tests.posteriors.matchings import matchings
@@ -44,7 +44,9 @@ def test_the_best_of_all_matchings_is_mostly_found_and_never_exceeded(sizes, alp
         sites = [rng.normal(0.0, 1.2, (size, 2)) for size in sizes]
         points = np.concatenate(sites)
         fusion = fused(sites, concentration=alpha, mass=mass, **given)
-        exact = LogPosterior(points, 3, Normal(points.mean(axis=0), np.array([0.4, 0.2]), np.full(2, 2.0)), alpha, mass)
+        exact = LogPosterior(
+            points, 3, AtomLaw(points.mean(axis=0), np.array([0.4, 0.2]), np.full(2, 2.0)), alpha, mass
+        )
         best = max(map(exact, every))
         gaps.append((best + fusion.objective) / abs(best))
     assert min(gaps) >= -EXACT
@@ -60,7 +62,7 @@ def test_the_plug_in_form_is_the_published_one_and_its_best_matching_is_found():
         points, fusion = np.concatenate(sites), fused(sites, marginal=False, **given)
 
         def value(labels, points=points):
-            groups, law = [points[labels == g] for g in np.unique(labels)], Normal(points.mean(axis=0), s, s0)
+            groups, law = [points[labels == g] for g in np.unique(labels)], AtomLaw(points.mean(axis=0), s, s0)
             plug_in = sum(published(len(v), v.sum(axis=0), law, marginal=False) / 2 for v in groups)
             return plug_in + sum(log_holders(len(v), 3, 1.0, 1.0) for v in groups) - (points**2 / s).sum() / 2
 
@@ -145,7 +147,7 @@ def simulated(seed, count=120, n_sites=8, dim=4, within=1e-3, between=9.0):
     """Sites that hold each atom with a probability of its own, uniform; every atom is held somewhere."""
     rng = np.random.default_rng(seed)
     scale = 1.0 + np.arange(dim)  # a law of its own for each dimension
-    law = Normal(2.0 * scale, within * scale**2, between * scale)
+    law = AtomLaw(2.0 * scale, within * scale**2, between * scale)
     atoms = rng.normal(law.mean, np.sqrt(law.between), (count, dim))
     held = rng.random((n_sites, count)) < rng.random(count)
     held[rng.integers(n_sites, size=count), np.arange(count)] |= ~held.any(axis=0)

@@ -11,16 +11,16 @@ from scipy.stats import beta, dirichlet
 
 from consilience.posteriors.hidden_markov import sticky_transitions
 from consilience.posteriors.hidden_markov.sticky_transitions import (
-    Counts,
     Sticks,
     StickyPrior,
+    TransitionCounts,
     canonical_sticks,
-    dirichlets,
+    dirichlet_parameters,
     expected_logs,
-    first_sticks,
     fit_sticks,
     sticks_bound,
-    sticks_of,
+    sticks_from_weights,
+    uniform_sticks,
 )
 from tests.tolerances import DIFFERENCES, FLAT_MINIMUM, ROUNDING, STANDARD_ERRORS
 
@@ -35,7 +35,7 @@ every_prior = pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
 
 def made(size=5, seed=0):
     rng = np.random.default_rng(seed)
-    counts = Counts(rng.gamma(0.3, 10.0, (size, size)), rng.gamma(0.3, 2.0, size))
+    counts = TransitionCounts(rng.gamma(0.3, 10.0, (size, size)), rng.gamma(0.3, 2.0, size))
     return counts, Sticks(rng.uniform(0.1, 0.9, size), rng.gamma(5.0, 3.0, size))
 
 
@@ -56,7 +56,7 @@ def sampled(sticks, counts, prior, size=40_000):
         row = prior.eta * weights
         row[:, state] += prior.kappa
         values += log_constant(row)
-    start, transition = dirichlets(counts, sticks.weights, prior)
+    start, transition = dirichlet_parameters(counts, sticks.weights, prior)
     return values - log_constant(start) - log_constant(transition).sum()
 
 
@@ -88,7 +88,7 @@ def test_where_the_sticks_are_sure_only_the_chords_of_log_gamma_are_given_away(p
 @every_prior
 def test_slopes_are_those_of_differences(prior):
     counts, sticks = made()
-    _, by_rho, by_omega = sticky_transitions._bound(sticks, counts, prior)
+    _, by_rho, by_omega = sticky_transitions._bound_and_gradient(sticks, counts, prior)
     step = 1e-4
     for name, slopes in (("rho", by_rho), ("omega", by_omega)):
         for state in range(5):
@@ -125,18 +125,18 @@ def test_fitting_finds_the_maximum_and_never_lowers_the_bound(prior):
 @every_prior
 def test_weights_sum_to_one_with_the_remainder(prior):
     counts, _ = made()
-    for sticks in (first_sticks(5, prior), fit_sticks(counts, prior, first_sticks(5, prior))):
+    for sticks in (uniform_sticks(5, prior), fit_sticks(counts, prior, uniform_sticks(5, prior))):
         assert sticks.weights.shape == (6,)
         assert_allclose(sticks.weights.sum(), 1.0, rtol=ROUNDING)
         assert np.all(sticks.weights > 0.0)
-    assert_allclose(first_sticks(5, prior).weights, 1.0 / 6.0, rtol=ROUNDING)
-    assert_allclose(sticks_of(sticks.weights, 3.0).weights, sticks.weights, rtol=ROUNDING)
+    assert_allclose(uniform_sticks(5, prior).weights, 1.0 / 6.0, rtol=ROUNDING)
+    assert_allclose(sticks_from_weights(sticks.weights, 3.0).weights, sticks.weights, rtol=ROUNDING)
 
 
 @every_prior
 def test_rows_are_counts_and_the_mass_of_the_prior(prior):
     counts, sticks = made()
-    start, transition = dirichlets(counts, sticks.weights, prior)
+    start, transition = dirichlet_parameters(counts, sticks.weights, prior)
     assert_allclose(start.sum(), counts.starts.sum() + prior.start, rtol=ROUNDING)
     assert_allclose(transition.sum(axis=1), counts.transitions.sum(axis=1) + prior.eta + prior.kappa, rtol=ROUNDING)
     assert_allclose(
@@ -171,7 +171,7 @@ def test_without_stickiness_the_bound_is_the_published_one():
     log_u, log_rest = sticks.mean_logs
     logs = np.append(log_u, 0.0) + np.concatenate([[0.0], np.cumsum(log_rest)])
     expected = sum(5 * np.log(concentration) + logs.sum() for concentration in [prior.eta] * 5 + [prior.start])
-    start, transition = dirichlets(counts, sticks.weights, prior)
+    start, transition = dirichlet_parameters(counts, sticks.weights, prior)
     expected -= log_constant(start) + log_constant(transition).sum()
     a, b = sticks.rho * sticks.omega, (1.0 - sticks.rho) * sticks.omega
     expected += (beta(a, b).entropy() + np.log(prior.gamma) + (prior.gamma - 1.0) * log_rest).sum()

@@ -110,7 +110,7 @@ MODELS = by_fuse_and_check({
 
 BAYESIAN_OPTIONS = {
     "kl": "robust trim regularization max_units restarts max_iterations tolerance outgoing lacking prior_variance",
-    "w2": "robust trim metric rho restarts max_passes",
+    "w2": "robust trim metric rho restarts max_iterations",
     "average": "robust trim",
     "ensemble": "robust trim mean",
 }

@@ -250,12 +250,12 @@ def forged_information(change):
 
 
 NETWORK_OPTIONS = {
-    "consensus": "robust trim restarts max_passes balance signs refit",
+    "consensus": "robust trim restarts max_iterations balance signs refit",
     "wb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations",
     "gwb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations mode alpha starts sent signs",
     "ot": "robust trim writers cost epsilon start paper_scaling metric normalize",
-    "rebasin": "robust trim cost restarts max_passes",
-    "fedma": "robust trim writers sigma sigma0 gamma growth shrink sweeps class_counts",
+    "rebasin": "robust trim cost restarts max_iterations",
+    "fedma": "robust trim writers sigma sigma0 gamma growth shrink max_iterations class_counts",
     "fisher": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations"
               " structure floor favor_target",
     "ssf": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations mask_rate"
@@ -332,14 +332,14 @@ def saturated():
 
 INFORMATION = {
     **each("fisher, ", {
-        "another kind": {"kind": "full"}, "another likelihood": {"likelihood": "poisson"}, "no samples": {"samples": 0},
-        "no rank": {"rank": 0}, "negative observations": {"observations": -3.0},
+        "another kind": {"kind": "full"}, "another likelihood": {"likelihood": "poisson"}, "no samples": {"n_draws": 0},
+        "no rank": {"rank": 0}, "negative observations": {"n_observations": -3.0},
         "a negative prior": {"prior_precision": -1.0}, "no noise": {"noise": 0.0},
         "noise that is a word": {"noise": "a"},
         "no minimum": {"minimum": 0}, "compat of a diagonal": {"compat": True},
         "compat of another likelihood": {"kind": "factors", "compat": True, "likelihood": "gaussian"},
         "rng": {"rng": -1},
-        "too few observations": {"minimum": 100}, "fewer than seen": {"observations": 39.0},
+        "too few observations": {"minimum": 100}, "fewer than seen": {"n_observations": 39.0},
     }, lambda options: informing(**options)),
     "fisher, no module": lambda at: informing("a network"),
     "fisher, nothing to inform": lambda at: informing(perceptron().requires_grad_(False)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
-from consilience.core.options import named, refuse_options
+from consilience.core.options import find_method, refuse_options
 from consilience.errors import OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
@@ -45,9 +45,9 @@ def make_bayesian_method(method: str | NetworkMethod | Method | None, options: M
     if isinstance(method, (Method, NetworkMethod)):
         known = ", ".join(repr(kind.name) for kind in BAYESIAN_METHODS)
         raise OptionError(f"{type(method).__name__} does not fuse Bayesian networks; give one of {known}")
-    return named(
+    return find_method(
         BAYESIAN_METHODS, BAYESIAN_METHODS[0].name if method is None else method, options, " for Bayesian networks"
-    )
+    )(**options)
 
 
 __all__ = [

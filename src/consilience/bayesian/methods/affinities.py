@@ -16,7 +16,7 @@ from array_api_compat import array_namespace
 
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.checks import AnyArray
-from consilience.networks.methods.weight_matching.products import Products, Worth
+from consilience.networks.methods.weight_matching.products import AssignmentGain, InnerProducts
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.symmetry.unit_rows import unit_rows
@@ -25,32 +25,34 @@ _CHUNK = 2**24
 """Pairs of entries that are held at once."""
 
 
-class Affinities(Products):
+class Affinities(InnerProducts):
     """Minus the divergence above of the rows of units of one network, which move, and of another, which stay.
 
     Means and deviations of a weight count together: at the places of the means; those of the deviations add nothing.
     Units do not change sign.
     """
 
-    def at(self, place: Place, arrays: Mapping[str, AnyArray]) -> Worth:
+    def at(self, place: Place, arrays: Mapping[str, AnyArray]) -> AssignmentGain:
         """Return the worth (K, K) at a place: rows of the network that moves, columns of the one that stays."""
-        if place not in self._kept:
-            self._kept[place] = self._affinity(place, arrays)
-        return self._kept[place]
+        if place not in self._cache:
+            self._cache[place] = self._affinity(place, arrays)
+        return self._cache[place]
 
-    def moved(self, group: str, move: Injection, before: Mapping[str, AnyArray], after: Mapping[str, AnyArray]) -> None:
+    def update(
+        self, group: str, move: Injection, before: Mapping[str, AnyArray], after: Mapping[str, AnyArray]
+    ) -> None:
         """Take note that the units of a group have moved: rows follow, and what they touch is computed anew."""
-        for place in list(self._kept):
+        for place in list(self._cache):
             axes = self._symmetry.layouts[place.array].axes
             touched = [n for n, axis in enumerate(axes) if any(s.group == group for s in axis.segments)]
             if not touched:
                 continue
             if touched == [place.axis] and axes[place.axis].segments[place.segment].group == group:
-                self._kept[place] = self._kept[place].moved(move)
+                self._cache[place] = self._cache[place].with_rows_moved(move)
             else:
-                del self._kept[place]
+                del self._cache[place]
 
-    def _affinity(self, place: Place, arrays: Mapping[str, AnyArray]) -> Worth:
+    def _affinity(self, place: Place, arrays: Mapping[str, AnyArray]) -> AssignmentGain:
         key = place.array
         layout = self._symmetry.layouts[key]
         xp = array_namespace(arrays[key])
@@ -61,9 +63,9 @@ class Affinities(Products):
         count = self._width[str(layout.axes[place.axis].segments[place.segment].group)]
         worth = xp.zeros((count, count), dtype=xp.float64, device=arrays[key].device)
         if is_deviation(key):
-            return Worth(worth)
+            return AssignmentGain(worth)
         mean, variance = rows(arrays[key]), rows(arrays[key + DEVIATION]) ** 2
-        others: tuple[Any, Any] = (rows(self.other[key]), rows(self.other[key + DEVIATION]) ** 2)
+        others: tuple[Any, Any] = (rows(self.target[key]), rows(self.target[key + DEVIATION]) ** 2)
         step = max(1, _CHUNK // max(1, int(np.prod(others[0].shape))))
         parts = []
         for start in range(0, count, step):
@@ -72,4 +74,4 @@ class Affinities(Products):
             total = xp.where(total > 0, total, xp.ones_like(total))  # outside the blocks of a grouped convolution
             apart = mean[part, None, :] - others[0][None, :, :]
             parts.append(-xp.sum(0.25 * apart**2 / total + 0.5 * xp.log(total), axis=-1))
-        return Worth(xp.concat(parts, axis=0))
+        return AssignmentGain(xp.concat(parts, axis=0))

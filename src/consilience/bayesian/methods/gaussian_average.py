@@ -15,9 +15,9 @@ import numpy as np
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.checks import AnyArray, Array
 from consilience.networks.method import NetworkEnsemble, owned_entries
-from consilience.networks.network import Network, alike, to_numpy
+from consilience.networks.network import Network, convert_like, to_numpy
 from consilience.networks.symmetry.axes import Layout
-from consilience.networks.symmetry.transport import Transport, dense, move_axis, undense
+from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 
 Outgoing = Literal["sum", "share"]
 Lacking = Literal["prior", "off"]
@@ -30,7 +30,7 @@ def natural_parameters(network: Network, key: str) -> tuple[Array, Array]:
     """Return precisions times means, and precisions, of a parameter's weights, dense; zero where there is no weight."""
     layout = network.symmetry.layouts[key]
     precision = 1.0 / to_numpy(network.working[key + DEVIATION]) ** 2
-    return dense(to_numpy(network.working[key]) * precision, layout), dense(precision, layout)
+    return to_dense(to_numpy(network.working[key]) * precision, layout), to_dense(precision, layout)
 
 
 def natural_average(
@@ -75,9 +75,12 @@ def natural_average(
         known = variance[variance > 0]
         least = OFF * float(np.median(known)) if known.size else OFF * priors[key]
         nothing = priors[key] if lacking == "prior" else least
-        mean = undense(np.where(held, mean, 0.0), layout)
-        variance = undense(np.maximum(np.where(held, variance, nothing), least), layout)
-        fused[key], fused[name] = alike(mean, first.working[key]), alike(np.sqrt(variance), first.working[name])
+        mean = to_blocks(np.where(held, mean, 0.0), layout)
+        variance = to_blocks(np.maximum(np.where(held, variance, nothing), least), layout)
+        fused[key], fused[name] = (
+            convert_like(mean, first.working[key]),
+            convert_like(np.sqrt(variance), first.working[name]),
+        )
     return fused
 
 

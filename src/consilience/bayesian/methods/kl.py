@@ -24,7 +24,7 @@ from consilience.families import DiagonalGaussian
 from consilience.matching.bregman_groups import BregmanGroups, descend_groups
 from consilience.matching.site_step import Openings
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.methods.layerwise import total_history
+from consilience.networks.methods.layerwise import sum_histories
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -32,7 +32,7 @@ from consilience.networks.symmetry.transport import Injection, Transport, move_a
 from consilience.networks.symmetry.unit_rows import unit_rows
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.methods.kl.problem import Problem
+from consilience.posteriors.methods.kl.problem import KLProblem
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,19 @@ class KLNetworkFusion(NetworkMethod):
         super().__post_init__()
         told = self.max_units
         bounds = [1] if told is None else list(told.values()) if isinstance(told, Mapping) else [told]
-        self.require("regularization", is_number(self.regularization), "a number that is not negative")
-        self.require("max_units", all(is_count(one) for one in bounds), "a positive integer, by group or for all")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
-        self.require("tolerance", is_number(self.tolerance), "a number that is not negative")
-        self.require("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'")
-        self.require("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'")
+        self.require(
+            ("regularization", is_number(self.regularization), "a number that is not negative"),
+            ("max_units", all(is_count(one) for one in bounds), "a positive integer, by group or for all"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+            ("tolerance", is_number(self.tolerance), "a number that is not negative"),
+            ("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'"),
+            ("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'"),
+        )
         prior = self.prior_variance
-        self.require("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None")
+        self.require(
+            ("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None"),
+        )
 
     @property
     def averages(self) -> bool:
@@ -118,7 +122,7 @@ class KLNetworkFusion(NetworkMethod):
             option.name for option in fields(method) if getattr(method, option.name) != getattr(default, option.name)
         }
         for option in told - set(own):
-            method.require(option, False, "left as it is for Bayesian networks")
+            method.require((option, False, "left as it is for Bayesian networks"))
         return cls(**{names.get(option, option): getattr(method, option) for option in told})
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
@@ -182,7 +186,7 @@ class KLNetworkFusion(NetworkMethod):
                 moves[group] = Injection(own, width)
             progress(done + 1, len(names))
         arrays = natural_average(ensemble, transports, priors, self.outgoing, self.lacking)
-        total = total_history(history)
+        total = sum_histories(history)
         objective = float(total[-1]) if total.size else float("nan")
         return Alignment(tuple(transports), objective, total, status, {"groups": facts}, arrays)
 
@@ -199,7 +203,7 @@ class KLNetworkFusion(NetworkMethod):
         if not _may_grow(ensemble.symmetry, group):
             strength, spread = 0.0, float("nan")
         else:
-            spread = Problem.of(stack).spread
+            spread = KLProblem.of(stack).spread
             strength = self.regularization * spread
         objective = BregmanGroups(stack.family, stack.natural, offsets, weights, strength)
         best: tuple[Labels, list[float], bool] | None = None

@@ -29,13 +29,14 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.methods.affinities import Affinities
 from consilience.checks import AnyArray, is_count, is_number
+from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.coordinate_descent import descend
-from consilience.networks.methods.weight_matching.match import first_slots, in_order_of, matched
-from consilience.networks.methods.weight_matching.products import Products
-from consilience.networks.methods.weight_matching.state import Slots
+from consilience.networks.methods.weight_matching.match import initial_placement, match_weights, renumber_by_reference
+from consilience.networks.methods.weight_matching.products import InnerProducts
+from consilience.networks.methods.weight_matching.state import MatchingState
 from consilience.networks.network import Network
 from consilience.networks.symmetry.scaling import shared_groups
 from consilience.networks.symmetry.transport import Injection
@@ -44,6 +45,7 @@ _ROUNDING = 1e-13
 """Share of what is at stake below which gains are rounding: features in float64, of sizes far apart."""
 
 
+@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class PosteriorAlignment(NetworkMethod):
     """Permute the units of Bayesian networks so that their posteriors come closest, and take their barycenter.
@@ -60,7 +62,7 @@ class PosteriorAlignment(NetworkMethod):
     restarts
         Descents: from the models as they are, from units matched by what they receive, then from random orders of
         units. The lowest objective is kept.
-    max_passes
+    max_iterations
         Passes over all models at most.
 
     References
@@ -78,21 +80,23 @@ class PosteriorAlignment(NetworkMethod):
     metric: Metric = "w2"
     rho: float = 1.0
     restarts: int = 3
-    max_passes: int = 100
+    max_iterations: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("metric", self.metric in METRICS, ", ".join(map(repr, METRICS)))
-        self.require("rho", is_number(self.rho), "a number that is not negative")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_passes", is_count(self.max_passes), "a positive integer")
+        self.require(
+            ("metric", self.metric in METRICS, ", ".join(map(repr, METRICS))),
+            ("rho", is_number(self.rho), "a number that is not negative"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return permutations."""
         starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
         if self.metric in ("w2", "means"):
             features = tuple(self._euclidean(network) for network in ensemble.networks)
-            found = matched(replace(ensemble, networks=features), starts, self.max_passes, rng, progress)
+            found = match_weights(replace(ensemble, networks=features), starts, self.max_iterations, rng, progress)
         else:
             found = self._to_reference(ensemble, starts, rng, progress)
         return replace(found, details={**found.details, **self._distances(ensemble, found)})
@@ -136,16 +140,23 @@ class PosteriorAlignment(NetworkMethod):
         """Return the best permutations of one network's units to those of another, never worse than none."""
         pair = self._pair(target, network)
         both = NetworkEnsemble(pair, np.ones(2), dict(target.units))
-        products = Affinities if self.metric == "hellinger" else Products
+        products = Affinities if self.metric == "hellinger" else InnerProducts
         held = frozenset(shared_groups((target, network)))
-        slots = Slots(target.symmetry, target.units, True, held=held, products=products, rounding=_ROUNDING)
+        state = MatchingState(
+            target.symmetry,
+            target.units,
+            True,
+            fixed_groups=held,
+            product_type=products,
+            min_relative_gain=_ROUNDING,
+        )
         best: Mapping[str, Injection] = {name: Injection(np.arange(n), n) for name, n in network.units.items()}
         least, converged = self._distance(network.working, target), True
         for start, child in zip(starts, rng.spawn(len(starts)), strict=True):
-            models = first_slots(slots, both, start, child)
-            descent = descend(slots, models, both.weights, 0, child, self.max_passes)
+            models = initial_placement(state, both, start, child)
+            descent = descend(state, models, both.weights, 0, child, self.max_iterations)
             converged = converged and descent.converged
-            own = in_order_of(0, [model.slots for model in descent.models], target.symmetry)[1]
+            own = renumber_by_reference(0, [model.transports for model in descent.models], target.symmetry)[1]
             distance = self._distance(network.move(own), target)
             if distance < least:
                 best, least = own, distance

@@ -19,8 +19,8 @@ from array_api_compat import array_namespace
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import AnyArray
 from consilience.errors import InputError, UnsupportedError
-from consilience.networks.network import is_floating, not_finite
-from consilience.networks.torch_modules import beside, like
+from consilience.networks.network import is_floating, non_finite_problems
+from consilience.networks.torch_modules import cast_like, tensor_beside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -98,7 +98,7 @@ class Weight:
                 f"{name}: {self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}; give one "
                 f"{self.form.word} for every mean"
             ]
-        if found := not_finite(named, name):
+        if found := non_finite_problems(named, name):
             return found
         variance = self.variance
         if 0 in shapes[0] or (float(variance.min()) > 0.0 and float(variance.max()) < float("inf")):
@@ -208,8 +208,8 @@ def writable(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int, ...]], what: 
 def converted(values: AnyArray, other: AnyArray) -> AnyArray:
     """Return a copy of an array in the library and precision and on the device of another."""
     if hasattr(other, "detach"):
-        return beside(values, other).to(other.dtype, copy=True)
-    return like(values, other) if hasattr(values, "detach") else values.astype(other.dtype)
+        return tensor_beside(values, other).to(other.dtype, copy=True)
+    return cast_like(values, other) if hasattr(values, "detach") else values.astype(other.dtype)
 
 
 def spread_like(variance: AnyArray, form: Form, other: AnyArray) -> AnyArray:

@@ -1,4 +1,12 @@
-"""Everything the report shows of a fusion of Bayesian networks, as plain values."""
+"""Content of the report of fused Bayesian networks, as plain values.
+
+A Bayesian network of L weights with means m and variances v is a network of 2 L parameters (m, sqrt(v)), on which the
+squared Wasserstein-2 distance of diagonal Gaussians is the Euclidean one:
+
+    W_2^2( N(m, v), N(m', v') ) = |m - m'|^2 + |sqrt(v) - sqrt(v')|^2.
+
+So the tables of `networks.report` serve, their parameters counted once for each mean and deviation together.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +27,10 @@ from consilience.networks.report.layers import layers_of
 from consilience.networks.symmetry.transport import Transport
 from consilience.posteriors.report.details import numbers_by_name
 
-SHARES_AT_MOST = 10
-"""Columns of a table of how many sites have a unit; those of more sites are in the last."""
+MAX_SHARE_COLUMNS = 10
+"""Columns of a table of how many sites have a unit; those of more sites are in the last. Chosen by eye."""
 
-_METRICS = {
+_METRIC_NAMES = {
     "w2": "squared Wasserstein-2 distance",
     "means": "squared distance of means",
     "kl": "KL divergence from the reference, nats",
@@ -32,8 +40,18 @@ _METRICS = {
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """How many fused units of a group 1, 2, ..., J of the sites have."""
+class UnitSharing:
+    """Numbers of fused units of a group by how many of the sites have them.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group.
+    units : int
+        Number of its fused units.
+    by_sites : tuple of int, of length J
+        Numbers of fused units that 1, 2, ..., J of the sites have.
+    """
 
     group: str
     units: int
@@ -47,14 +65,17 @@ class Sharing:
     @property
     def columns(self) -> tuple[int, ...]:
         """The same with those of many sites taken together."""
-        if len(self.by_sites) <= SHARES_AT_MOST:
+        if len(self.by_sites) <= MAX_SHARE_COLUMNS:
             return self.by_sites
-        return (*self.by_sites[: SHARES_AT_MOST - 1], sum(self.by_sites[SHARES_AT_MOST - 1 :]))
+        return (*self.by_sites[: MAX_SHARE_COLUMNS - 1], sum(self.by_sites[MAX_SHARE_COLUMNS - 1 :]))
 
 
 @dataclass(frozen=True)
 class GaussianLayer:
-    """How far apart means and deviations of one layer are, as shares of their mean squares; None where not known."""
+    """Distances of means and of deviations from their average in one layer, as shares of their mean squares.
+
+    Before alignment they are None where widths differ, after it where no units were matched.
+    """
 
     name: str
     parameters: int
@@ -65,15 +86,15 @@ class GaussianLayer:
 
 
 @dataclass(frozen=True)
-class Distances:
+class ReferenceDistances:
     """Distances of the posteriors from the reference's.
 
     Parameters
     ----------
-    metric
+    metric : str
         What is measured, in words.
-    rows
-        Of every parameter: name, before and after alignment.
+    rows : tuple of (name, float, float)
+        Distance in every parameter, before and after alignment.
     """
 
     metric: str
@@ -87,12 +108,16 @@ class Distances:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image, what was said of it, and how sure.
+    """An image with its predicted and its true class, and the predictive entropy.
 
     Parameters
     ----------
-    shades
-        Shade of every pixel (h, w).
+    shades : ndarray of shape (h, w)
+        Shade of every pixel.
+    predicted, label : int
+        Most probable class, and true class.
+    entropy : float
+        Predictive entropy in nats.
     """
 
     shades: Labels
@@ -113,154 +138,160 @@ class Gallery:
 
 @dataclass(frozen=True)
 class BayesianContent(NetworkContent):
-    """Everything the report shows of a fusion of Bayesian networks.
+    """Everything the report shows of a fusion of Bayesian networks; further parameters are those of `NetworkContent`.
 
     Parameters
     ----------
-    sharing
+    sharing : tuple of UnitSharing
         By group, how many sites have a unit.
-    gaussian_layers
-        How far apart means and deviations are.
-    distances
+    gaussian_layers : tuple of GaussianLayer
+        How far apart means and deviations are, by layer.
+    distances : ReferenceDistances or None
         Distances before and after alignment, where the method aligns posteriors.
-    predictions
+    predictions : mapping of str to Predictive
         Scores of predictive probabilities by model.
-    galleries
+    galleries : tuple of Gallery
         Images that a model is most and least certain of.
     """
 
     noun: ClassVar[str] = "Bayesian network"
-    each: ClassVar[str] = ", each with a mean and a variance"
+    parameter_note: ClassVar[str] = ", each with a mean and a variance"
     methods: ClassVar[tuple[type[NetworkMethod], ...]] = BAYESIAN_METHODS
-    distance_is: ClassVar[str] = (
+    distance_definition: ClassVar[str] = (
         "The weighted squared Wasserstein-2 distance of the posteriors from their barycenter, over means and standard "
         "deviations of all arrays that touch the group, as a share of their mean square"
     )
 
-    sharing: tuple[Sharing, ...] = ()
+    sharing: tuple[UnitSharing, ...] = ()
     gaussian_layers: tuple[GaussianLayer, ...] = ()
-    distances: Distances | None = None
+    distances: ReferenceDistances | None = None
     predictions: Mapping[str, Predictive] = field(default_factory=dict)
     galleries: tuple[Gallery, ...] = ()
 
     @property
     def all_shared(self) -> bool:
         """Whether every site has every fused unit."""
-        return all(one.by_all for one in self.sharing)
+        return all(sharing.by_all for sharing in self.sharing)
 
     @property
     def inputs(self) -> int | None:
         """Number of inputs that the predictions are of; None where these differ."""
-        return _one({one.observations for one in self.predictions.values()})
+        return _common_count({scores.observations for scores in self.predictions.values()})
 
     @property
     def inputs_outside(self) -> int | None:
         """The same of inputs from outside the training distribution."""
-        return _one({one.outside.observations for one in self.predictions.values() if one.outside is not None})
+        return _common_count(
+            {scores.outside.observations for scores in self.predictions.values() if scores.outside is not None}
+        )
 
     @property
     def outside(self) -> dict[str, Predictive]:
-        """The models of which it is known what they say of inputs from outside."""
-        return {name: one for name, one in self.predictions.items() if one.outside is not None}
+        """Scores of the models that have predictions of inputs from outside the training distribution."""
+        return {name: scores for name, scores in self.predictions.items() if scores.outside is not None}
 
 
-def _one(counts: set[int]) -> int | None:
+def _common_count(counts: set[int]) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def bayesian_content(content: NetworkContent, result: Mapping[str, Any], **more: Any) -> BayesianContent:
-    """Return the content of a page about Gaussian networks, told of Bayesian ones.
+def bayesian_content(content: NetworkContent, result: Mapping[str, Any], **added_parts: Any) -> BayesianContent:
+    """Return the content of a page about Bayesian networks, from that about their Gaussian networks.
 
     Parameters
     ----------
-    content
+    content : NetworkContent
         What is shown of the Gaussian networks, in which every weight is two parameters.
-    result
+    result : mapping
         Of the provenance; it may come from a file of somebody else.
-    **more
-        Further parts.
+    **added_parts
+        Further fields of `BayesianContent`.
     """
-    own = {one.name: getattr(content, one.name) for one in fields(content)}
-    sharing = {one.group: one for one in more.get("sharing", ())}
-    own["groups"] = tuple(
+    parts = {group.name: getattr(content, group.name) for group in fields(content)}
+    sharing = {group.group: group for group in added_parts.get("sharing", ())}
+    parts["groups"] = tuple(
         # A unit that a site lacks is no unit of mean and deviation zero, so distances would say nothing.
-        replace(one, before=None, after=None) if one.name in sharing and not sharing[one.name].by_all else one
-        for one in content.groups
+        replace(group, before=None, after=None) if group.name in sharing and not sharing[group.name].by_all else group
+        for group in content.groups
     )
-    own["parameters"] = content.parameters // 2  # a mean and a deviation for every weight, and nothing else
-    own["sites"] = tuple(
-        replace(one, parameters=None if one.parameters is None else one.parameters // 2) for one in content.sites
+    parts["parameters"] = content.parameters // 2  # a mean and a deviation for every weight, and nothing else
+    parts["sites"] = tuple(
+        replace(group, parameters=None if group.parameters is None else group.parameters // 2)
+        for group in content.sites
     )
-    return BayesianContent(**{**own, "layers": (), "distances": distances_of(result), **more})
+    return BayesianContent(**{**parts, "layers": (), "distances": distances_of(result), **added_parts})
 
 
-def distances_of(result: Mapping[str, Any]) -> Distances | None:
+def distances_of(result: Mapping[str, Any]) -> ReferenceDistances | None:
     """Return the distances that a method found, or None where it found none of the expected form."""
-    found = result.get("distances")
-    if not isinstance(found, Mapping):
+    distances = result.get("distances")
+    if not isinstance(distances, Mapping):
         return None
-    before, after = (dict(numbers_by_name(found.get(when))) for when in ("before", "after"))
+    before, after = (dict(numbers_by_name(distances.get(when))) for when in ("before", "after"))
     if not before or set(before) != set(after):
         return None
     metric = str(result.get("metric"))
-    order = [str(name) for name in found["before"]]
-    return Distances(_METRICS.get(metric, metric), tuple((name, before[name], after[name]) for name in order))
+    order = [str(name) for name in distances["before"]]
+    return ReferenceDistances(
+        _METRIC_NAMES.get(metric, metric), tuple((name, before[name], after[name]) for name in order)
+    )
 
 
-def sharing_of(transports: Sequence[Mapping[str, Transport]]) -> tuple[Sharing, ...]:
-    """Return how many sites have the units of every group."""
-    found = []
-    for group, first in transports[0].items():
-        owners = np.sum([np.asarray(moves[group].owned) > 0 for moves in transports], axis=0)
-        counts = np.bincount(owners, minlength=len(transports) + 1)[1:].tolist()
-        found.append(Sharing(group, first.width, tuple(counts)))
-    return tuple(found)
+def sharing_of(transports: Sequence[Mapping[str, Transport]]) -> tuple[UnitSharing, ...]:
+    """Return how many sites have the units of every group, from the transports (J,) of the models."""
+    sharing = []
+    for group, first_transport in transports[0].items():
+        n_owners = np.sum([np.asarray(transport[group].owned) > 0 for transport in transports], axis=0)
+        counts = np.bincount(n_owners, minlength=len(transports) + 1)[1:].tolist()
+        sharing.append(UnitSharing(group, first_transport.width, tuple(counts)))
+    return tuple(sharing)
 
 
-def told_sharing(result: Mapping[str, Any], units: Mapping[str, int], sites: int) -> tuple[Sharing, ...]:
-    """Return the same as a provenance tells it, where that adds up."""
+def sharing_of_result(result: Mapping[str, Any], units: Mapping[str, int], sites: int) -> tuple[UnitSharing, ...]:
+    """Return how many sites have the units of every group as a provenance has it, where that adds up to `units`."""
     groups = result.get("groups")
-    found = []
-    for group, own in groups.items() if isinstance(groups, Mapping) else ():
-        counts = own.get("shared") if isinstance(own, Mapping) else None
-        whole = isinstance(counts, list) and all(isinstance(one, int) and one >= 0 for one in counts)
-        if counts is not None and whole and len(counts) == sites and sum(counts) == units.get(group):
-            found.append(Sharing(str(group), sum(counts), tuple(counts)))
-    return tuple(found)
+    sharing = []
+    for group, facts in groups.items() if isinstance(groups, Mapping) else ():
+        counts = facts.get("shared") if isinstance(facts, Mapping) else None
+        are_counts = isinstance(counts, list) and all(isinstance(count, int) and count >= 0 for count in counts)
+        if counts is not None and are_counts and len(counts) == sites and sum(counts) == units.get(group):
+            sharing.append(UnitSharing(str(group), sum(counts), tuple(counts)))
+    return tuple(sharing)
 
 
 def gaussian_layers_of(
-    networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]], moved: bool = True
+    networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]], is_matched: bool = True
 ) -> tuple[GaussianLayer, ...]:
-    """Return how far apart means and deviations of every layer are; parameters as of `layers_of`.
+    """Return how far apart means and deviations of every layer are.
 
     Parameters
     ----------
     networks, weights, transports
         As for `layers_of`.
-    moved
-        Whether the transports are those of a matching, so that there is something after it.
+    is_matched : bool, optional
+        Whether the transports are those of a matching; otherwise distances after it are left out. Default: True.
     """
     means, deviations = (
-        layers_of([_part(one, deviations) for one in networks], weights, transports) for deviations in (False, True)
+        layers_of([_means_or_deviations(means_layer, deviations) for means_layer in networks], weights, transports)
+        for deviations in (False, True)
     )
     return tuple(
         GaussianLayer(
-            one.name,
-            one.entries,
-            one.before,
-            one.after if moved else None,
-            other.before,
-            other.after if moved else None,
+            means_layer.name,
+            means_layer.entries,
+            means_layer.before,
+            means_layer.after if is_matched else None,
+            deviations_layer.before,
+            deviations_layer.after if is_matched else None,
         )
-        for one, other in zip(means, deviations, strict=True)
+        for means_layer, deviations_layer in zip(means, deviations, strict=True)
     )
 
 
-def _part(network: Network, deviations: bool) -> Network:
+def _means_or_deviations(network: Network, deviations: bool) -> Network:
     """Return a Gaussian network's means alone, or its deviations alone."""
     symmetry = network.symmetry
-    layouts = {name: one for name, one in symmetry.layouts.items() if is_deviation(name) == deviations}
+    layouts = {name: layout for name, layout in symmetry.layouts.items() if is_deviation(name) == deviations}
     aliases = {alias: name for alias, name in symmetry.aliases.items() if name in layouts}
     arrays = {name: network.arrays[name] for name in layouts}
     return Network(arrays, replace(symmetry, layouts=layouts, aliases=aliases, proof=None), network.name)

@@ -1,4 +1,4 @@
-"""Images that a network is most and least certain of, as inline SVG."""
+"""Galleries of the images that a network is most and least certain of, as inline SVG; ordered by predictive entropy."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from markupsafe import Markup
 from consilience.bayesian.report.content import Gallery, Picture
 from consilience.bayesian.report.predictions import Predictive
 from consilience.checks import Labels
-from consilience.drawing.cells import SHADES, cells
+from consilience.drawing.cells import N_SHADES, cell_map
 from consilience.drawing.svg import WIDTH, drawing, text
-from consilience.drawing.words import fixed
+from consilience.drawing.words import format_fixed
 from consilience.errors import InputError
 
-SHOWN_AT_MOST = 10
-"""Images that stand in one row."""
+MAX_IMAGES = 10
+"""Images that stand in one row: as many tiles as fit into `WIDTH`."""
 
-PIXELS_AT_MOST = 64
-"""Larger images are refused: a page holds every pixel."""
+MAX_PIXELS = 64
+"""Height and width from which on images are refused: a page holds every pixel. Chosen by hand."""
 
-_TILE, _GAP, _WORDS = 66.0, 12.0, 40.0
+_TILE_SIZE, _GAP, _CAPTION_HEIGHT = 66.0, 12.0, 40.0
+"""Longer side of a tile, gap between tiles, and height of the two lines below each. Chosen by eye."""
 
 
 def galleries_of(images: object, predictions: Mapping[str, Predictive]) -> tuple[Gallery, ...]:
@@ -30,10 +31,10 @@ def galleries_of(images: object, predictions: Mapping[str, Predictive]) -> tuple
 
     Parameters
     ----------
-    images
-        By model, the images (n, h, w) that its predictions are of, in their order.
-    predictions
-        What is said of them, by model.
+    images : mapping of str to array_like of shape (n, h, w)
+        By model, the images that its predictions are of, in their order.
+    predictions : mapping of str to Predictive
+        Predictions of the images, by model.
 
     Raises
     ------
@@ -47,60 +48,69 @@ def galleries_of(images: object, predictions: Mapping[str, Predictive]) -> tuple
             f"images: expected arrays (n, h, w) by name of the model, found {type(images).__name__}; write "
             "{'fused': ...}"
         )
-    found = []
+    galleries = []
     for name, pixels in images.items():
         if name not in predictions:
             raise InputError(f"images: nothing is said of those of {name!r}; give its predictions under the same name")
         scores = predictions[name]
-        shades = _shades(pixels, scores.observations, f"images of {name!r}")
+        shades = _pixel_shades(pixels, scores.observations, f"images of {name!r}")
         order = np.argsort(scores.entropies, kind="stable").tolist()
         rows = [
             tuple(
                 Picture(shades[i], int(scores.predicted[i]), int(scores.labels[i]), float(scores.entropies[i]))
-                for i in chosen[:SHOWN_AT_MOST]
+                for i in ranked[:MAX_IMAGES]
             )
-            for chosen in (order, order[::-1])
+            for ranked in (order, order[::-1])
         ]
-        found.append(Gallery(str(name), len(order), rows[0], rows[1]))
-    return tuple(found)
+        galleries.append(Gallery(str(name), len(order), rows[0], rows[1]))
+    return tuple(galleries)
 
 
-def _shades(given: Any, count: int, what: str) -> Labels:
+def _pixel_shades(pixel_values: Any, n_images: int, argument: str) -> Labels:
     """Return the shade of every pixel (n, h, w), the least of all images blank and the largest darkest."""
-    values = given.detach().cpu().numpy() if hasattr(given, "detach") else given
+    values = pixel_values.detach().cpu().numpy() if hasattr(pixel_values, "detach") else pixel_values
     try:
         pixels = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: expected numbers (n, h, w)") from error
-    if pixels.ndim != 3 or len(pixels) != count or 0 in pixels.shape:
-        raise InputError(f"{what}: expected an array ({count}, h, w), one image for each input, found {pixels.shape}")
-    if max(pixels.shape[1:]) > PIXELS_AT_MOST:
+        raise InputError(f"{argument}: expected numbers (n, h, w)") from error
+    if pixels.ndim != 3 or len(pixels) != n_images or 0 in pixels.shape:
         raise InputError(
-            f"{what}: have {pixels.shape[1]} × {pixels.shape[2]} pixels, at most {PIXELS_AT_MOST} × {PIXELS_AT_MOST} "
+            f"{argument}: expected an array ({n_images}, h, w), one image for each input, found {pixels.shape}"
+        )
+    if max(pixels.shape[1:]) > MAX_PIXELS:
+        raise InputError(
+            f"{argument}: have {pixels.shape[1]} × {pixels.shape[2]} pixels, at most {MAX_PIXELS} × {MAX_PIXELS} "
             "can be shown; give smaller ones"
         )
     if not np.isfinite(pixels).all():
-        raise InputError(f"{what}: have NaN or infinite values")
+        raise InputError(f"{argument}: have NaN or infinite values")
     low, high = float(pixels.min()), float(pixels.max())
     scaled = (pixels - low) / (high - low) if high > low else np.zeros_like(pixels)
-    return np.minimum((scaled * SHADES).astype(np.int64), SHADES - 1)
+    return np.minimum((scaled * N_SHADES).astype(np.int64), N_SHADES - 1)
 
 
-def picture_row(pictures: tuple[Picture, ...], said: str) -> Markup:
-    """Return a row of images with the class that each is said to be, and the entropy; `said` names the row."""
+def picture_row(pictures: tuple[Picture, ...], row_name: str) -> Markup:
+    """Return a row of images with their predicted classes and entropies; `row_name` says which images these are."""
     height, width = pictures[0].shades.shape
-    scale = _TILE / max(height, width)
+    scale = _TILE_SIZE / max(height, width)
     parts: list[Markup] = []
-    for place, one in enumerate(pictures):
-        left = place * (_TILE + _GAP) + 6.0
-        parts.append(cells(one.shades, left, 2.0, scale * width, scale * height))
-        middle = left + 0.5 * scale * width
-        wrong = one.predicted != one.label
-        parts.append(text(middle, scale * height + 19, _class(one), "missed" if wrong else "tick", "middle"))
-        parts.append(text(middle, scale * height + 35, fixed(one.entropy, 3), "tick", "middle"))
-    told = ", ".join(f"{_class(one)} ({fixed(one.entropy, 3)})" for one in pictures)
-    return drawing(parts, scale * height + _WORDS, f"{said}, with predicted class and entropy in nats: {told}.", WIDTH)
+    for index, picture in enumerate(pictures):
+        left = index * (_TILE_SIZE + _GAP) + 6.0
+        parts.append(cell_map(picture.shades, left, 2.0, scale * width, scale * height))
+        centre_x = left + 0.5 * scale * width
+        is_wrong = picture.predicted != picture.label
+        parts.append(
+            text(centre_x, scale * height + 19, _class_text(picture), "missed" if is_wrong else "tick", "middle")
+        )
+        parts.append(text(centre_x, scale * height + 35, format_fixed(picture.entropy, 3), "tick", "middle"))
+    descriptions = ", ".join(f"{_class_text(picture)} ({format_fixed(picture.entropy, 3)})" for picture in pictures)
+    return drawing(
+        parts,
+        scale * height + _CAPTION_HEIGHT,
+        f"{row_name}, with predicted class and entropy in nats: {descriptions}.",
+        WIDTH,
+    )
 
 
-def _class(one: Picture) -> str:
-    return str(one.predicted) if one.predicted == one.label else f"{one.predicted}, not {one.label}"
+def _class_text(picture: Picture) -> str:
+    return str(picture.predicted) if picture.predicted == picture.label else f"{picture.predicted}, not {picture.label}"

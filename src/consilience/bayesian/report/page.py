@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from consilience.bayesian.report.charts import CLASSES_AT_MOST, MODELS_AT_MOST, class_entropies, reliability
-from consilience.bayesian.report.content import SHARES_AT_MOST, BayesianContent
+from consilience.bayesian.report.charts import MAX_CLASSES, MAX_MODELS, class_entropy_figure, reliability_figure
+from consilience.bayesian.report.content import MAX_SHARE_COLUMNS, BayesianContent
 from consilience.bayesian.report.images import picture_row
 from consilience.files.atomic import write_bytes
 from consilience.networks.report.page import render_network
@@ -29,17 +29,17 @@ def render_bayesian(content: BayesianContent) -> str:
         content,
         "bayesian.html.j2",
         ("report.css", "network.css", "bayesian.css"),
-        reliability=reliability(predictions) if predictions else None,
+        reliability=reliability_figure(predictions) if predictions else None,
         entropies=[
-            (outside, drawn)
+            (outside, figure)
             for outside in (False, True)
-            if predictions and (drawn := class_entropies(predictions, outside)) is not None
+            if predictions and (figure := class_entropy_figure(predictions, outside)) is not None
         ],
         galleries=[
-            (one, picture_row(one.most, "Most certain"), picture_row(one.least, "Least certain"))
-            for one in content.galleries
+            (gallery, picture_row(gallery.most, "Most certain"), picture_row(gallery.least, "Least certain"))
+            for gallery in content.galleries
         ],
-        most_shares=SHARES_AT_MOST,
-        most_models=MODELS_AT_MOST,
-        most_classes=CLASSES_AT_MOST,
+        most_shares=MAX_SHARE_COLUMNS,
+        most_models=MAX_MODELS,
+        most_classes=MAX_CLASSES,
     )

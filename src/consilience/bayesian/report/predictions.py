@@ -1,4 +1,4 @@
-"""What the report reads of predictive scores, as ``bayesian.predictive_scores`` has them."""
+"""Protocols of predictive scores: what the report reads of those of ``consilience.predictive_scores``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ClassEntropies(Protocol):
         """Upper quartile."""
 
 
-class Bin(Protocol):
+class PredictiveBin(Protocol):
     """One bin of a reliability curve."""
 
     @property
@@ -44,8 +44,8 @@ class Bin(Protocol):
         """How often they are right."""
 
 
-class Outside(Protocol):
-    """What is said of inputs from outside the training distribution."""
+class PredictiveOutside(Protocol):
+    """Predictive scores of inputs from outside the training distribution."""
 
     @property
     def observations(self) -> int:
@@ -105,7 +105,7 @@ class Predictive(Protocol):
         """Brier score."""
 
     @property
-    def reliability(self) -> Sequence[Bin]:
+    def reliability(self) -> Sequence[PredictiveBin]:
         """The reliability curve."""
 
     @property
@@ -113,5 +113,5 @@ class Predictive(Protocol):
         """Entropies by class."""
 
     @property
-    def outside(self) -> Outside | None:
-        """What is said of inputs from outside."""
+    def outside(self) -> PredictiveOutside | None:
+        """Scores of inputs from outside the training distribution; None where there are none."""

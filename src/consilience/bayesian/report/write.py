@@ -34,16 +34,16 @@ def write_bayesian_page(
 
     Parameters
     ----------
-    path
-        Where to.
-    fusion
+    path : Path
+        The file to write.
+    fusion : FusedNetworks
         What ``fuse`` gave for Bayesian networks.
     barriers, planes, scores
-        As for networks.
-    predictions
-        By model, in the order to show, what ``consilience.predictive_scores`` gave.
-    images
-        By name of a model among the predictions, the images (n, h, w) that these are of.
+        As for `write_network_page`.
+    predictions : mapping of str to Predictive, optional
+        By model, in the order to show, what ``consilience.predictive_scores`` gave. Default: none.
+    images : mapping of str to array_like of shape (n, h, w), optional
+        By name of a model among the predictions, the images that these are of. Default: none.
 
     Raises
     ------
@@ -61,34 +61,37 @@ def bayesian_content_of(
     *,
     predictions: Mapping[str, Predictive] | None = None,
     images: Mapping[str, Any] | None = None,
-    **shown: Any,
+    **comparisons: Any,
 ) -> BayesianContent:
     """Return what the report shows of a fusion; parameters as for `write_bayesian_page`."""
-    known = _predictions(predictions)
-    content = network_content_of(fusion, **shown)
-    networks, weights = [one.network for one in fusion.inputs], np.array([float(one.weight) for one in fusion.inputs])
-    matched = bool(fusion.matching) and not fusion.keeps_models
-    sharing = sharing_of(fusion.transports) if matched else ()
-    comparable = matched and all(one.by_all for one in sharing)
+    checked_predictions = _check_predictions(predictions)
+    content = network_content_of(fusion, **comparisons)
+    networks, weights = (
+        [fused_input.network for fused_input in fusion.inputs],
+        np.array([float(fused_input.weight) for fused_input in fusion.inputs]),
+    )
+    has_matching = bool(fusion.matching) and not fusion.keeps_models
+    sharing = sharing_of(fusion.transports) if has_matching else ()
+    comparable = has_matching and all(fused_input.by_all for fused_input in sharing)
     return bayesian_content(
         content,
         fusion.provenance["result"],
         sharing=sharing,
         gaussian_layers=gaussian_layers_of(networks, weights, fusion.transports) if comparable else (),
-        predictions=known,
-        galleries=galleries_of(images, known),
+        predictions=checked_predictions,
+        galleries=galleries_of(images, checked_predictions),
     )
 
 
-def _predictions(given: Mapping[str, object] | None) -> dict[str, Predictive]:
-    if not given:
+def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, Predictive]:
+    if not predictions:
         return {}
     expected = "predictions: expected what consilience.predictive_scores returns, by name of the model"
-    if not isinstance(given, Mapping):
-        raise InputError(f"{expected}, found {type(given).__name__}; write {{'fused': ...}}")
-    found: dict[str, Predictive] = {}
-    for name, one in given.items():
-        if not isinstance(one, Predictive):
-            raise InputError(f"{expected}, found {type(one).__name__} under {name!r}")
-        found[str(name)] = one
-    return found
+    if not isinstance(predictions, Mapping):
+        raise InputError(f"{expected}, found {type(predictions).__name__}; write {{'fused': ...}}")
+    scores_by_model: dict[str, Predictive] = {}
+    for name, scores in predictions.items():
+        if not isinstance(scores, Predictive):
+            raise InputError(f"{expected}, found {type(scores).__name__} under {name!r}")
+        scores_by_model[str(name)] = scores
+    return scores_by_model

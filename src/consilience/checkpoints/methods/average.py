@@ -76,14 +76,18 @@ class TensorFisher(TensorMethod):
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        self.require("floor", is_number(self.floor) and self.floor > 0, "a positive number")
+        self.require(
+            ("floor", is_number(self.floor) and self.floor > 0, "a positive number"),
+        )
         target = self.favor_target
         self.require(
-            "favor_target",
-            target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
-            "the number of a model, or None",
+            (
+                "favor_target",
+                target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
+                "the number of a model, or None",
+            ),
+            ("normalize", isinstance(self.normalize, bool), "true or false"),
         )
-        self.require("normalize", isinstance(self.normalize, bool), "true or false")
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the mean weighted entry by entry (n,).

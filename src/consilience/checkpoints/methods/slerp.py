@@ -50,7 +50,9 @@ class SLERP(TensorMethod):
     t: float = 0.5
 
     def __post_init__(self) -> None:
-        self.require("t", is_number(self.t) and self.t <= 1, "a number from 0 to 1")
+        self.require(
+            ("t", is_number(self.t) and self.t <= 1, "a number from 0 to 1"),
+        )
 
     @property
     def surveys(self) -> int:

@@ -51,7 +51,9 @@ class TaskVectorMethod(TensorMethod):
     scaling: float = 1.0
 
     def __post_init__(self) -> None:
-        self.require("scaling", is_number(self.scaling), "a number, not negative")
+        self.require(
+            ("scaling", is_number(self.scaling), "a number, not negative"),
+        )
 
     def put_back(self, block: TensorBlock, combined: Floats) -> Floats:
         """Return base + scaling * combined (n,)."""
@@ -111,7 +113,9 @@ class TIES(TaskVectorMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1")
+        self.require(
+            ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1"),
+        )
 
     @property
     def surveys(self) -> int:
@@ -198,8 +202,10 @@ class DARE(TaskVectorMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1")
-        self.require("combine", self.combine in ("linear", "ties"), "'linear' or 'ties'")
+        self.require(
+            ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1"),
+            ("combine", self.combine in ("linear", "ties"), "'linear' or 'ties'"),
+        )
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return base + scaling * mean of the sparsified task vectors (n,)."""

@@ -23,7 +23,7 @@ from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate,
 from consilience.federated.folder.site import MIN_COUNT, Sent, check_before_sending
 from consilience.federated.folder.storage import MAX_REPORT_BYTES
 from consilience.federated.report import RoundReport
-from consilience.files.atomic import refuse_unwritable, replacing
+from consilience.files.atomic import refuse_unwritable, write_atomically
 from consilience.files.limits import Limits
 
 _TIMEOUT = 3600.0
@@ -133,7 +133,7 @@ def _write_fused(address: str, site: _SiteAnswers, target: Path) -> RoundReport:
     report = RoundReport.from_bytes(bytes(site.report))
     if report.problems or report.fused is None:
         raise InputError([f"{address}: the round failed", *report.lines()])
-    with replacing(target) as partial, partial.open("wb") as stream:
+    with write_atomically(target) as partial, partial.open("wb") as stream:
         site.fused.seek(0)
         while data := site.fused.read(PIECE_BYTES):
             stream.write(data)

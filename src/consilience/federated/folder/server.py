@@ -27,7 +27,7 @@ from consilience.federated.folder.storage import MAX_REPORT_BYTES, LocalStorage,
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.federated.round import RoundResult, refuse_options, run_round
-from consilience.files.atomic import refuse_unwritable, replacing, write_bytes
+from consilience.files.atomic import refuse_unwritable, write_atomically, write_bytes
 from consilience.files.limits import Limits
 from consilience.networks.method import NetworkMethod
 from consilience.posteriors.method import Method
@@ -318,7 +318,7 @@ class _Server:
     def _publish(self, report: RoundReport, fused: Path | None) -> None:
         """Write the fused model for the server's owner and for the sites, and the report last."""
         if fused is not None:
-            with replacing(self.output) as partial_path:
+            with write_atomically(self.output) as partial_path:
                 shutil.copyfile(fused, partial_path)
             retry(lambda: self.storage.put(f"server/{report.number}/fused.safetensors", fused))
         report.save(report_path(self.output))

@@ -23,7 +23,7 @@ from consilience.federated.plan import NAME_RULE, is_name
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.document import parse_document
-from consilience.files.limits import Limits, beyond
+from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
 
 MIN_COUNT = 5.0
@@ -259,7 +259,7 @@ def check_before_sending(files: list[Path], limits: Limits, min_count: float) ->
     InputError
         With everything that is wrong with the files.
     """
-    if problems := [problem for path in files for problem in beyond(path, limits)]:
+    if problems := [problem for path in files for problem in exceeded_limits(path, limits)]:
         raise InputError(problems)
     checked = check_files(*map(SafetensorsFile, files))
     if checked.problems:

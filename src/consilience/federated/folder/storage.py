@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from consilience.files.atomic import write_bytes
-from consilience.files.remote import filesystem
+from consilience.files.remote import open_filesystem
 
 CHUNK_BYTES = 2**20
 """Bytes that are copied at once. Chosen by hand."""
@@ -154,7 +154,7 @@ class RemoteStorage:
     """
 
     def __init__(self, url: str) -> None:
-        self.files, self.root = filesystem(url)
+        self.files, self.root = open_filesystem(url)
         self.where = url
 
     def _url(self, name: str) -> str:

@@ -1,1 +1,1 @@
-"""Fisher information of a network: computed at a site, kept in a file beside the network, read for merging."""
+"""Fisher information of a network: computed at a site, stored beside the network, read for merging."""

@@ -1,7 +1,12 @@
-"""The public function fisher: what a site computes on its data and sends with its network."""
+"""Fisher information at a site: the public function `fisher`.
+
+It validates its options, computes the information on the site's data (`compute`), and returns a `FisherInformation`,
+which is saved and sent beside the network.
+"""
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,16 +28,18 @@ def fisher(
     batches: Any,
     kind: Literal["diagonal", "factors"] = "diagonal",
     likelihood: Likelihood = "categorical",
-    samples: int | None = None,
+    n_draws: int | None = None,
     prior_precision: float = 1.0,
     *,
     noise: float = 1.0,
     rank: int | None = 256,
-    observations: float | None = None,
+    n_observations: float | None = None,
     minimum: int = 100,
     rng: int | np.random.Generator = 0,
     progress: bool | Progress = False,
     compat: bool = False,
+    samples: int | None = None,
+    observations: float | None = None,
 ) -> FisherInformation:
     """Return the Fisher information of a network's trained parameters on the data of a site.
 
@@ -44,39 +51,43 @@ def fisher(
 
     Parameters
     ----------
-    model
+    model : torch.nn.Module
         The network as it will be sent; its first axis in and out counts observations. It is left as it is.
-    batches
+    batches : Tensor of shape (n, ...) or iterable of batches
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
-    kind
-        ``"diagonal"``: F_pp, an array for every parameter. ``"factors"``: also the leading singular directions G of all
-        gradients together, so that F is G^T G plus a diagonal. Gradients of single observations do not leave.
-    likelihood
-        What outputs stand for: ``"categorical"`` (logits of classes on the second axis), ``"bernoulli"`` (logits),
-        ``"gaussian"`` (means).
-    samples
-        Outcomes drawn for each observation (Monte Carlo); None takes the expectation exactly, which costs a backward
+    kind : {"diagonal", "factors"}, optional
+        ``"diagonal"`` (default): F_pp, an array for every parameter. ``"factors"``: also the leading singular
+        directions G of all gradients together, so that F is G^T G plus a diagonal. Gradients of single observations do
+        not leave.
+    likelihood : {"categorical", "bernoulli", "gaussian"}, optional
+        What outputs stand for: ``"categorical"`` (default; logits of classes on the second axis), ``"bernoulli"``
+        (logits), ``"gaussian"`` (means).
+    n_draws : int, optional
+        Outcomes drawn for each observation (Monte Carlo). Default: None, the exact expectation, which costs a backward
         pass for each output.
-    prior_precision
+    prior_precision : float, optional
         alpha of the prior N(0, I / alpha) that the network was trained with, on the scale of the sum: N times the
-        weight decay where the loss is a mean over N observations. 0 without any.
-    noise
-        Standard deviation sigma of a gaussian likelihood, in units of the outputs.
-    rank
-        Directions that are kept at most, and no more than one for every four observations: as many directions as there
-        were gradients can be taken apart into gradients, and these into inputs. None keeps all, at most one for each
-        parameter: only for many more observations than parameters, or where inputs are no secret.
-    observations
-        How many observations the site has, where `batches` are only some of them: F is scaled up to that number.
-    minimum
-        Fewer observations are refused, since sums over few may betray single ones.
-    rng
-        Draws outcomes.
-    progress
-        True shows a bar on a terminal; a callable is told (observations seen, in all).
-    compat
+        weight decay where the loss is a mean over N observations. 0 without any. Default: 1.
+    noise : float, optional
+        Standard deviation sigma of a gaussian likelihood, in units of the outputs. Default: 1.
+    rank : int or None, optional
+        Directions that are kept at most, and no more than one for every four observations (default: 256): as many
+        directions as there were gradients can be taken apart into gradients, and these into inputs. None keeps all, at
+        most one for each parameter: only for many more observations than parameters, or where inputs are no secret.
+    n_observations : float, optional
+        Number of observations that the site has, where `batches` are only some of them: F is scaled up to that number.
+        Default: None, those in `batches`.
+    minimum : int, optional
+        Fewer observations are refused, since sums over few may betray single ones. Default: 100, chosen by hand.
+    rng : int or numpy.random.Generator, optional
+        Random generator, or its seed, for the outcomes. Default: 0.
+    progress : bool or callable, optional
+        True shows a bar on a terminal; a callable is given (observations done, observations in all). Default: False.
+    compat : bool, optional
         Compute the sums that the published code of self-supervised Fisher merging keeps instead: the mean gradient of
-        one sampled logit (not log probability) as the only factor, and the sum of its squares.
+        one sampled logit (not log probability) as the only factor, and the sum of its squares. Default: False.
+    samples, observations
+        Former names of `n_draws` and `n_observations`, deprecated since 0.2; they go in 0.3.
 
     Returns
     -------
@@ -105,31 +116,57 @@ def fisher(
     >>> {name: tuple(values.shape) for name, values in info.diagonal.items()}
     {'weight': (2, 3), 'bias': (2,)}
     """
+    n_draws = _renamed("n_draws", n_draws, "samples", samples)
+    n_observations = _renamed("n_observations", n_observations, "observations", observations)
     if not is_module(model):
         raise InputError(f"model: expected a torch module, found {type(model).__name__}")
     if isinstance(batches, tuple):
         raise InputError("batches: a tuple is one batch, inputs with labels; give [(inputs, labels)], or a list")
-    for what, valid, expected in (
+    is_scale = n_observations is None or (is_number(n_observations) and n_observations > 0)
+    for option, is_valid, expected in (
         ("kind", kind in _KINDS, " or ".join(map(repr, _KINDS))),
         ("likelihood", likelihood in LIKELIHOODS, ", ".join(map(repr, LIKELIHOODS))),
-        ("samples", samples is None or is_count(samples), "a positive integer or None"),
+        ("n_draws", n_draws is None or is_count(n_draws), "a positive integer or None"),
         ("rank", rank is None or is_count(rank), "a positive integer or None"),
         ("prior_precision", is_number(prior_precision), "a number, not negative"),
         ("noise", is_number(noise) and noise > 0, "a positive number"),
-        ("observations", observations is None or (is_number(observations) and observations > 0), "a positive number"),
+        ("n_observations", is_scale, "a positive number"),
         ("minimum", is_count(minimum), "a positive integer"),
         ("compat", not compat or kind == "factors", "False, or True with kind 'factors'"),
         ("compat", not compat or likelihood == "categorical", "False for such a likelihood"),
     ):
-        if not valid:
-            raise OptionError(f"{what}: expected {expected}, found {locals()[what]!r}")
+        if not is_valid:
+            raise OptionError(f"{option}: expected {expected}, found {locals()[option]!r}")
     _, generator = seeded(rng)
+    # Iterating over an array would take each row for a batch.
     if isinstance(batches, np.ndarray):
         raise InputError("batches: expected tensors, found a NumPy array; give torch.from_numpy(array)")
     from consilience.networks.fisher.compute import fisher_information  # here, since it needs torch
 
     with shown(progress, "Fisher information", "observation") as report:
         return fisher_information(
-            model, batches, kind == "factors", likelihood, noise, samples, rank, observations, prior_precision,
+            model, batches, kind == "factors", likelihood, noise, n_draws, rank, n_observations, prior_precision,
             minimum, generator, report, compat,
         )  # fmt: skip
+
+
+def _renamed(name: str, value: Any, old_name: str, old_value: Any) -> Any:
+    """Return the value of a renamed option, with a warning where it was given under its old name.
+
+    Raises
+    ------
+    OptionError
+        When both names were given.
+    """
+    if old_value is None:
+        return value
+    if value is not None:
+        raise OptionError(f"{name}, {old_name}: are one option; give {name} alone")
+    warnings.warn(
+        f"{old_name} is deprecated since 0.2 and goes in 0.3; use {name}", DeprecationWarning, stacklevel=_CALLER
+    )
+    return old_value
+
+
+_CALLER = 3
+"""Level of the warning: `_renamed`, `fisher`, then the line that calls `fisher`."""

@@ -1,10 +1,15 @@
 """Fisher information of a torch network on the data of a site: its diagonal, or its leading directions too.
 
-    F = sum_n sum_c (J_n^T s_nc) (J_n^T s_nc)^T,    J_n = d f(x_n) / d theta,    s_nc as in ``likelihoods``,
+With x_n the observations, theta the trained parameters and f the outputs,
 
-exactly, or with outcomes drawn from the model. Rows J^T s of single observations betray inputs (a row of a linear
-layer's is an output's gradient times the input), so they never leave: what leaves is the sum of their squares, and the
-singular directions of all of them together, both from no fewer than a minimum of observations.
+    F = sum_n sum_c (J_n^T s_nc) (J_n^T s_nc)^T,    J_n = d f(x_n) / d theta,
+
+where s_nc are the columns of a square root of the information of the outputs (`likelihoods`): exact ones, or scores of
+outcomes drawn from the model. Each J_n^T s_nc is one row of per-sample gradients (`sample_gradients`).
+
+Such rows of single observations betray inputs (a row of a linear layer's is an output's gradient times the input), so
+they never leave. What leaves is the sum of their squares, and the singular directions of all of them together
+(`singular_directions`), both from no fewer than a minimum of observations.
 """
 
 from __future__ import annotations
@@ -21,25 +26,39 @@ from torch.func import functional_call
 
 from consilience.errors import InputError
 from consilience.networks.fisher.information import FisherInformation, Likelihood, parameter_digest
-from consilience.networks.fisher.likelihoods import drawn, labels_drawn, square_root
-from consilience.networks.fisher.sample_gradients import Pulled, SampleGradients, length, rows_of
-from consilience.networks.fisher.singular_directions import Directions
+from consilience.networks.fisher.likelihoods import information_square_root, sample_labels, sampled_scores
+from consilience.networks.fisher.sample_gradients import (
+    PerSampleBackward,
+    PerSampleGradients,
+    batch_length,
+    batch_rows,
+)
+from consilience.networks.fisher.singular_directions import GradientSketch
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
-from consilience.networks.repair.partial_forward import as_batches, call
+from consilience.networks.repair.partial_forward import as_batches, call_module
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module
 
 Progress = Callable[[int, int], None]
-Named = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 
-_ENTRIES = 2**25
-"""Numbers of all observations together that are in memory at once."""
+_MAX_ENTRIES = 2**25
+"""Numbers of all observations together that are in memory at once (128 MiB in float32). Chosen by hand; only speed and
+memory depend on it, and nobody has measured other values."""
 
-_BEHIND_EACH = 4
-"""Observations behind each direction that leaves, at least."""
+_MAX_OBSERVATIONS_AT_ONCE = 512
+"""Observations in one backward pass, at most. Chosen by hand; nobody has measured other values."""
 
-_LINEAR = 1e-4
-"""A network is linear in its parameters when the mean of two steps to either side differs by less than this share."""
+_OBSERVATIONS_PER_DIRECTION = 4
+"""Observations behind each direction that leaves, at least. From 120 directions of 120 digits all 120 digits were
+recovered; from one direction for every four observations the same attack recovered none (docs/adr/0013)."""
+
+_LINEARITY_TOLERANCE = 1e-4
+"""A network is linear in its parameters when the mean of two opposite steps differs from the middle by less than this
+share of their difference. Chosen by hand: above single precision's rounding; nobody has measured other values."""
+
+_N_LINEARITY_OBSERVATIONS = 8
+"""Observations on which linearity is tried. Chosen by hand; nobody has measured other values."""
 
 
 def fisher_information(
@@ -48,9 +67,9 @@ def fisher_information(
     factors: bool,
     likelihood: Likelihood,
     noise: float,
-    samples: int | None,
+    n_draws: int | None,
     rank: int | None,
-    observations: float | None,
+    n_observations: float | None,
     prior_precision: float | None,
     minimum: int,
     rng: np.random.Generator,
@@ -61,86 +80,97 @@ def fisher_information(
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
     if not parameters:
         raise InputError("module: has no parameter with requires_grad, so there is nothing to inform; set it")
-    given = as_batches(batches)
-    total = sum(map(length, given)) if isinstance(given, (list, Tensor)) else 0
-    sums = _sums(parameters, factors, rank, compat)
-    seen, linear = 0, False
-    size = sum(values.numel() for values in parameters.values())
+    inputs = as_batches(batches)
+    total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
+    # One accumulator for what leaves: a diagonal, a low-rank sketch, or the published sums.
+    accumulator = _accumulator(parameters, factors, rank, compat)
+    n_seen, is_linear = 0, False
+    n_parameters = sum(values.numel() for values in parameters.values())
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     with evaluation_mode(module):
-        gradients = SampleGradients(module, parameters)
-        together: bool | None = None
+        backward = PerSampleBackward(module, parameters)
+        batched: bool | None = None  # not known yet
         step = 1
-        for batch in given:
-            if not seen:
-                _refuse_unfit(gradients, batch)
-                linear = _is_linear(module, parameters, batch, generator)
-            if together is None and length(batch) > 1:  # one observation alone says nothing of whether several meet
-                together = _in_single_precision(gradients).fits(batch)
-                room = max(gradients.entries(batch) if together else size, size if factors else 1)
-                step = max(1, min(_ENTRIES // max(1, room), 512))
-            for start in range(0, length(batch), step):
-                outputs, pull = gradients.run(rows_of(batch, slice(start, start + step)), bool(together))
+        for batch in inputs:
+            if not n_seen:
+                _refuse_unfit(backward, batch)
+                is_linear = _is_linear(module, parameters, batch, generator)
+            # One observation alone cannot show whether several interact.
+            if batched is None and batch_length(batch) > 1:
+                batched = _in_single_precision(backward).is_batchable(batch)
+                # Memory of one observation: inputs and outputs of layers, or gradients of all parameters.
+                per_observation = max(
+                    backward.entries_per_observation(batch) if batched else n_parameters,
+                    n_parameters if factors else 1,
+                )
+                step = max(1, min(_MAX_ENTRIES // max(1, per_observation), _MAX_OBSERVATIONS_AT_ONCE))
+            for start in range(0, batch_length(batch), step):
+                rows = batch_rows(batch, slice(start, start + step))
+                outputs, backward_pass = backward.forward(rows, bool(batched))
                 _refuse_outputs(outputs, likelihood)
-                for column in _columns(outputs, likelihood, noise, samples, generator, compat):
-                    sums.add(pull(column))
-                seen += len(outputs)
-                progress(seen, max(total, seen))
-    if seen < minimum:
+                for column in _output_gradients(outputs, likelihood, noise, n_draws, generator, compat):
+                    accumulator.add(backward_pass(column))
+                n_seen += len(outputs)
+                progress(n_seen, max(total, n_seen))
+    if n_seen < minimum:
         raise InputError(
-            f"batches: Fisher information over {seen} observations may betray single ones; give at least {minimum}, or "
-            "allow fewer with minimum="
+            f"batches: Fisher information over {n_seen} observations may betray single ones; give at least {minimum}, "
+            "or allow fewer with minimum="
         )
-    if observations is not None and observations < seen:
-        raise InputError(f"observations: {observations:g} are fewer than the {seen} that were looked at; leave it out")
-    residual, rows = sums.finished(seen)
-    scale = 1.0 if compat or observations is None else observations / seen
+    if n_observations is not None and n_observations < n_seen:
+        raise InputError(
+            f"n_observations: {n_observations:g} are fewer than the {n_seen} that were looked at; leave it out"
+        )
+    residual, rows_by_parameter = accumulator.result(n_seen)
+    # F is a sum over observations, so that factors, whose squares are summed, scale with the root.
+    scale = 1.0 if compat or n_observations is None else n_observations / n_seen
     state = arrays_of_module(module)
     return FisherInformation(
-        residual={name: _written(values * scale, parameters[name]) for name, values in residual.items()},
-        factors={name: _written(values * scale**0.5, parameters[name]) for name, values in rows.items()},
-        observations=float(seen if observations is None else observations),
+        residual={name: _stored(values * scale, parameters[name]) for name, values in residual.items()},
+        factors={name: _stored(values * scale**0.5, parameters[name]) for name, values in rows_by_parameter.items()},
+        observations=float(n_seen if n_observations is None else n_observations),
         prior_precision=prior_precision,
         likelihood=likelihood,
         noise=noise,
-        seen=seen,
-        samples=1 if compat else samples,
-        linear=linear,
+        seen=n_seen,
+        samples=1 if compat else n_draws,
+        linear=is_linear,
         compat=compat,
         digest=parameter_digest(state, parameters),
         aliases={alias: name for alias, name in aliases_of_module(module).items() if name in parameters},
     )
 
 
-class _Sums(ABC):
-    """What is summed over observations."""
+class _FisherAccumulator(ABC):
+    """Sums over the per-sample gradients of all observations."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         """Start with nothing."""
         self.parameters = parameters
 
     @abstractmethod
-    def add(self, pulled: Pulled) -> None:
-        """Take in the gradients of some observations."""
+    def add(self, gradients: PerSampleGradients) -> None:
+        """Add the gradients of some observations."""
 
     @abstractmethod
-    def finished(self, seen: int) -> tuple[Named, Named]:
-        """Return the residual and the factors of what so many observations gave."""
+    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
+        """Return the residual and the factors, by parameter, of that many observations."""
 
-    def zeros(self) -> Named:
-        """Return zeros of the parameters' shapes."""
+    def zeros(self) -> NamedTensors:
+        """Return zeros of the parameters' shapes, float64."""
         return {name: torch.zeros_like(v, dtype=torch.float64) for name, v in self.parameters.items()}
 
-    def flat(self, pulled: Pulled) -> Tensor:
+    def flat(self, gradients: PerSampleGradients) -> Tensor:
         """Return the gradients of all parameters in rows (n, P)."""
-        return torch.cat([self._rows(pulled.gradients(name)) for name in self.parameters], dim=1)
+        return torch.cat([self._rows(gradients.gradients(name)) for name in self.parameters], dim=1)
 
     @staticmethod
     def _rows(gradients: Tensor) -> Tensor:
         return gradients.reshape(len(gradients), -1)
 
-    def split(self, rows: Tensor) -> Named:
-        """Return rows (..., P) by parameter."""
+    def split(self, rows: Tensor) -> NamedTensors:
+        """Return rows (..., P) by parameter, (..., *shape) each."""
+        # The order of `parameters` is that of `flat`.
         parts = torch.split(rows, [values.numel() for values in self.parameters.values()], dim=-1)
         return {
             name: part.reshape((*rows.shape[:-1], *values.shape)).contiguous()
@@ -148,118 +178,123 @@ class _Sums(ABC):
         }
 
 
-class _Squares(_Sums):
-    """The diagonal."""
+class _DiagonalAccumulator(_FisherAccumulator):
+    """The diagonal: sums of squared gradients."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         """Start with zeros."""
         super().__init__(parameters)
         self.total = self.zeros()
 
-    def add(self, pulled: Pulled) -> None:
+    def add(self, gradients: PerSampleGradients) -> None:
         """Add squares."""
         for name, total in self.total.items():
-            total += pulled.squares(name)
+            total += gradients.squares(name)
 
-    def finished(self, seen: int) -> tuple[Named, Named]:
-        """Return the diagonal."""
-        del seen
+    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
+        """Return the diagonal, and no factors."""
+        del n_seen
         return self.total, {}
 
 
-class _Sketch(_Sums):
-    """The leading directions, and what they leave of the diagonal."""
+class _LowRankAccumulator(_FisherAccumulator):
+    """The leading singular directions, and what they leave of the diagonal."""
 
     def __init__(self, parameters: Mapping[str, Tensor], rank: int | None) -> None:
         """Start without rows."""
         super().__init__(parameters)
         self.rank = rank
-        self.directions = Directions(sum(values.numel() for values in parameters.values()), rank)
+        self.sketch = GradientSketch(sum(values.numel() for values in parameters.values()), rank)
 
-    def add(self, pulled: Pulled) -> None:
+    def add(self, gradients: PerSampleGradients) -> None:
         """Add rows."""
-        self.directions.add(self.flat(pulled))
+        self.sketch.add(self.flat(gradients))
 
-    def finished(self, seen: int) -> tuple[Named, Named]:
-        """Return what the directions leave, and the directions.
+    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
+        """Return the residual of the directions, and the directions.
 
         Nearly as many directions as there were rows can be taken apart into the rows again, and these into inputs: so
         there is one for every four observations at most, unless all were asked for.
         """
-        kept, left = self.directions.finished(None if self.rank is None else max(1, seen // _BEHIND_EACH))
-        return self.split(left), self.split(kept)
+        max_rank = None if self.rank is None else max(1, n_seen // _OBSERVATIONS_PER_DIRECTION)
+        directions, residual = self.sketch.result(max_rank)
+        return self.split(residual), self.split(directions)
 
 
-class _Published(_Sums):
-    """The mean gradient g as the only factor, and the sum of squares less g^2: what the published code keeps."""
+class _PublishedAccumulator(_FisherAccumulator):
+    """The mean gradient g as the only factor, and the sum of squares less g^2, as in the published code.
+
+    The published code keeps a mean beside a sum, on different scales; we keep that in this mode alone.
+    """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         """Start with zeros."""
         super().__init__(parameters)
         self.total, self.squares = self.zeros(), self.zeros()
 
-    def add(self, pulled: Pulled) -> None:
+    def add(self, gradients: PerSampleGradients) -> None:
         """Add gradients and their squares."""
         for name in self.parameters:
-            self.total[name] += pulled.gradients(name).sum(dim=0)
-            self.squares[name] += pulled.squares(name)
+            self.total[name] += gradients.gradients(name).sum(dim=0)
+            self.squares[name] += gradients.squares(name)
 
-    def finished(self, seen: int) -> tuple[Named, Named]:
+    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
         """Return the sum of squares less the factor's, and the factor."""
-        means = {name: values / seen for name, values in self.total.items()}
-        left = {name: (values - means[name].square()).clamp(min=0) for name, values in self.squares.items()}
-        return left, {name: values[None] for name, values in means.items()}
+        means = {name: values / n_seen for name, values in self.total.items()}
+        residual = {name: (values - means[name].square()).clamp(min=0) for name, values in self.squares.items()}
+        return residual, {name: values[None] for name, values in means.items()}
 
 
-def _sums(parameters: Mapping[str, Tensor], factors: bool, rank: int | None, compat: bool) -> _Sums:
+def _accumulator(parameters: Mapping[str, Tensor], factors: bool, rank: int | None, compat: bool) -> _FisherAccumulator:
     if compat:
-        return _Published(parameters)
-    return _Sketch(parameters, rank) if factors else _Squares(parameters)
+        return _PublishedAccumulator(parameters)
+    return _LowRankAccumulator(parameters, rank) if factors else _DiagonalAccumulator(parameters)
 
 
-def _columns(
+def _output_gradients(
     outputs: Tensor,
     likelihood: Likelihood,
     noise: float,
-    samples: int | None,
+    n_draws: int | None,
     generator: torch.Generator,
     compat: bool,
 ) -> Iterator[Tensor]:
-    """Yield gradients of the outputs, a column for each row of an observation's information."""
+    """Yield the columns s_nc of all observations at once, each in the outputs' shape (n, ...)."""
     if compat:
-        return iter([labels_drawn(outputs, generator)])
-    if samples is None:
-        return square_root(outputs, likelihood, noise)
-    return drawn(outputs, likelihood, noise, samples, generator)
+        # The published code differentiates the sampled logit, not its log probability.
+        return iter([sample_labels(outputs, generator)])
+    if n_draws is None:
+        return information_square_root(outputs, likelihood, noise)
+    return sampled_scores(outputs, likelihood, noise, n_draws, generator)
 
 
-def _in_single_precision(gradients: SampleGradients) -> SampleGradients:
+def _in_single_precision(backward: PerSampleBackward) -> PerSampleBackward:
     """Return the same, of a copy in single precision where the network has less, whose rounding would hide faults."""
-    if all(torch.finfo(values.dtype).bits >= 32 for values in gradients.parameters.values()):
-        return gradients
-    module = deepcopy(gradients.module).float()
+    if all(torch.finfo(values.dtype).bits >= 32 for values in backward.parameters.values()):
+        return backward
+    module = deepcopy(backward.module).float()
     named = dict(module.named_parameters())
-    return SampleGradients(module, {name: named[name] for name in gradients.parameters})
+    return PerSampleBackward(module, {name: named[name] for name in backward.parameters})
 
 
-def _refuse_unfit(gradients: SampleGradients, batch: Any) -> None:
-    """Raise where the network does not take what it is given.
+def _refuse_unfit(backward: PerSampleBackward, batch: Any) -> None:
+    """Raise where the network does not take its inputs.
 
     Raises
     ------
     InputError
-        Saying what the network says.
+        With the first line of the network's own error.
     """
     try:
-        gradients.run(rows_of(batch, slice(0, 1)), together=False)
+        backward.forward(batch_rows(batch, slice(0, 1)), batched=False)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"batches: the network does not take these inputs ({first_line(error)})") from error
 
 
-def _written(values: Tensor, parameter: Tensor) -> Tensor:
-    """Return sums in the precision of their parameter, single at least."""
+def _stored(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return sums in the precision of their parameter, single at least, on its device."""
     return values.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
 
 
@@ -272,25 +307,26 @@ def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
 
 
 def _is_linear(module: nn.Module, parameters: Mapping[str, Tensor], batch: Any, generator: torch.Generator) -> bool:
-    """Return whether outputs are linear in the parameters, tried with a step to either side."""
-    few = rows_of(batch, slice(0, 8))
+    """Return whether outputs are linear in the parameters: f(theta + d) + f(theta - d) = 2 f(theta) for a random d."""
+    trial = batch_rows(batch, slice(0, _N_LINEARITY_OBSERVATIONS))
+    # Steps as large as the parameters; the 0.1 moves parameters that are all zero.
     steps = {
         name: torch.randn(v.shape, generator=generator).to(v) * (v.detach().square().mean().sqrt() + 0.1)
         for name, v in parameters.items()
     }
 
-    def at(sign: float) -> Tensor:
+    def outputs_at(sign: float) -> Tensor:
         moved = {name: values.detach() + sign * steps[name] for name, values in parameters.items()}
         with torch.no_grad():
-            return call(_Placed(module, moved), few)
+            return call_module(_WithParameters(module, moved), trial)
 
-    middle, up, down = at(0.0), at(1.0), at(-1.0)
+    middle, up, down = outputs_at(0.0), outputs_at(1.0), outputs_at(-1.0)
     if not isinstance(middle, Tensor):
         return False
-    return bool((up + down - 2.0 * middle).abs().max() <= _LINEAR * (up - down).abs().max())
+    return bool((up + down - 2.0 * middle).abs().max() <= _LINEARITY_TOLERANCE * (up - down).abs().max())
 
 
-class _Placed(nn.Module):
+class _WithParameters(nn.Module):
     """A network with other values for its parameters."""
 
     def __init__(self, module: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -298,6 +334,6 @@ class _Placed(nn.Module):
         super().__init__()
         self.module, self.values = module, values
 
-    def forward(self, *given: Any, **named: Any) -> Any:
-        """Return what it answers."""
-        return functional_call(self.module, dict(self.values), given, named)
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return its outputs."""
+        return functional_call(self.module, dict(self.values), arguments, keywords)

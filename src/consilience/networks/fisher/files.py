@@ -1,7 +1,8 @@
-"""Files of Fisher information: what travels beside a network's file, so that the network's own stays as it is.
+"""Files of Fisher information, written beside the file of a network.
 
-An ordinary safetensors file: arrays ``residual/NAME`` and ``factors/NAME`` by parameter, and one JSON document in the
-header's metadata, format "consilience-fisher". It is bound to its network by a digest of the parameters.
+An ordinary safetensors file: arrays ``residual/NAME`` (*shape) and ``factors/NAME`` (rank, *shape) by parameter, and
+one JSON document in the header's metadata, format "consilience-fisher". A digest of the parameters binds it to its
+network, whose own file stays as it is.
 """
 
 from __future__ import annotations
@@ -13,26 +14,27 @@ from typing import Literal
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import storable, write_arrays
-from consilience.files.document import KEY, check_version, validated
+from consilience.files.arrays import storable_arrays, write_arrays
+from consilience.files.document import METADATA_KEY, check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.files.schemas import Plain, Strict
+from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood
 
 _FORMAT, _VERSION = "consilience-fisher", 1
 _REMEDY = "write it with consilience.save"
+# Fields of the header that are attributes of `FisherInformation` under the same name.
 _FIELDS = (
     "observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest",
 )  # fmt: skip
 
 
-class FisherHeader(Strict):
+class FisherHeader(StrictModel):
     """The JSON document in the header of a Fisher file."""
 
     format: Literal["consilience-fisher"]
     format_version: Literal[1]
     library_version: str
-    parameters: Plain[list[str]]
+    parameters: Chunked[list[str]]
     observations: float | None
     prior_precision: float | None
     likelihood: Likelihood | None
@@ -42,19 +44,21 @@ class FisherHeader(Strict):
     linear: bool
     compat: bool
     digest: str | None
-    aliases: Plain[dict[str, str]]
+    aliases: Chunked[dict[str, str]]
 
 
 @dataclass(frozen=True)
 class FisherSummary:
-    """What the header of a Fisher file says, without reading its tensors.
+    """The header of a Fisher file, read without its tensors.
 
     Parameters
     ----------
-    header
-        The document.
-    shapes, dtypes
-        By name of the tensor.
+    header : FisherHeader
+        The JSON document.
+    shapes : dict of str to tuple of int
+        Shape of every tensor, by its name.
+    dtypes : dict of str to str
+        Type of every tensor, by its name.
     """
 
     header: FisherHeader
@@ -87,7 +91,9 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
         "aliases": dict(sorted(information.aliases.items())),
         **{name: getattr(information, name) for name in _FIELDS},
     }
-    write_arrays(path, storable(path, arrays), {KEY: json.dumps(header, sort_keys=True, allow_nan=False)})
+    write_arrays(
+        path, storable_arrays(path, arrays), {METADATA_KEY: json.dumps(header, sort_keys=True, allow_nan=False)}
+    )
 
 
 def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
@@ -97,14 +103,14 @@ def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
     ------
     FileFormatError
         For a file that is no Fisher file of a version that this library reads, or whose tensors are not those that its
-        header tells of.
+        header lists.
     """
     file = as_file(where)
     shapes, dtypes = dict(file.header(_REMEDY).shapes), dict(file.header(_REMEDY).dtypes)
     if file.format != _FORMAT:
         raise FileFormatError(f"{file}: is no file of Fisher information; {_REMEDY}")
     check_version(file.label, file.document, _VERSION)
-    header = validated(file.label, FisherHeader, file.document)
+    header = validate_document(file.label, FisherHeader, file.document)
     expected = {f"residual/{name}" for name in header.parameters}
     factors = {f"factors/{name}" for name in header.parameters}
     if set(shapes) not in (expected, expected | factors):

@@ -1,12 +1,16 @@
-"""Fisher information of a network's parameters: what a site computes where the data is, and sends with its network.
+"""Fisher information of a network's parameters, diagonal or low rank plus diagonal.
 
-At parameters theta the information of N observations is
+At parameters theta (P numbers) the information of N observations x_n with outcomes y is
 
     F = sum_n E_{y ~ p(. | x_n, theta)} [ grad log p grad log p^T ],    grad = d/d theta log p(y | x_n, theta),
 
-(3) of the self-supervised Fisher paper. It is kept as G^T G + diag(r): the rows of G, the *factors*, are the leading
-singular directions of all gradients together, and r, the *residual*, is what they leave of the diagonal. Without
-factors, r is the whole diagonal. With a prior N(0, I / alpha) the posterior's precision is F + alpha I (Laplace).
+equation (3) of Recasens et al. (2023). It is stored as F = G^T G + diag(r): the rows of G (rank, P), the *factors*, are
+the leading singular directions of all gradients together; r (P,), the *residual*, is the diagonal of F less that of
+G^T G. Without factors, r is the whole diagonal. With a prior N(0, I / alpha) the precision of the posterior is
+F + alpha I (Laplace approximation).
+
+Both parts are split by parameter. They move with the units of their network (permutations and signs), and a digest of
+the parameters binds them to the network that they were computed at.
 """
 
 from __future__ import annotations
@@ -21,16 +25,16 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError
-from consilience.networks.network import Network, is_floating, not_finite, to_bytes
-from consilience.networks.symmetry.entry_positions import moved_entries
+from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
+from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
 
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 LIKELIHOODS: tuple[Likelihood, ...] = get_args(Likelihood)
 
-_FEW = 3
-"""Parameters that a message names; more are counted."""
+_MAX_NAMES_SHOWN = 3
+"""Parameters that a message names; further ones are counted. Chosen by hand, for the length of a line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,37 +43,37 @@ class FisherInformation:
 
     Parameters
     ----------
-    residual
+    residual : mapping of str to array
         By parameter, an array of its shape: the part of the diagonal that the factors do not have; all of it where
         there are none. In units of one over the parameter squared.
-    factors
-        By parameter, an array ``(rank, *shape)``: G, split as the parameters are. Empty for a diagonal alone.
-    observations
-        How many observations it stands for (N); None where nobody said.
-    prior_precision
+    factors : mapping of str to array of shape (rank, ...), optional
+        By parameter: G, split as the parameters are. Empty for a diagonal alone. Default: empty.
+    observations : float, optional
+        Number N of observations that it stands for. Default: None, unknown.
+    prior_precision : float, optional
         Precision alpha of the prior N(0, I / alpha) that the network was trained with, on the scale of the sum: for
-        torch's mean losses, N times the weight decay. None where nobody said.
-    likelihood
-        "categorical", "bernoulli" or "gaussian".
-    noise
-        Standard deviation of a gaussian likelihood.
-    seen
-        How many observations were looked at; what they gave was scaled up to `observations`.
-    samples
-        How many outcomes were drawn for each observation; None for the exact expectation.
-    linear
-        Whether the network is linear in its parameters; with a gaussian likelihood the information then is the same
-        everywhere.
-    compat
+        torch's mean losses, N times the weight decay. Default: None, unknown.
+    likelihood : {"categorical", "bernoulli", "gaussian"}, optional
+        Distribution of outcomes given the outputs. Default: None, unknown.
+    noise : float, optional
+        Standard deviation of a gaussian likelihood. Default: 1.
+    seen : int, optional
+        Number of observations that gradients were computed for; their sums were scaled up to `observations`.
+    samples : int, optional
+        Number of outcomes drawn for each observation. Default: None, the exact expectation.
+    linear : bool, optional
+        Whether the network is linear in its parameters; with a gaussian likelihood the information is then the same
+        everywhere. Default: False.
+    compat : bool, optional
         Whether it has the sums of the published code instead: one factor, the mean gradient of a sampled logit, and
-        the sum of its squares.
-    digest
-        Of the parameters that it was computed at (SHA-256); None where nobody said.
-    aliases
-        Other names of tied parameters, to the name that it has here.
-    name
-        What it is called in messages.
-    sha256
+        the sum of its squares. Default: False.
+    digest : str, optional
+        SHA-256 of the parameters that it was computed at. Default: None, unknown.
+    aliases : mapping of str to str, optional
+        Other names of tied parameters, to the name used here.
+    name : str, optional
+        Name used in messages.
+    sha256 : str, optional
         Digest of the file that it was read from.
 
     Raises
@@ -99,20 +103,24 @@ class FisherInformation:
         arrays = [*self.residual.items(), *self.factors.items()]
         problems += [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays if not is_floating(v)]
         if not problems:
-            problems += not_finite({f"residual of {key}": values for key, values in self.residual.items()}, self.name)
-            problems += not_finite({f"factors of {key}": values for key, values in self.factors.items()}, self.name)
+            problems += non_finite_problems(
+                {f"residual of {key}": values for key, values in self.residual.items()}, self.name
+            )
+            problems += non_finite_problems(
+                {f"factors of {key}": values for key, values in self.factors.items()}, self.name
+            )
         if not problems:
             problems += [
-                f"{self.name}: parameter {key} has negative information, smallest {float(_least(values)):.3g}; "
+                f"{self.name}: parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; "
                 "a Fisher diagonal is a sum of squares: compute it anew with consilience.fisher"
                 for key, values in self.residual.items()
-                if _least(values) < 0
+                if _minimum(values) < 0
             ]
-            problems += self._unlike_factors()
-        for what in ("observations", "noise"):
-            value = getattr(self, what)
+            problems += self._factor_problems()
+        for field_name in ("observations", "noise"):
+            value = getattr(self, field_name)
             if value is not None and not (isfinite(value) and value > 0):
-                problems.append(f"{self.name}: {what} must be a positive number, found {value!r}")
+                problems.append(f"{self.name}: {field_name} must be a positive number, found {value!r}")
         prior = self.prior_precision
         if prior is not None and not (isfinite(prior) and prior >= 0):
             problems.append(f"{self.name}: prior_precision must be a number, not negative, found {prior!r}")
@@ -120,7 +128,8 @@ class FisherInformation:
             problems.append(
                 f"{self.name}: likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}"
             )
-        if not problems and not self._informative():
+        # Information of zero everywhere would give the network no weight in any parameter.
+        if not problems and not self._is_informative():
             problems.append(
                 f"{self.name}: is zero for every parameter, so the network says nothing of its data; look at its "
                 "outputs (saturated, or constant) or leave it out"
@@ -128,15 +137,15 @@ class FisherInformation:
         if problems:
             raise InputError(problems)
 
-    def _unlike_factors(self) -> list[str]:
-        """Return what is wrong with the shapes of factors."""
+    def _factor_problems(self) -> list[str]:
+        """Return the problems with names and shapes of factors, a line each."""
         if not self.factors:
             return []
         if any(values.ndim == 0 or not values.shape[0] for values in self.factors.values()):
             return [f"{self.name}: factors of rank 0; leave them out"]
         if set(self.factors) != set(self.residual):
-            odd = sorted(set(self.factors) ^ set(self.residual))
-            return [f"{self.name}: {_few(odd)}: both a residual and factors are needed"]
+            unpaired = sorted(set(self.factors) ^ set(self.residual))
+            return [f"{self.name}: {_shorten(unpaired)}: both a residual and factors are needed"]
         return [
             f"{self.name}: factors of {key} have shape {tuple(values.shape)}, expected "
             f"{(self.rank, *self.residual[key].shape)}"
@@ -144,14 +153,15 @@ class FisherInformation:
             if tuple(values.shape) != (self.rank, *self.residual[key].shape)
         ]
 
-    def _informative(self) -> bool:
+    def _is_informative(self) -> bool:
+        """Return whether any entry is not zero."""
         return any(
             bool(array_namespace(values).any(values != 0))
             for values in (*self.residual.values(), *self.factors.values())
         )
 
     def record(self) -> dict[str, Any]:
-        """Return what a fused file says of it, as JSON values."""
+        """Return its entry in the provenance of a fused file, as JSON values."""
         names = ("kind", "rank", "observations", "seen", "samples", "likelihood", "prior_precision", "sha256")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -168,41 +178,39 @@ class FisherInformation:
     @property
     def diagonal(self) -> dict[str, AnyArray]:
         """The diagonal of F by parameter, each of its parameter's shape."""
+        # diag(G^T G + diag(r)) = r + sum over factors of their squares
         return {key: values + _squares(self.factors.get(key)) for key, values in self.residual.items()}
 
     def renamed(self, symmetry: Symmetry) -> FisherInformation:
-        """Return the same under the names that a symmetry has for tied parameters."""
-        own = {key: name for key in self.residual if (name := self._name(key, symmetry)) != key}
-        if not own:
+        """Return the same information under the names that a symmetry uses for tied parameters."""
+        new_names = {key: name for key in self.residual if (name := self._name(key, symmetry)) != key}
+        if not new_names:
             return self
         return replace(
             self,
-            residual={own.get(key, key): values for key, values in self.residual.items()},
-            factors={own.get(key, key): values for key, values in self.factors.items()},
+            residual={new_names.get(key, key): values for key, values in self.residual.items()},
+            factors={new_names.get(key, key): values for key, values in self.factors.items()},
         )
 
     def _name(self, key: str, symmetry: Symmetry) -> str:
-        """Return what a parameter is called in a symmetry, which may know it by another of its names only."""
+        """Return the name of a parameter in a symmetry, which may list a tied parameter under another of its names."""
         names = [key, *(alias for alias, name in self.aliases.items() if name == key)]
-        known = (symmetry.aliases.get(name, name) for name in names)
-        return next((name for name in known if name in symmetry.layouts), key)
+        canonical_names = (symmetry.aliases.get(name, name) for name in names)
+        return next((name for name in canonical_names if name in symmetry.layouts), key)
 
     def unfit(self, network: Network) -> list[str]:
-        """Return why this is not the information of a network, a line each; empty when it may be."""
+        """Return the reasons why this is not the information of a network, a line each; empty when it may be."""
         names = {key: self._name(key, network.symmetry) for key in self.residual}
-        own = {names[key]: values for key, values in self.residual.items()}
-        problems = (
-            [
-                f"{self.name}: {_few([key for key in own if key not in network.arrays])}: not in {network.name}; give "
-                "the information of this network"
-            ]
-            if any(key not in network.arrays for key in own)
-            else []
-        )
+        residual = {names[key]: values for key, values in self.residual.items()}
+        problems: list[str] = []
+        if missing := [key for key in residual if key not in network.arrays]:
+            problems.append(
+                f"{self.name}: {_shorten(missing)}: not in {network.name}; give the information of this network"
+            )
         problems += [
             f"{self.name}: {key} has shape {tuple(values.shape)}, but {tuple(network.arrays[key].shape)} in "
             f"{network.name}; give the information of this network"
-            for key, values in own.items()
+            for key, values in residual.items()
             if key in network.arrays and tuple(values.shape) != tuple(network.arrays[key].shape)
         ]
         if (
@@ -219,49 +227,59 @@ class FisherInformation:
     def moved(self, network: Network, transports: Mapping[str, Transport]) -> FisherInformation:
         """Return the information of a network whose units were renumbered, or changed their sign.
 
-        A gradient turns with its parameter, and its square does not.
+        A gradient changes its sign with its parameter, its square does not: factors take signs, residuals only move.
         """
         layouts, units = network.symmetry.layouts, network.units
-        own = self.renamed(network.symmetry)
+        information = self.renamed(network.symmetry)
         residual, factors = {}, {}
-        for key, values in own.residual.items():
-            entries, signs = moved_entries(layouts[key], transports, units)
-            residual[key] = _taken(values, entries, None, 0)
-            if own.factors:
-                factors[key] = _taken(own.factors[key], entries, signs, 1)
-        return replace(own, residual=residual, factors=factors)
+        for key, values in information.residual.items():
+            # The factors have a leading axis (rank,) before those of the parameter.
+            entries, signs = entry_permutation(layouts[key], transports, units)
+            residual[key] = _take_entries(values, entries, None, 0)
+            if information.factors:
+                factors[key] = _take_entries(information.factors[key], entries, signs, 1)
+        return replace(information, residual=residual, factors=factors)
 
 
-def as_information(given: Any, name: str) -> FisherInformation:
-    """Return Fisher information as handed in: one of ours, or a mapping of diagonals by parameter.
+def as_information(information: Any, name: str) -> FisherInformation:
+    """Return what a user gave as a `FisherInformation`.
+
+    Parameters
+    ----------
+    information : FisherInformation or mapping of str to array
+        Information computed by `consilience.fisher`, or a diagonal by parameter.
+    name : str
+        Name in messages, for information that has none.
 
     Raises
     ------
     InputError
         For anything else.
     """
-    if isinstance(given, FisherInformation):
-        return replace(given, name=name) if given.name == "Fisher information" else given
-    if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
-        if odd := [key for key, values in given.items() if not hasattr(values, "shape")]:
-            raise InputError(f"{name}: {_few(odd)}: expected arrays by parameter")
-        return FisherInformation(given, name=name)
+    if isinstance(information, FisherInformation):
+        return replace(information, name=name) if information.name == "Fisher information" else information
+    if isinstance(information, Mapping) and all(isinstance(key, str) for key in information):
+        if not_arrays := [key for key, values in information.items() if not hasattr(values, "shape")]:
+            raise InputError(f"{name}: {_shorten(not_arrays)}: expected arrays by parameter")
+        return FisherInformation(information, name=name)
     raise InputError(
         f"{name}: expected what consilience.fisher gives, the path of its file, or a diagonal by parameter, found "
-        f"{type(given).__name__}"
+        f"{type(information).__name__}"
     )
 
 
 def parameter_digest(arrays: Mapping[str, AnyArray], names: Sequence[str] | Mapping[str, Any]) -> str:
-    """Return a digest of some arrays, names in any order."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of some arrays (name, shape, dtype and bytes of each), names in any order."""
+    sha256 = hashlib.sha256()
     for key in sorted(names):
-        found.update(f"{key} {tuple(arrays[key].shape)} {str(arrays[key].dtype).rpartition('.')[2]}\n".encode())
-        found.update(to_bytes(arrays[key]))
-    return found.hexdigest()
+        # The dtype without its library: float32 of NumPy and of torch give one digest.
+        sha256.update(f"{key} {tuple(arrays[key].shape)} {str(arrays[key].dtype).rpartition('.')[2]}\n".encode())
+        sha256.update(to_bytes(arrays[key]))
+    return sha256.hexdigest()
 
 
-def _least(values: AnyArray) -> Any:
+def _minimum(values: AnyArray) -> Any:
+    """Return the smallest entry; 0 for an empty array."""
     return array_namespace(values).min(values) if 0 not in values.shape else 0.0
 
 
@@ -275,18 +293,32 @@ def _squares(factors: AnyArray | None) -> Any:
     return total
 
 
-def _taken(values: AnyArray, entries: Any, signs: Any, lead: int) -> AnyArray:
-    """Return an array whose entries, after `lead` axes, are others of it."""
+def _take_entries(values: AnyArray, entries: Any, signs: Any, lead: int) -> AnyArray:
+    """Return an array of the same shape whose entries are others of it, times signs.
+
+    Parameters
+    ----------
+    values : array of shape (*leading, *shape)
+        An array with `lead` axes before those of its parameter.
+    entries : array of int of shape (size,) or None
+        For every entry of the result the flat index of the entry that moves there; None where nothing moves.
+    signs : array of shape (size,) or None
+        Factors of 1 and -1; None for all 1.
+    lead : int
+        Number of leading axes.
+    """
     if entries is None:
         return values
     xp = array_namespace(values)
-    flat = xp.reshape(values, (*values.shape[:lead], -1))
-    taken = xp.take(flat, xp.asarray(entries, device=values.device), axis=lead)
+    flat = xp.reshape(values, (*values.shape[:lead], -1))  # (*leading, size)
+    moved = xp.take(flat, xp.asarray(entries, device=values.device), axis=lead)
     if signs is not None:
-        taken = taken * xp.asarray(signs, dtype=values.dtype, device=values.device)
-    return xp.reshape(taken, values.shape)
+        moved = moved * xp.asarray(signs, dtype=values.dtype, device=values.device)
+    return xp.reshape(moved, values.shape)
 
 
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_FEW])
-    return shown if len(names) <= _FEW else f"{shown} and {len(names) - _FEW} more"
+def _shorten(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = ", ".join(names[:_MAX_NAMES_SHOWN])
+    more = len(names) - _MAX_NAMES_SHOWN
+    return shown if more <= 0 else f"{shown} and {more} more"

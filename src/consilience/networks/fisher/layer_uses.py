@@ -1,4 +1,8 @@
-"""How the layers of torch use their parameters: linear ones, convolutions, normalisations, embeddings."""
+"""Parameter uses of torch's layers: linear ones, convolutions, normalisations, embeddings.
+
+For every trained parameter of a layer that was called, its `ParameterUse`: what the parameter was multiplied with, and
+how the gradient of the layer's output is laid out by observation and position.
+"""
 
 from __future__ import annotations
 
@@ -9,79 +13,100 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from consilience.networks.fisher.parameter_uses import Lookup, Product, Sum, Use
-from consilience.networks.repair.convolution_patches import windows
+from consilience.networks.fisher.parameter_uses import ElementwiseUse, EmbeddingUse, LinearUse, ParameterUse
+from consilience.networks.repair.convolution_patches import kernel_windows
 from consilience.networks.repair.partial_forward import is_layer
-from consilience.networks.repair.recurrent_layers import precise
+from consilience.networks.repair.recurrent_layers import at_least_float32
 
-Name = Callable[[nn.Module, str], str | None]
-"""The name of a part's parameter, if it is trained."""
+TrainedName = Callable[[nn.Module, str], str | None]
+"""From a layer and an attribute of it to the name of that parameter; None unless it is trained."""
 
 
-def uses_of(part: nn.Module, given: tuple[Any, ...], answer: Any, name: Name) -> list[Use]:
-    """Return how a part uses its parameters; nothing for one that is not known."""
-    if len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(answer, Tensor):
+def layer_uses(
+    layer: nn.Module, arguments: tuple[Any, ...], output: Any, trained_name: TrainedName
+) -> list[ParameterUse]:
+    """Return the uses of a layer's parameters in one call; none for a layer of an unknown kind.
+
+    Parameters
+    ----------
+    layer : Module
+        The layer that was called.
+    arguments : tuple
+        Positional arguments of the call.
+    output : Tensor
+        What the layer returned.
+    trained_name : callable
+        Name of a parameter of the layer, if it is trained.
+    """
+    if len(arguments) != 1 or not isinstance(arguments[0], Tensor) or not isinstance(output, Tensor):
         return []
-    values = precise(given[0].detach()) if given[0].is_floating_point() else given[0]
-    weight, bias = name(part, "weight"), name(part, "bias")
-    if is_layer(part) and values.ndim > 1:
-        return _layer_uses(part, values, answer, weight, bias)
-    if isinstance(part, nn.Embedding):
-        if weight is None or part.max_norm is not None or part.scale_grad_by_freq or part.sparse:
+    inputs = at_least_float32(arguments[0].detach()) if arguments[0].is_floating_point() else arguments[0]
+    weight, bias = trained_name(layer, "weight"), trained_name(layer, "bias")
+    if is_layer(layer) and inputs.ndim > 1:
+        return _affine_uses(layer, inputs, output, weight, bias)
+    if isinstance(layer, nn.Embedding):
+        # These options change the gradient, or the weight itself, in ways that `EmbeddingUse` does not follow.
+        if weight is None or layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
             return []
-        numbers, skipped = values.reshape(len(values), -1), -1 if part.padding_idx is None else part.padding_idx
-        return [Lookup(weight, tuple(part.weight.shape), answer, numbers, skipped)]
-    normalised = _normalised(part, values)
+        padding_index = -1 if layer.padding_idx is None else layer.padding_idx
+        indices = inputs.reshape(len(inputs), -1)
+        return [EmbeddingUse(weight, tuple(layer.weight.shape), output, indices, padding_index)]
+    normalised = _normalised_inputs(layer, inputs)
     if normalised is None:
         return []
-    of_last_axes = isinstance(part, (nn.LayerNorm, nn.RMSNorm))
-    shape: Any = part.normalized_shape if of_last_axes else normalised.shape[1:2]
+    of_last_axes = isinstance(layer, (nn.LayerNorm, nn.RMSNorm))
+    shape: Any = layer.normalized_shape if of_last_axes else normalised.shape[1:2]
 
-    def rows(g: Tensor) -> Tensor:  # (n, positions, *shape)
+    def by_position(g: Tensor) -> Tensor:  # (n, positions, *shape)
         if of_last_axes:
-            return g.reshape(len(values), -1, *shape)
+            return g.reshape(len(inputs), -1, *shape)
         return g.reshape(*g.shape[:2], -1).transpose(1, 2)
 
-    own = [(weight, normalised), (bias, None)]
-    return [Sum(key, tuple(shape), answer, x, rows) for key, x in own if key is not None]
+    factors = [(weight, normalised), (bias, None)]
+    return [
+        ElementwiseUse(key, tuple(shape), output, factor, by_position) for key, factor in factors if key is not None
+    ]
 
 
-def _layer_uses(part: Any, values: Tensor, answer: Tensor, weight: str | None, bias: str | None) -> list[Use]:
-    """Return how a linear layer or a convolution uses its parameters."""
-    observations = len(values)
-    if isinstance(part, nn.Linear):
-        positions, groups = values.reshape(observations, 1, -1, values.shape[-1]), 1
+def _affine_uses(
+    layer: Any, inputs: Tensor, output: Tensor, weight: str | None, bias: str | None
+) -> list[ParameterUse]:
+    """Return the uses of weight and bias of a linear layer or a convolution."""
+    n_observations = len(inputs)
+    if isinstance(layer, nn.Linear):
+        weight_inputs = inputs.reshape(n_observations, 1, -1, inputs.shape[-1])  # (n, 1, positions, d_in)
 
-        def outputs(g: Tensor) -> Tensor:
-            return g.reshape(observations, 1, -1, g.shape[-1])
+        def output_gradients(g: Tensor) -> Tensor:
+            return g.reshape(n_observations, 1, -1, g.shape[-1])
     else:
-        groups, axes = part.groups, len(part.kernel_size)
-        seen = windows(part, values).flatten(1, axes).flatten(2)  # (n, positions, channels * kernel)
-        positions = seen.reshape(*seen.shape[:2], groups, -1).transpose(1, 2)
+        n_groups, n_axes = layer.groups, len(layer.kernel_size)
+        patches = kernel_windows(layer, inputs).flatten(1, n_axes).flatten(2)  # (n, positions, channels * kernel)
+        by_group = patches.reshape(*patches.shape[:2], n_groups, -1)  # (n, positions, groups, d_in)
+        weight_inputs = by_group.transpose(1, 2)  # (n, groups, positions, d_in)
 
-        def outputs(g: Tensor) -> Tensor:
-            return g.reshape(observations, groups, g.shape[1] // groups, -1).transpose(2, 3)
+        def output_gradients(g: Tensor) -> Tensor:
+            return g.reshape(n_observations, n_groups, g.shape[1] // n_groups, -1).transpose(2, 3)
 
-    def rows(g: Tensor) -> Tensor:
-        return outputs(g).transpose(1, 2).flatten(2)
+    def by_position(g: Tensor) -> Tensor:  # (n, positions, channels)
+        return output_gradients(g).transpose(1, 2).flatten(2)
 
-    found: list[Use] = []
+    uses: list[ParameterUse] = []
     if weight is not None:
-        found.append(Product(weight, tuple(part.weight.shape), answer, positions, outputs))
+        uses.append(LinearUse(weight, tuple(layer.weight.shape), output, weight_inputs, output_gradients))
     if bias is not None:
-        found.append(Sum(bias, tuple(part.bias.shape), answer, None, rows))
-    return found
+        uses.append(ElementwiseUse(bias, tuple(layer.bias.shape), output, None, by_position))
+    return uses
 
 
-def _normalised(part: nn.Module, values: Tensor) -> Tensor | None:
-    """Return what a normalisation multiplies by its gain; None for other parts."""
-    if isinstance(part, _BatchNorm) and part.running_mean is not None and part.running_var is not None:
-        mean, variance = precise(part.running_mean), precise(part.running_var)
-        return functional.batch_norm(values, mean, variance, eps=part.eps)
-    if isinstance(part, nn.GroupNorm):
-        return functional.group_norm(values, part.num_groups, eps=part.eps)
-    if isinstance(part, nn.LayerNorm):
-        return functional.layer_norm(values, part.normalized_shape, eps=part.eps)
-    if isinstance(part, nn.RMSNorm):
-        return functional.rms_norm(values, part.normalized_shape, eps=part.eps)
+def _normalised_inputs(layer: nn.Module, inputs: Tensor) -> Tensor | None:
+    """Return what a normalisation multiplies by its gain; None for other layers."""
+    if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None:
+        mean, variance = at_least_float32(layer.running_mean), at_least_float32(layer.running_var)
+        return functional.batch_norm(inputs, mean, variance, eps=layer.eps)
+    if isinstance(layer, nn.GroupNorm):
+        return functional.group_norm(inputs, layer.num_groups, eps=layer.eps)
+    if isinstance(layer, nn.LayerNorm):
+        return functional.layer_norm(inputs, layer.normalized_shape, eps=layer.eps)
+    if isinstance(layer, nn.RMSNorm):
+        return functional.rms_norm(inputs, layer.normalized_shape, eps=layer.eps)
     return None

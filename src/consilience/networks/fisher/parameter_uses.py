@@ -1,11 +1,15 @@
-"""What one use of a layer's parameters adds to the gradient of every single observation.
+"""Per-sample gradients of one use of a parameter, from one backward pass for all samples.
 
-A layer was given a (n, ...) and answered z; with g = d log p / d z of every observation, its weight W has the gradient
+A layer with the input a (n, ...) has the output z; with g = d log p / d z of every observation, its weight W has the
+per-sample gradient
 
-    sum_t g_t a_t^T  (linear, t over positions),    sum_t g_t x_t  (a gain on normalised x),    rows of g  (embedding),
+    sum_t g_t a_t^T  (linear layers and convolutions, t over positions),
+    sum_t g_t x_t    (a gain on normalised inputs x; a bias with x = 1),
+    rows of g        (an embedding),
 
-the sums over positions of that observation only: so a backward pass for all observations together, which gives g, gives
-the gradients of each. (Goodfellow 2015, "Efficient per-example gradient computations".)
+where the sums run over the positions of that observation only. So one backward pass for all observations together,
+which gives g, gives the gradient of each. (Goodfellow 2015, "Efficient per-example gradient computations".) With one
+position the squares factorise, (g a^T)^2 = g^2 (a^2)^T, and their sum over observations is one matrix product.
 """
 
 from __future__ import annotations
@@ -18,138 +22,143 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ENTRIES = 2**25
-"""Entries of gradients that are in memory at once."""
+_MAX_GRADIENT_ENTRIES = 2**25
+"""Entries of per-sample gradients in memory at once (128 MiB in float32). Chosen by hand; only speed and memory depend
+on it, and nobody has measured other values."""
 
-_LARGE = 2**15
-"""A weight of more entries is a matter of memory more than of calls."""
+_LARGE_WEIGHT = 2**15
+"""Entries from which on a weight's per-sample gradients are squared one sample after another, in one buffer: memory
+traffic then costs more than the calls. Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(frozen=True, eq=False)
-class Use(ABC):
-    """One use of one parameter.
+class ParameterUse(ABC):
+    """One use of one parameter in the forward pass of a batch.
 
     Parameters
     ----------
-    parameter
-        Its name.
-    shape
-        Its shape.
-    answer
-        The tensor whose gradient is asked for.
+    parameter : str
+        Name of the parameter.
+    shape : tuple of int
+        Shape of the parameter.
+    output : Tensor
+        The tensor z that the parameter contributes to; its gradient is g.
     """
 
     parameter: str
     shape: tuple[int, ...]
-    answer: Tensor
+    output: Tensor
 
     @abstractmethod
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
-        """Return the gradients of some observations (rows, *shape), given that of the answer for all."""
+        """Return the gradients of some observations (rows, *shape), from the gradient g of the output for all."""
 
-    def squares(self, g: Tensor, observations: int) -> Tensor:
-        """Return the sum of the squared gradients of all observations, in the parameter's shape."""
-        return summed_squares(lambda rows: self.gradients(g, rows), self.shape, observations)
+    def squares(self, g: Tensor, n_observations: int) -> Tensor:
+        """Return the sum of squared gradients over observations, in the parameter's shape."""
+        return sum_of_squares(lambda rows: self.gradients(g, rows), self.shape, n_observations)
 
 
-def summed_squares(gradients: Callable[[slice], Tensor], shape: tuple[int, ...], observations: int) -> Tensor:
-    """Return the sum of squares over observations, so many at a time as fit into memory."""
-    step = max(1, _ENTRIES // max(1, torch.Size(shape).numel()))
+def sum_of_squares(gradients: Callable[[slice], Tensor], shape: tuple[int, ...], n_observations: int) -> Tensor:
+    """Return the sum of squares over observations, computed for as many at a time as fit into memory."""
+    step = max(1, _MAX_GRADIENT_ENTRIES // max(1, torch.Size(shape).numel()))
     total: Any = 0.0
-    for start in range(0, observations, step):
-        total = total + gradients(slice(start, min(start + step, observations))).square().sum(dim=0)
+    for start in range(0, n_observations, step):
+        total = total + gradients(slice(start, min(start + step, n_observations))).square().sum(dim=0)
     return total
 
 
 @dataclass(frozen=True, eq=False)
-class Product(Use):
-    """A weight on what was given: linear layers, convolutions, the two weights of a recurrent cell.
+class LinearUse(ParameterUse):
+    """A weight that multiplies inputs: linear layers, convolutions, the weights of a recurrent cell.
 
     Parameters
     ----------
-    given
-        (n, groups, positions, inputs); one group but for grouped convolutions.
-    outputs
-        From the gradient of the answer to that of the product (n, groups, positions, outputs).
+    inputs : Tensor of shape (n, groups, positions, d_in)
+        What the weight multiplies; one group but for grouped convolutions.
+    output_gradients : callable
+        From the gradient g of the output to that of the product, (n, groups, positions, d_out).
     """
 
-    given: Tensor
-    outputs: Callable[[Tensor], Tensor]
+    inputs: Tensor
+    output_gradients: Callable[[Tensor], Tensor]
 
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
         """Return sum_t g_t a_t^T."""
-        made = self.outputs(g)[rows].transpose(2, 3) @ self.given[rows]
-        return made.reshape(len(made), *self.shape)
+        products = self.output_gradients(g)[rows].transpose(2, 3) @ self.inputs[rows]  # (n, groups, d_out, d_in)
+        return products.reshape(len(products), *self.shape)
 
-    def squares(self, g: Tensor, observations: int) -> Tensor:
+    def squares(self, g: Tensor, n_observations: int) -> Tensor:
         """Return the sum of squares; with one position they factorise."""
-        if self.given.shape[2] > 1:
-            large = torch.Size(self.shape).numel() > _LARGE
-            return self._summed(g) if large else super().squares(g, observations)
-        of_outputs, given = self.outputs(g).square()[:, :, 0], self.given.square()[:, :, 0]
-        return torch.einsum("ngo,ngi->goi", of_outputs, given).reshape(self.shape)
+        if self.inputs.shape[2] > 1:
+            is_large = torch.Size(self.shape).numel() > _LARGE_WEIGHT
+            return self._squares_one_by_one(g) if is_large else super().squares(g, n_observations)
+        squared_gradients = self.output_gradients(g).square()[:, :, 0]  # (n, groups, d_out)
+        squared_inputs = self.inputs.square()[:, :, 0]  # (n, groups, d_in)
+        return torch.einsum("ngo,ngi->goi", squared_gradients, squared_inputs).reshape(self.shape)
 
-    def _summed(self, g: Tensor) -> Tensor:
-        """Return the sum of squares, one gradient at a time in one place: what is large is read and written once."""
-        of_outputs, given = self.outputs(g).transpose(2, 3), self.given
-        made = given.new_empty(given.shape[1], of_outputs.shape[2], given.shape[3])
-        total = torch.zeros_like(made)
-        for one, read in zip(of_outputs, given, strict=True):
-            torch.bmm(one, read, out=made)
-            total.addcmul_(made, made)
+    def _squares_one_by_one(self, g: Tensor) -> Tensor:
+        """Return the sum of squares, one gradient at a time in one buffer, which is read and written once."""
+        output_gradients = self.output_gradients(g).transpose(2, 3)  # (n, groups, d_out, positions)
+        groups, d_out, d_in = self.inputs.shape[1], output_gradients.shape[2], self.inputs.shape[3]
+        gradient = self.inputs.new_empty(groups, d_out, d_in)
+        total = torch.zeros_like(gradient)
+        for sample_gradients, sample_inputs in zip(output_gradients, self.inputs, strict=True):
+            torch.bmm(sample_gradients, sample_inputs, out=gradient)
+            total.addcmul_(gradient, gradient)
         return total.reshape(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Use):
-    """A bias or a gain: what it multiplies, summed over positions.
+class ElementwiseUse(ParameterUse):
+    """A bias or a gain: the sum over positions of what multiplies it.
 
     Parameters
     ----------
-    given
-        What it multiplies, in the answer's shape; None for a bias.
-    outputs
-        From the gradient of the answer to (n, positions, *shape).
+    factor : Tensor or None
+        What the gain multiplies, in the output's shape; None for a bias.
+    by_position : callable
+        From a tensor in the output's shape to (n, positions, *shape).
     """
 
-    given: Tensor | None
-    outputs: Callable[[Tensor], Tensor]
+    factor: Tensor | None
+    by_position: Callable[[Tensor], Tensor]
 
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
         """Return sum_t g_t x_t."""
-        return self.outputs(g if self.given is None else g * self.given)[rows].sum(dim=1).reshape(-1, *self.shape)
+        return self.by_position(g if self.factor is None else g * self.factor)[rows].sum(dim=1).reshape(-1, *self.shape)
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup(Use):
+class EmbeddingUse(ParameterUse):
     """Rows of an embedding.
 
     Parameters
     ----------
-    numbers
-        Which rows were looked up (n, positions).
-    skipped
+    indices : Tensor of shape (n, positions)
+        Rows that were looked up.
+    padding_index : int
         The row that is not trained (padding_idx); -1 for none.
     """
 
-    numbers: Tensor
-    skipped: int
+    indices: Tensor
+    padding_index: int
 
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
         """Return gradients that are zero but for the rows that were looked up."""
-        numbers = self.numbers[rows]
-        made = g.new_zeros(len(numbers), *self.shape)
-        trained = (numbers != self.skipped).unsqueeze(-1)
-        given = g.reshape(*self.numbers.shape, -1)[rows] * trained
-        return made.scatter_add_(1, numbers.unsqueeze(-1).expand_as(given), given)
+        indices = self.indices[rows]  # (rows, positions)
+        gradients = g.new_zeros(len(indices), *self.shape)  # (rows, vocabulary, width)
+        is_trained = (indices != self.padding_index).unsqueeze(-1)
+        row_gradients = g.reshape(*self.indices.shape, -1)[rows] * is_trained  # (rows, positions, width)
+        return gradients.scatter_add_(1, indices.unsqueeze(-1).expand_as(row_gradients), row_gradients)
 
-    def squares(self, g: Tensor, observations: int) -> Tensor:
+    def squares(self, g: Tensor, n_observations: int) -> Tensor:
         """Return the sum of squares, from those pairs of observation and row only that occur."""
-        rows, width = self.shape
-        order = torch.arange(observations, device=g.device)[:, None] * rows + self.numbers
-        pairs, place = torch.unique(order, return_inverse=True)
-        sums = g.new_zeros(len(pairs), width).index_add_(0, place.ravel(), g.reshape(-1, width))
-        total = g.new_zeros(self.shape).index_add_(0, pairs % rows, sums.square())
-        if self.skipped >= 0:
-            total[self.skipped] = 0.0
+        vocabulary, width = self.shape
+        # A word that occurs twice in one observation has the square of the sum, so sums come before squares.
+        pair_codes = torch.arange(n_observations, device=g.device)[:, None] * vocabulary + self.indices
+        pairs, pair_of_position = torch.unique(pair_codes, return_inverse=True)
+        sums = g.new_zeros(len(pairs), width).index_add_(0, pair_of_position.ravel(), g.reshape(-1, width))
+        total = g.new_zeros(self.shape).index_add_(0, pairs % vocabulary, sums.square())
+        if self.padding_index >= 0:
+            total[self.padding_index] = 0.0
         return total

@@ -1,9 +1,12 @@
-"""Recurrent layers step by step, so that the gradient of each of their weights is known for every observation.
+"""Per-sample gradients of recurrent layers, which are run cell by cell for the purpose.
 
-A layer is replaced for the while by its cells (``landscape.recurrence``). To what enters the gates, z_t, and to the
-states h_t, zeros are added whose gradients are those of z_t and h_t: with x_t what the cell is given,
+A recurrent module is replaced for the while by its cells (``repair.recurrent_layers``). Zeros are added to the gate
+pre-activations z_t and to the hidden states h_t; their gradients are g_t = d log p / d z_t and g'_t = d log p / d h_t.
+With x_t the input of the cell and y_t its output before the projection V,
 
-    W_ih: sum_t g_t x_t^T,    W_hh: sum_t g_t h_{t-1}^T,    V: sum_t g'_t y_t^T,    g_t = d log p / d z_t, g'_t of h_t.
+    W_ih: sum_t g_t x_t^T,    W_hh: sum_t g_t h_{t-1}^T,    V: sum_t g'_t y_t^T,    biases: sum_t g_t.
+
+A module that reads packed or unbatched sequences runs as it is; its gradients are then taken one by one.
 """
 
 from __future__ import annotations
@@ -16,29 +19,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from consilience.networks.fisher.parameter_uses import Product, Sum, Use
-from consilience.networks.repair.recurrent_layers import Cell, Recurrent, cell_of, precise, unfit
+from consilience.networks.fisher.parameter_uses import ElementwiseUse, LinearUse, ParameterUse
+from consilience.networks.repair.recurrent_layers import (
+    Recurrent,
+    RecurrentCell,
+    at_least_float32,
+    read_cell,
+    unsupported_reason,
+)
 
 
 @contextmanager
-def unrolled(module: Recurrent, name: Callable[[nn.Module, str], str | None], uses: list[Use]) -> Iterator[None]:
-    """Run a recurrent module cell by cell for the while, and collect how its weights are used.
+def record_recurrent_uses(
+    module: Recurrent, trained_name: Callable[[nn.Module, str], str | None], uses: list[ParameterUse]
+) -> Iterator[None]:
+    """Run a recurrent module cell by cell for the while, and collect the uses of its weights.
 
     Parameters
     ----------
-    module
-        The module.
-    name
-        The name of a part's parameter, if it is trained.
-    uses
-        Where to put what was used.
+    module : RNN, LSTM or GRU
+        The module; its own `forward` is back at the end.
+    trained_name : callable
+        Name of a parameter of the module, if it is trained.
+    uses : list of ParameterUse
+        The list that uses are appended to.
     """
-    plain: Any = module.forward
+    torch_forward: Any = module.forward
 
-    def forward(values: Any, hx: Any = None) -> Any:
-        if unfit(module, values) is not None:
-            return plain(values, hx)
-        return _forward(module, values, hx, name, uses)
+    def forward(inputs: Any, hx: Any = None) -> Any:
+        if unsupported_reason(module, inputs) is not None:
+            return torch_forward(inputs, hx)
+        return _forward(module, inputs, hx, trained_name, uses)
 
     module.forward = forward  # type: ignore[method-assign,assignment]
     try:
@@ -48,93 +59,113 @@ def unrolled(module: Recurrent, name: Callable[[nn.Module, str], str | None], us
 
 
 def _forward(
-    module: Recurrent, values: Tensor, hx: Any, name: Callable[[nn.Module, str], str | None], uses: list[Use]
+    module: Recurrent,
+    inputs: Tensor,
+    hx: Any,
+    trained_name: Callable[[nn.Module, str], str | None],
+    uses: list[ParameterUse],
 ) -> Any:
-    """Return what a recurrent module answers: states of the last layer, and last states of all."""
-    ways = 2 if module.bidirectional else 1
-    given = precise(values.transpose(0, 1) if module.batch_first else values)
+    """Return the outputs of a recurrent module: hidden states of the last layer, and last states of all layers."""
+    n_directions = 2 if module.bidirectional else 1
+    sequences = at_least_float32(inputs.transpose(0, 1) if module.batch_first else inputs)  # (steps, n, d)
     sizes = (module.proj_size or module.hidden_size, module.hidden_size)
-    zeros = [given.new_zeros(module.num_layers * ways, given.shape[1], size) for size in sizes]
-    told = hx if isinstance(hx, (tuple, list)) else (zeros[0] if hx is None else hx, zeros[1])
-    first, inner = map(precise, told)
-    last: list[Tensor] = []
-    last_inner: list[Tensor] = []
+    zeros = [sequences.new_zeros(module.num_layers * n_directions, sequences.shape[1], size) for size in sizes]
+    initial_states = hx if isinstance(hx, (tuple, list)) else (zeros[0] if hx is None else hx, zeros[1])
+    initial_hidden, initial_cell = map(at_least_float32, initial_states)  # (layers * directions, n, p) and (.., n, k)
+    last_hidden: list[Tensor] = []
+    last_cell: list[Tensor] = []
     for layer in range(module.num_layers):
-        made = []
-        for way in range(ways):
-            place, suffix = layer * ways + way, f"_l{layer}{'_reverse' if way else ''}"
-            own = _Recorded(cell_of(module, layer, way), {key: name(module, key + suffix) for key in _ARRAYS})
-            states, end = own.run(given.flip(0) if way else given, first[place], inner[place], uses)
-            last.append(states[-1])
-            last_inner.append(end)
-            made.append(states.flip(0) if way else states)
-        given = torch.cat(made, dim=-1)
-    answer = (given.transpose(0, 1) if module.batch_first else given).to(values)
-    ends = torch.stack(last).to(values)
-    return (answer, (ends, torch.stack(last_inner).to(values))) if isinstance(module, nn.LSTM) else (answer, ends)
+        hidden_by_direction = []
+        for direction in range(n_directions):
+            # torch orders states by layer, then by direction; the reverse direction reads the last step first.
+            index, suffix = layer * n_directions + direction, f"_l{layer}{'_reverse' if direction else ''}"
+            names = {array: trained_name(module, array + suffix) for array in _CELL_ARRAYS}
+            recorded = _RecordedCell(read_cell(module, layer, direction), names)
+            ordered = sequences.flip(0) if direction else sequences
+            hidden, cell_state = recorded.run(ordered, initial_hidden[index], initial_cell[index], uses)
+            last_hidden.append(hidden[-1])
+            last_cell.append(cell_state)
+            hidden_by_direction.append(hidden.flip(0) if direction else hidden)
+        sequences = torch.cat(hidden_by_direction, dim=-1)
+    outputs = (sequences.transpose(0, 1) if module.batch_first else sequences).to(inputs)
+    hidden_ends = torch.stack(last_hidden).to(inputs)
+    if isinstance(module, nn.LSTM):
+        return outputs, (hidden_ends, torch.stack(last_cell).to(inputs))
+    return outputs, hidden_ends
 
 
-_ARRAYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-"""What torch calls the arrays of a cell, without layer and direction."""
+_CELL_ARRAYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+"""Torch's names of the arrays of a cell, without layer and direction."""
 
 
-class _Recorded:
-    """A cell that remembers how its weights were used."""
+class _RecordedCell:
+    """A recurrent cell that records the uses of its weights."""
 
-    def __init__(self, cell: Cell, names: Mapping[str, str | None]) -> None:
+    def __init__(self, cell: RecurrentCell, names: Mapping[str, str | None]) -> None:
         """Take the cell, and the names of those of its arrays that are trained."""
         self.cell, self.names = cell, names
 
-    def run(self, given: Tensor, state: Tensor, inner: Tensor, uses: list[Use]) -> tuple[Tensor, Tensor]:
-        """Return the states (steps, n, p) and the last inner state."""
+    def run(
+        self, inputs: Tensor, hidden: Tensor, cell_state: Tensor, uses: list[ParameterUse]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the hidden states (steps, n, p) and the last cell state (n, k), from those before the first step."""
         cell = self.cell
-        steps, observations = given.shape[:2]
-        at_gates = given.new_zeros(steps, observations, len(cell.weight), requires_grad=True)
-        at_states = given.new_zeros(steps, observations, cell.states, requires_grad=True)
-        z = given @ cell.weight[:, : cell.read].T + at_gates
+        n_steps, n_observations = inputs.shape[:2]
+        # Added zeros, whose gradients are those of the gates z_t and of the hidden states h_t.
+        gate_probe = inputs.new_zeros(n_steps, n_observations, len(cell.weight), requires_grad=True)
+        hidden_probe = inputs.new_zeros(n_steps, n_observations, cell.n_states, requires_grad=True)
+        z = inputs @ cell.weight[:, : cell.n_inputs].T + gate_probe  # (steps, n, rows)
         if cell.bias is not None:
             z = z + cell.bias
-        on_state = cell.weight[:, cell.read :].T
-        before, states, answers = [], [], []
-        for step in range(steps):
-            before.append(state.detach())
-            answer, inner = cell.gates.step(z[step] + state @ on_state, state, inner)
-            state = (answer if cell.projection is None else answer @ cell.projection.T) + at_states[step]
-            answers.append(answer.detach())
-            states.append(state)
-        uses += self._uses(at_gates, at_states, given.detach(), torch.stack(before), torch.stack(answers))
-        return torch.stack(states), inner
+        hidden_weight = cell.weight[:, cell.n_inputs :].T
+        previous_hidden, hidden_states, cell_outputs = [], [], []
+        for step in range(n_steps):
+            # Detached: a gradient with respect to W_hh holds its input fixed; g_t already has the later steps.
+            previous_hidden.append(hidden.detach())
+            cell_output, cell_state = cell.kind.step(z[step] + hidden @ hidden_weight, hidden, cell_state)
+            projected = cell_output if cell.projection is None else cell_output @ cell.projection.T
+            hidden = projected + hidden_probe[step]
+            cell_outputs.append(cell_output.detach())
+            hidden_states.append(hidden)
+        uses += self._uses(
+            gate_probe, hidden_probe, inputs.detach(), torch.stack(previous_hidden), torch.stack(cell_outputs)
+        )
+        return torch.stack(hidden_states), cell_state
 
-    def _uses(self, at_gates: Tensor, at_states: Tensor, given: Tensor, before: Tensor, made: Tensor) -> list[Use]:
-        """Return the uses of the cell's arrays, of which torch stacks the gates."""
+    def _uses(
+        self, gate_probe: Tensor, hidden_probe: Tensor, inputs: Tensor, previous_hidden: Tensor, cell_outputs: Tensor
+    ) -> list[ParameterUse]:
+        """Return the uses of the cell's arrays, in which torch stacks the gates."""
         cell = self.cell
-        first, stacked = cell.gates.together(cell.units), cell.gates.number * cell.units
+        n_shared, n_stacked = cell.kind.n_shared_rows(cell.n_units), cell.kind.n_gates * cell.n_units
 
         def by_observation(g: Tensor) -> Tensor:  # (n, 1, steps, rows)
             return g.transpose(0, 1).unsqueeze(1)
 
-        def of_input(g: Tensor) -> Tensor:
-            return by_observation(g[..., :stacked])
+        # Rows of z are those that input and state share, then those of the input alone, then those of the state alone.
+        def input_gates(g: Tensor) -> Tensor:
+            return by_observation(g[..., :n_stacked])
 
-        def of_state(g: Tensor) -> Tensor:
-            return by_observation(torch.cat([g[..., :first], g[..., stacked:]], dim=-1))
+        def hidden_gates(g: Tensor) -> Tensor:
+            return by_observation(torch.cat([g[..., :n_shared], g[..., n_stacked:]], dim=-1))
 
-        found: list[Use] = []
+        uses: list[ParameterUse] = []
         products = [
-            ("weight_ih", at_gates, given, of_input, stacked),
-            ("weight_hh", at_gates, before, of_state, stacked),
-            ("weight_hr", at_states, made, by_observation, cell.states),
+            ("weight_ih", gate_probe, inputs, input_gates, n_stacked),
+            ("weight_hh", gate_probe, previous_hidden, hidden_gates, n_stacked),
+            ("weight_hr", hidden_probe, cell_outputs, by_observation, cell.n_states),
         ]
-        for key, answer, read, outputs, rows in products:
-            if (parameter := self.names[key]) is not None:
-                shape = (rows, read.shape[-1])
-                found.append(Product(parameter, shape, answer, by_observation(read), outputs))
-        for key, outputs in (("bias_ih", of_input), ("bias_hh", of_state)):
-            if (parameter := self.names[key]) is not None:
-                found.append(Sum(parameter, (stacked,), at_gates, None, partial(_first_group, outputs)))
-        return found
+        for array, probe, multiplied, output_gradients, n_rows in products:
+            if (parameter := self.names[array]) is not None:
+                shape = (n_rows, multiplied.shape[-1])
+                uses.append(LinearUse(parameter, shape, probe, by_observation(multiplied), output_gradients))
+        for array, output_gradients in (("bias_ih", input_gates), ("bias_hh", hidden_gates)):
+            if (parameter := self.names[array]) is not None:
+                by_position = partial(_only_group, output_gradients)
+                uses.append(ElementwiseUse(parameter, (n_stacked,), gate_probe, None, by_position))
+        return uses
 
 
-def _first_group(outputs: Callable[[Tensor], Tensor], g: Tensor) -> Tensor:
+def _only_group(output_gradients: Callable[[Tensor], Tensor], g: Tensor) -> Tensor:
     """Return gradients (n, positions, rows) of a bias, from those of products with one group."""
-    return outputs(g)[:, 0]
+    return output_gradients(g)[:, 0]

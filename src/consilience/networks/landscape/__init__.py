@@ -7,8 +7,11 @@ from consilience.networks.landscape.barrier import Barrier, barrier, barrier_mat
 from consilience.networks.landscape.bound import InterpolationBound, OneHiddenLayer, interpolation_bound
 from consilience.networks.landscape.couplings import CouplingDiagnostics, coupling_diagnostics
 from consilience.networks.landscape.evaluation import BatchedEvaluation, Classification
-from consilience.networks.landscape.parameters import Layout, interpolate
+from consilience.networks.landscape.parameters import ParameterLayout, interpolate
 from consilience.networks.landscape.plane import Marker, Plane, plane
+
+Layout = ParameterLayout
+"""The name under which `ParameterLayout` was first exported; it stays valid."""
 
 __all__ = [
     "Barrier",

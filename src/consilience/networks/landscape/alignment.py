@@ -1,7 +1,15 @@
-"""What an alignment did to two networks: distances of their tensors, and the spread that their average keeps.
+"""Layer distances and variance collapse: diagnostics of an alignment of two networks.
 
-Averaging units that are not the same lets their signals cancel: the standard deviation of pre-activations collapses
-from layer to layer (Jordan et al. 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair").
+Layer distances are Frobenius norms |W_b - W_a|_F of every tensor, before and after network b was aligned to network a.
+
+Variance collapse: averaging units that do not correspond lets their signals cancel, so that the standard deviation of
+pre-activations shrinks from layer to layer (Jordan et al. 2023, "REPAIR: REnormalizing Permuted Activations for
+Interpolation Repair"). For layer l of the network theta(t) = (1 - t) theta_a + t theta_b it is measured by
+
+    r_l(t) = s_l(theta(t)) / [ (1 - t) s_l(theta_a) + t s_l(theta_b) ],
+
+where s_l is the standard deviation over samples and positions, averaged over the channels of the layer. A ratio of one
+means that nothing collapsed. A layer that is constant in both networks has no ratio: it gets NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ from torch import Tensor, nn
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import CONVOLUTIONS, evaluation_mode
-from consilience.networks.landscape.parameters import Layout, Model, Span, named_tensors
+from consilience.networks.landscape.parameters import Model, ParameterLayout, Span, named_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +36,12 @@ class LayerDistances:
 
     Parameters
     ----------
-    names
-        Of the tensors; L of them.
-    before, after
-        Distances (L,) to the first network.
-    norm
-        Norms (L,) of the first network's tensors.
+    names : tuple of str, of length L
+        Names of the tensors.
+    before, after : ndarray of shape (L,)
+        Distance of each tensor to that of the first network, before and after alignment.
+    norm : ndarray of shape (L,)
+        Frobenius norm of each tensor of the first network, to which the distances compare.
     """
 
     names: tuple[str, ...]
@@ -45,6 +53,18 @@ class LayerDistances:
 def layer_distances(reference: Model, model: Model, aligned: Model) -> LayerDistances:
     """Return how far every floating-point tensor of `model` is from `reference`, before and after alignment.
 
+    Parameters
+    ----------
+    reference : Module or mapping of names to tensors
+        The network that the other was aligned to.
+    model, aligned : Module or mapping of names to tensors
+        The other network, as it was and as it is aligned.
+
+    Returns
+    -------
+    LayerDistances
+        One row per tensor of `reference`, in its order.
+
     Raises
     ------
     InputError
@@ -52,15 +72,19 @@ def layer_distances(reference: Model, model: Model, aligned: Model) -> LayerDist
 
     Examples
     --------
-    >>> one, two = {"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([4.0, 3.0])}
-    >>> found = layer_distances(one, two, aligned=one)
-    >>> found.names, found.before.round(3), found.after, found.norm
+    >>> net_a, net_b = {"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([4.0, 3.0])}
+    >>> distances = layer_distances(net_a, net_b, aligned=net_a)
+    >>> distances.names, distances.before.round(3), distances.after, distances.norm
     (('w',), array([1.414]), array([0.]), array([5.]))
     """
-    layout = Layout.of(reference)
-    start = layout.flatten(reference, "reference")
-    vectors = [layout.flatten(other, what).to(start.device) for what, other in (("model", model), ("aligned", aligned))]
-    rows = torch.stack([vectors[0] - start, vectors[1] - start, start])
+    layout = ParameterLayout.of(reference)
+    reference_vector = layout.flatten(reference, "reference")
+    vectors = [
+        layout.flatten(network, role).to(reference_vector.device)
+        for role, network in (("model", model), ("aligned", aligned))
+    ]
+    # One row each: change before alignment, change after alignment, the reference itself.
+    rows = torch.stack([vectors[0] - reference_vector, vectors[1] - reference_vector, reference_vector])
     norms = torch.stack([rows[:, a:b].norm(dim=1) for a, b in pairwise(layout.bounds)], dim=1).cpu().numpy()
     return LayerDistances(layout.names, norms[0], norms[1], norms[2])
 
@@ -68,28 +92,28 @@ def layer_distances(reference: Model, model: Model, aligned: Model) -> LayerDist
 def variance_collapse(
     net_a: nn.Module, net_b: Model, inputs: Tensor, t: float = 0.5, batch_size: int = 1024
 ) -> dict[str, float]:
-    """Return how much of the spread of pre-activations the network between two keeps, by linear and conv layer.
+    """Return the ratio of pre-activation deviations of the network between two to theirs, by linear and conv layer.
 
-    For each layer, the standard deviation of every channel over samples (and positions) is averaged over channels, and
-    the ratio is that of theta(t) = (1 - t) theta_a + t theta_b to (1 - t) s_a + t s_b. Ratios well below one call for
-    repair.
+    The ratio r_l(t) of the module's docstring: the mean standard deviation of the channels of layer l at
+    theta(t) = (1 - t) theta_a + t theta_b, over the interpolated one of the two networks. Ratios well below one call
+    for repair.
 
     Parameters
     ----------
-    net_a
-        A module, which is not changed.
-    net_b
-        Another of the same architecture, aligned or not, or a mapping of its names to tensors.
-    inputs
-        (N, ...) samples for the module.
-    t
-        Where between the two.
-    batch_size
-        Samples in one forward pass.
+    net_a : Module
+        The first network, which is not changed.
+    net_b : Module or mapping of names to tensors
+        Another of the same architecture, aligned or not.
+    inputs : Tensor of shape (N, ...)
+        Samples for the module.
+    t : float, optional
+        Place on the line from `net_a` (0) to `net_b` (1). Default: 0.5.
+    batch_size : int, optional
+        Samples in one forward pass. Default: 1024.
 
     Returns
     -------
-    dict
+    dict of str to float
         Name of the layer -> ratio, in the order in which modules are registered; layers that some network never calls
         are left out, and a layer that is constant in both networks has NaN.
 
@@ -97,12 +121,14 @@ def variance_collapse(
     ------
     InputError
         When the networks differ in a tensor, which is named, or there are no inputs.
+    OptionError
+        When `batch_size` is no positive whole number.
 
     Examples
     --------
-    >>> one, two = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
-    >>> _ = nn.init.constant_(one.weight, 1.0), nn.init.constant_(two.weight, -1.0)
-    >>> variance_collapse(nn.Sequential(one), nn.Sequential(two), torch.eye(2).cumsum(0))
+    >>> net_a, net_b = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.constant_(net_a.weight, 1.0), nn.init.constant_(net_b.weight, -1.0)
+    >>> variance_collapse(nn.Sequential(net_a), nn.Sequential(net_b), torch.eye(2).cumsum(0))
     {'0': 0.0}
     """
     if not is_count(batch_size):
@@ -110,16 +136,16 @@ def variance_collapse(
     if len(inputs) == 0:
         raise InputError("inputs: expected at least one sample, found none")
     span = Span.of({"net_a": net_a, "net_b": net_b})
-    weights = np.array([[1.0, 0.0], [0.0, 1.0], [1.0 - t, t]])
-    first, second, between = (_spreads(span.model(row), inputs, batch_size) for row in weights)
-    called = [name for name in between if name in first and name in second]
-    ends = {name: (1.0 - t) * first[name] + t * second[name] for name in called}
-    return {name: between[name] / ends[name] if ends[name] > 0 else float("nan") for name in called}
+    weights = np.array([[1.0, 0.0], [0.0, 1.0], [1.0 - t, t]])  # (theta_a, theta_b, theta(t); weights of a and b)
+    first, second, middle = (_mean_deviations(span.model(row), inputs, batch_size) for row in weights)
+    layers = [name for name in middle if name in first and name in second]
+    end_deviations = {name: (1.0 - t) * first[name] + t * second[name] for name in layers}
+    return {name: middle[name] / end_deviations[name] if end_deviations[name] > 0 else float("nan") for name in layers}
 
 
 @dataclass(frozen=True, eq=False)
 class _Moments:
-    """Count, means (channels,) and sums of squared deviations (channels,) of what was seen so far, float64."""
+    """Count, means (channels,) and sums of squared deviations (channels,) of the rows so far, float64."""
 
     count: int
     mean: Tensor
@@ -130,43 +156,49 @@ class _Moments:
         mean = rows.mean(dim=0)
         return cls(len(rows), mean, (rows - mean).square().sum(dim=0))
 
-    def joined(self, other: _Moments) -> _Moments:
-        """Return the moments of both, without the cancellation that sums of squares suffer."""
+    def merged(self, other: _Moments) -> _Moments:
+        """Return the moments of both sets of rows, by the parallel update of Chan, Golub and LeVeque (1983)."""
+        # Sums of squares would cancel where the mean is large against the deviation; this form does not.
         count = self.count + other.count
-        gap = other.mean - self.mean
-        scatter = self.scatter + other.scatter + gap.square() * (self.count * other.count / count)
-        return _Moments(count, self.mean + gap * (other.count / count), scatter)
+        mean_difference = other.mean - self.mean
+        scatter = self.scatter + other.scatter + mean_difference.square() * (self.count * other.count / count)
+        return _Moments(count, self.mean + mean_difference * (other.count / count), scatter)
 
 
-def _spreads(module: nn.Module, inputs: Tensor, batch_size: int) -> dict[str, float]:
+def _mean_deviations(module: nn.Module, inputs: Tensor, batch_size: int) -> dict[str, float]:
     """Return the mean over channels of the standard deviation of each layer's outputs."""
-    like = next(tensor for tensor in named_tensors(module).values() if tensor.is_floating_point())
-    seen: dict[str, _Moments] = {}
+    reference_tensor = next(tensor for tensor in named_tensors(module).values() if tensor.is_floating_point())
+    moments_of_layer: dict[str, _Moments] = {}
 
-    def watch(name: str, channel: int) -> Callable[[nn.Module, Any, Tensor], None]:
+    def make_hook(name: str, channel: int) -> Callable[[nn.Module, Any, Tensor], None]:
         def hook(_layer: nn.Module, _inputs: Any, output: Tensor) -> None:
+            # Every sample and every position is one row: (rows, channels).
             moments = _Moments.of(output.movedim(channel, -1).flatten(0, -2).to(torch.float64))
-            seen[name] = seen[name].joined(moments) if name in seen else moments
+            moments_of_layer[name] = moments_of_layer[name].merged(moments) if name in moments_of_layer else moments
 
         return hook
 
-    with _hooks(module, watch), evaluation_mode(module), torch.no_grad():
+    with _layer_hooks(module, make_hook), evaluation_mode(module), torch.no_grad():
         for start in range(0, len(inputs), batch_size):
-            rows = inputs[start : start + batch_size].to(like.device)
-            module(rows.to(like.dtype) if rows.is_floating_point() else rows)
-    names = [name for name, _ in module.named_modules() if name in seen]
-    return {name: float((seen[name].scatter / seen[name].count).sqrt().mean()) for name in names}
+            rows = inputs[start : start + batch_size].to(reference_tensor.device)
+            module(rows.to(reference_tensor.dtype) if rows.is_floating_point() else rows)
+    names = [name for name, _ in module.named_modules() if name in moments_of_layer]
+    return {
+        name: float((moments_of_layer[name].scatter / moments_of_layer[name].count).sqrt().mean()) for name in names
+    }
 
 
 @contextmanager
-def _hooks(module: nn.Module, watch: Callable[[str, int], Callable[[nn.Module, Any, Tensor], None]]) -> Iterator[None]:
-    """Call ``watch(name, channel axis)`` with the outputs of every linear and conv layer for the while."""
+def _layer_hooks(
+    module: nn.Module, make_hook: Callable[[str, int], Callable[[nn.Module, Any, Tensor], None]]
+) -> Iterator[None]:
+    """Attach ``make_hook(name, channel axis)`` to every linear and conv layer, and take the hooks off at the end."""
     handles = []
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Linear):
-            handles.append(layer.register_forward_hook(watch(name, -1)))
+            handles.append(layer.register_forward_hook(make_hook(name, -1)))
         elif isinstance(layer, CONVOLUTIONS):
-            handles.append(layer.register_forward_hook(watch(name, 1)))
+            handles.append(layer.register_forward_hook(make_hook(name, 1)))
     try:
         yield
     finally:

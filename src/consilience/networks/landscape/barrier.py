@@ -1,9 +1,15 @@
-"""The barrier between two networks: how much worse the networks on the straight line between them are.
+"""Loss barriers on the straight line between two networks: linear mode connectivity.
 
     theta(t) = (1 - t) theta_a + t theta_b,   B = max_t [ E(t) - ((1 - t) E(0) + t E(1)) ]
 
-of Entezari et al. (2022), "The role of permutation invariance in linear mode connectivity". Two other definitions are
-in use, which compare with the worse end, max(E(0), E(1)), and with the mean of the ends; all three are reported.
+of Entezari et al. (2022), "The role of permutation invariance in linear mode connectivity": theta_a and theta_b are the
+parameters of the two networks, E(t) is the loss or error of theta(t), and t runs from 0 to 1. Two other definitions are
+in use, which compare with the worse end, max_t E(t) - max(E(0), E(1)), and with the mean of the ends,
+max_t E(t) - (E(0) + E(1)) / 2; all three are reported.
+
+The maximum is that over a grid of t that holds both ends, so B is never negative and never above that of the continuous
+line; `refine` adds a golden-section search around the highest place. A network whose value is not finite counts as
+infinite; where an end is, no barrier is defined, and it is NaN.
 """
 
 from __future__ import annotations
@@ -23,8 +29,14 @@ from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluat
 from consilience.networks.landscape.files import read_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
 
-_GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
-_REFINEMENTS = 12  # each shrinks the bracket of two grid steps by 0.618: to 1/300 of it
+_GOLDEN_RATIO = (np.sqrt(5.0) - 1.0) / 2.0
+"""Share (sqrt(5) - 1) / 2 of a bracket that golden-section search keeps."""
+
+_N_GOLDEN_EVALUATIONS = 12
+"""Evaluations of the search. All but the first two shrink the bracket of two grid steps by 0.618: to 1/123 of it.
+
+Chosen by hand; nobody has measured other values.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +47,10 @@ class Barrier:
 
     Parameters
     ----------
-    t
-        Places (n,) on the line, ascending from 0 (the first network) to 1 (the second).
-    values
-        Name -> curve (n,) in the units of the evaluation; infinite where it was not finite.
+    t : ndarray of shape (n,)
+        Places on the line, ascending from 0 (the first network) to 1 (the second).
+    values : mapping of str to ndarray of shape (n,)
+        Curve of every value of the evaluation, in its units; infinite where it was not finite.
 
     Examples
     --------
@@ -63,7 +75,7 @@ class Barrier:
         object.__setattr__(self, "values", MappingProxyType(values))
 
     def curve(self, name: str = "loss") -> Array:
-        """Return the values (n,) of one name."""
+        """Return E(t) at every place (n,), for the value of this name."""
         if name not in self.values:
             raise InputError(f"no curve {name!r}; the evaluation returned {', '.join(self.values)}")
         return self.values[name]
@@ -112,7 +124,9 @@ class Barrier:
             "midpoint": self.midpoint,
             "area": self.area,
         }
-        return {name: {what: measure(name) for what, measure in measures.items()} for name in self.values}
+        return {
+            name: {measure_name: measure(name) for measure_name, measure in measures.items()} for name in self.values
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the curves to a file."""
@@ -147,23 +161,31 @@ def barrier(
 
     Parameters
     ----------
-    net_a
-        A module; it is not changed, and the networks between are copies of it.
-    net_b
-        Another of the same architecture and widths, or a mapping of its names to tensors, aligned or not.
-    evaluate
+    net_a : Module
+        The network at t = 0; it is not changed, and the networks between are copies of it.
+    net_b : Module or mapping of names to tensors
+        The network at t = 1, of the same architecture and widths, aligned or not.
+    evaluate : callable
         Function of a module that returns numbers by name, lower being better, such as ``{"loss": .., "error": ..}``: on
         a fixed data set, the same at every call. A `BatchedEvaluation` such as `Classification` is asked for many
         networks at once.
-    points
-        Number of places on the line, ends included; the middle is always one of them.
-    refine
-        Search on between the neighbours of the highest place of the first curve (of "loss" where there is one).
-    refresh
+    points : int, optional
+        Number of places on the line, ends included; the middle is always one of them. Default: 25, as in the scripts
+        published with re-basin methods.
+    refine : bool, optional
+        Whether to search on between the neighbours of the highest place of "loss", or of the first curve where there
+        is no "loss". Default: False.
+    refresh : callable, optional
         Called with every network on the line, ends included, before it is evaluated: sets its normalisation statistics
-        in place.
-    include_frozen
+        in place. Without it, batch normalisation of averaged statistics inflates barriers. Default: none.
+    include_frozen : bool, optional
         Whether parameters with ``requires_grad=False`` are interpolated; if not, they must be the same in both.
+        Default: True.
+
+    Returns
+    -------
+    Barrier
+        Curves of all values of the evaluation over t.
 
     Raises
     ------
@@ -189,40 +211,46 @@ def barrier(
     def values_at(t: Array) -> dict[str, Array]:
         return evaluate_points(span, np.column_stack([1.0 - t, t]), evaluate, refresh)
 
-    t = np.union1d(np.arange(points) / (points - 1.0), 0.5)
+    t = np.union1d(np.arange(points) / (points - 1.0), 0.5)  # (n,), the middle also where `points` is even
     curve = Barrier(t, values_at(t))
-    return _refined(curve, values_at) if refine else curve
+    return _refine_maximum(curve, values_at) if refine else curve
 
 
-def _refined(curve: Barrier, values_at: Callable[[Array], dict[str, Array]]) -> Barrier:
+def _refine_maximum(curve: Barrier, values_at: Callable[[Array], dict[str, Array]]) -> Barrier:
     """Return the curve with the places of a golden-section search for the maximum of the excess added."""
     name = "loss" if "loss" in curve.values else next(iter(curve.values))
     excess = curve.excess(name)
-    if not np.all(np.isfinite(excess)) or excess.max() <= 0.0:
+    if not np.all(np.isfinite(excess)) or excess.max() <= 0.0:  # nothing to refine
         return curve
-    start, end = curve.curve(name)[[0, -1]]
-    found: dict[float, dict[str, Array]] = {}
+    start, end = curve.curve(name)[[0, -1]]  # E(0), E(1)
+    values_of_place: dict[float, dict[str, Array]] = {}
 
     def height(t: float) -> float:
-        found[t] = values_at(np.array([t]))
-        return float(found[t][name][0] - ((1.0 - t) * start + t * end))
+        values_of_place[t] = values_at(np.array([t]))
+        return float(values_of_place[t][name][0] - ((1.0 - t) * start + t * end))
 
-    top = int(excess.argmax())
-    low, high = float(curve.t[top - 1]), float(curve.t[top + 1])
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = height(left), height(right)
-    for _ in range(_REFINEMENTS - 2):
-        if at_left >= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = height(left)
+    # The excess is zero at both ends and positive here, so the peak has a neighbour on either side.
+    peak = int(excess.argmax())
+    low, high = float(curve.t[peak - 1]), float(curve.t[peak + 1])
+    # Golden-section search: of the four places low < left < right < high, one end goes and one inner place stays, so
+    # every step costs one evaluation. A maximum beside the bracket is not found; the grid has it, then.
+    left, right = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
+    left_height, right_height = height(left), height(right)
+    for _ in range(_N_GOLDEN_EVALUATIONS - 2):
+        if left_height >= right_height:
+            high, right, right_height = right, left, left_height
+            left = high - _GOLDEN_RATIO * (high - low)
+            left_height = height(left)
         else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = height(right)
-    t, order = np.unique(np.concatenate([curve.t, list(found)]), return_index=True)
-    added = {key: np.concatenate([values[key] for values in found.values()]) for key in curve.values}
-    return Barrier(t, {key: np.concatenate([old, added[key]])[order] for key, old in curve.values.items()})
+            low, left, left_height = left, right, right_height
+            right = low + _GOLDEN_RATIO * (high - low)
+            right_height = height(right)
+    # All places that were evaluated join the grid, so the barrier is never below that of the grid.
+    t, order = np.unique(np.concatenate([curve.t, list(values_of_place)]), return_index=True)
+    added_values = {key: np.concatenate([values[key] for values in values_of_place.values()]) for key in curve.values}
+    return Barrier(
+        t, {key: np.concatenate([grid_values, added_values[key]])[order] for key, grid_values in curve.values.items()}
+    )
 
 
 def barrier_matrix(
@@ -236,12 +264,18 @@ def barrier_matrix(
 
     Parameters
     ----------
-    nets
-        Modules of one architecture: as they are, or aligned to a common reference beforehand.
+    nets : sequence of Module, of length n
+        Networks of one architecture: as they are, or aligned to a common reference beforehand.
     evaluate, points, refresh
         As for `barrier`.
-    align
+    align : callable, optional
         Function that returns its second network aligned to its first, to compare every two after aligning just them.
+        Default: networks are compared as they are.
+
+    Returns
+    -------
+    dict of str to ndarray of shape (n, n)
+        For every value of the evaluation, the symmetric matrix of barrier heights, zero on the diagonal.
 
     Raises
     ------
@@ -258,6 +292,6 @@ def barrier_matrix(
         except InputError as error:
             raise InputError([f"nets[{i}] and nets[{j}]: {problem}" for problem in error.problems]) from error
         for name in curve.values:
-            table = heights.setdefault(name, np.zeros((len(nets), len(nets))))
-            table[i, j] = table[j, i] = curve.height(name)
+            matrix = heights.setdefault(name, np.zeros((len(nets), len(nets))))
+            matrix[i, j] = matrix[j, i] = curve.height(name)
     return heights

@@ -1,12 +1,16 @@
-"""A bound on the barrier of networks with one hidden layer, from how well their units match.
+"""Interpolation bound of networks with one hidden layer: Theorem C.1 of WB fusion.
 
 Theorem C.1 of Akash, Li and Garcia Trillos (2022), "Wasserstein barycenter-based model fusion and linear mode
 connectivity of neural networks": for f_i(x) = v_i s(U_i x), with units of the second permuted to match, and |x| <= r,
 
-    | f_a(x) - a f_1(x) - (1 - a) f_2(x) |  <=  a (1 - a) C,
+    | f_a(x) - a f_1(x) - (1 - a) f_2(x) |  <=  a (1 - a) C,        0 <= a <= 1,
 
-where f_a has the parameters a (v_1, U_1) + (1 - a) (v_2, U_2), and C = 4 eps eta r for linear s, but for ReLU
-C = eps (4 eta + 2 |v_2|) r. Here eps^2 = |U_1 - U_2|_F^2 / 4 and eta^2 = |v_1 - v_2|_F^2 / 4 are the barycenter
+where s is the activation, U_i (h, d) the hidden and v_i (c, h) the output weights, f_a has the parameters
+a (v_1, U_1) + (1 - a) (v_2, U_2), and
+
+    C = 4 eps eta r   for linear s,        C = eps (4 eta + 2 |v_2|) r   for ReLU.
+
+Here eps^2 = |U_1 - U_2|_F^2 / 4 and eta^2 = |v_1 - v_2|_F^2 / 4 are the barycenter
 objectives of the hidden and the last layer at the permutation (their equations 25 and 26); the paper's r is the root of
 the number of inputs. The last line of the printed proof loses a factor; the constant of the theorem itself holds, by
 
@@ -23,7 +27,11 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, Labels, as_rows, as_vector, is_number
 from consilience.errors import InputError, OptionError
 
-_PERMUTATION = 1e-6  # how far k Pi may be from a permutation, for which alone the theorem holds
+_PERMUTATION_TOLERANCE = 1e-6
+"""How far an entry of h Pi may be from that of a permutation, for which alone the theorem holds.
+
+Chosen by hand, far above the rounding of exact optimal transport; nobody has measured other values.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +40,12 @@ class OneHiddenLayer:
 
     Parameters
     ----------
-    hidden
-        U (h, d).
-    output
-        v (c, h), or (h,) for one output.
-    bias
-        Of the hidden units (h,), if they have one. Biases of the outputs play no part: they interpolate exactly.
+    hidden : array_like of shape (h, d)
+        U, a row for every hidden unit.
+    output : array_like of shape (c, h) or (h,)
+        v, a row for every output.
+    bias : array_like of shape (h,), optional
+        Biases of the hidden units. Biases of the outputs play no part: they interpolate exactly. Default: no bias.
     """
 
     hidden: ArrayLike
@@ -47,16 +55,16 @@ class OneHiddenLayer:
 
 @dataclass(frozen=True)
 class InterpolationBound:
-    """What Theorem C.1 promises of the networks between two.
+    """The constants of Theorem C.1 for two networks, and the bounds that follow from them.
 
     Parameters
     ----------
-    epsilon, eta
+    epsilon, eta : float
         Half the Frobenius distance of the matched hidden weights, and of the matched output weights.
-    output_norm
-        Frobenius norm of the second network's output weights.
-    radius
-        Norm of the inputs for which the bound holds; with a bias, of (x, 1).
+    output_norm : float
+        Frobenius norm |v_2| of the second network's output weights.
+    radius : float
+        Greatest norm r of the inputs for which the bound holds; with a bias, of (x, 1).
     """
 
     epsilon: float
@@ -94,13 +102,18 @@ def interpolation_bound(
 
     Parameters
     ----------
-    first, second
+    first, second : OneHiddenLayer
         Networks of the same widths.
-    permutation
-        Unit of the second network that matches each of the first (h,), or a coupling (h, h) that is a permutation
-        over h. None where the units already match.
-    radius
+    permutation : array_like of shape (h,) or (h, h), optional
+        Unit of the second network that matches each of the first, or a coupling that is a permutation over h.
+        Default: the units already match.
+    radius : float
         Greatest norm of an input.
+
+    Returns
+    -------
+    InterpolationBound
+        The constants, from which ``relu_at(a)`` and ``linear_at(a)`` give the bound at every weight a.
 
     Raises
     ------
@@ -125,7 +138,7 @@ def interpolation_bound(
             f"second: expected weights of shapes {hidden_a.shape} and {output_a.shape} (biases included), found "
             f"{hidden_b.shape} and {output_b.shape}; the theorem holds for networks of the same widths"
         )
-    order = _order(permutation, len(hidden_a))
+    order = _unit_order(permutation, len(hidden_a))
     has_bias = first.bias is not None or second.bias is not None
     return InterpolationBound(
         epsilon=float(np.linalg.norm(hidden_a - hidden_b[order])) / 2.0,
@@ -135,25 +148,26 @@ def interpolation_bound(
     )
 
 
-def _weights(what: str, network: OneHiddenLayer) -> tuple[Array, Array]:
+def _weights(argument: str, network: OneHiddenLayer) -> tuple[Array, Array]:
     """Return the hidden weights, with a bias as one more column, and the output weights (c, h)."""
-    hidden = as_rows(f"{what}.hidden", network.hidden)
-    output = as_rows(f"{what}.output", network.output, columns=len(hidden))
-    if network.bias is not None:
-        hidden = np.column_stack([hidden, as_vector(f"{what}.bias", network.bias, len(hidden))])
+    hidden = as_rows(f"{argument}.hidden", network.hidden)  # (h, d)
+    output = as_rows(f"{argument}.output", network.output, columns=len(hidden))  # (c, h)
+    if network.bias is not None:  # s(U x + b) = s((U, b) (x, 1)), so a bias is a column of U and the input is (x, 1)
+        hidden = np.column_stack([hidden, as_vector(f"{argument}.bias", network.bias, len(hidden))])
     if not np.all(np.isfinite(hidden)) or not np.all(np.isfinite(output)):
-        raise InputError(f"{what}: has weights that are NaN or infinite")
+        raise InputError(f"{argument}: has weights that are NaN or infinite")
     return hidden, output
 
 
-def _order(permutation: ArrayLike | None, units: int) -> Labels:
+def _unit_order(permutation: ArrayLike | None, units: int) -> Labels:
     """Return the unit of the second network for each of the first, as indices."""
     if permutation is None:
         return np.arange(units)
     matrix = np.asarray(permutation)
+    # A coupling of mass one has entries 1/h where a permutation has ones.
     order = matrix.argmax(axis=1) if matrix.shape == (units, units) else matrix
     if order.shape != (units,) or not np.array_equal(np.sort(order), np.arange(units)):
         raise InputError(f"permutation: expected the numbers 0 to {units - 1} in some order, or a coupling that is one")
-    if matrix.ndim == 2 and np.abs(units * matrix - np.eye(units)[order]).max() > _PERMUTATION:
+    if matrix.ndim == 2 and np.abs(units * matrix - np.eye(units)[order]).max() > _PERMUTATION_TOLERANCE:
         raise InputError("permutation: the coupling splits units, which the theorem does not cover; use exact OT")
     return order.astype(np.int64)

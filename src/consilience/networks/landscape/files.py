@@ -1,4 +1,4 @@
-"""Files of curves and surfaces: safetensors of float64 arrays, so that figures are redrawn without evaluation.
+"""Files of barrier curves and plane surfaces: safetensors of float64 arrays, to redraw figures without evaluation.
 
 The header's metadata has one key, ``consilience``, whose value is a JSON document: what it is, and lists of names.
 """
@@ -21,19 +21,41 @@ from consilience.files.atomic import write_bytes
 T = TypeVar("T")
 Arrays = dict[str, Array]
 Names = dict[str, list[str]]
-_KEY = "consilience"
-_VERSION = 1
+_METADATA_KEY = "consilience"
+"""Key of the JSON document in the header of a file."""
+
+_FORMAT_VERSION = 1
+"""Version of the format of curves and surfaces; a file of another version is refused."""
 
 
 def write_arrays(path: str | Path, kind: str, arrays: Mapping[str, Array], names: Mapping[str, list[str]]) -> None:
-    """Write arrays and lists of names, whole or not at all."""
-    header = {"format": f"consilience-{kind}", "format_version": _VERSION, "names": dict(names)}
+    """Write arrays and lists of names, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    kind : str
+        What it holds: ``barrier`` or ``plane``; part of the format's name.
+    arrays : mapping of str to ndarray
+        Written as float64.
+    names : mapping of str to list of str
+        Names that belong to the arrays, such as those of markers.
+    """
+    header = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION, "names": dict(names)}
     rows = {name: np.asarray(values, dtype=np.float64, order="C") for name, values in arrays.items()}
-    write_bytes(Path(path), to_safetensors(rows, metadata={_KEY: json.dumps(header, sort_keys=True)}))
+    write_bytes(Path(path), to_safetensors(rows, metadata={_METADATA_KEY: json.dumps(header, sort_keys=True)}))
 
 
 def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]) -> T:
     """Return what `build` makes of the arrays and names in a file.
+
+    Parameters
+    ----------
+    path, kind
+        As for `write_arrays`.
+    build : callable
+        Function of the arrays and the lists of names.
 
     Raises
     ------
@@ -42,14 +64,16 @@ def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
             arrays = {name: np.asarray(file.get_tensor(name), dtype=np.float64) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
         raise FileFormatError(f"{path}: cannot be read as a {kind} file: {error}") from error
-    known = {"format": f"consilience-{kind}", "format_version": _VERSION}
-    found = {name: header.get(name) for name in known} if isinstance(header, dict) else {}
-    if found != known:
-        raise FileFormatError(f"{path}: expected a file of format {known}, found {found}; write it with .save(path)")
+    expected_format = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION}
+    file_format = {name: header.get(name) for name in expected_format} if isinstance(header, dict) else {}
+    if file_format != expected_format:
+        raise FileFormatError(
+            f"{path}: expected a file of format {expected_format}, found {file_format}; write it with .save(path)"
+        )
     try:
         return build(arrays, {key: [str(name) for name in names] for key, names in header["names"].items()})
     except (KeyError, AttributeError, TypeError, InputError) as error:

@@ -1,9 +1,12 @@
-"""The floating-point state of a network as one vector, and affine combinations of several networks.
+"""Parameter vectors of networks and their affine combinations (linear interpolation).
 
-What can be interpolated is every floating-point parameter and every floating-point buffer that is saved with the
-network (running statistics); tied tensors count once. Integer buffers and whatever else is no floating-point number are
-not interpolated: they stay as the first network has them. Vectors are float64, so that a combination is rounded once,
-when it is written back in the dtype of each tensor.
+    theta = sum_i w_i theta_i,   sum_i w_i = 1,
+
+with theta_i (P,) the floating-point state of network i of m as one vector. What can be interpolated is every
+floating-point parameter and every floating-point buffer that is saved with the network (running statistics); tied
+tensors count once. Integer buffers and whatever else is no floating-point number are not interpolated: they stay as the
+first network has them. Vectors are float64, so that a combination is rounded once, when it is written back in the dtype
+of each tensor. Networks that differ in a name or shape do not combine: an `InputError` names the tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 State = Mapping[str, Any]
 Model = nn.Module | State
 _REMEDY = "only networks of one architecture and width combine, so fuse or permute into one target first"
-_SUM = 1e-9  # how far the weights of an affine combination may be from a sum of one
+_WEIGHT_SUM_TOLERANCE = 1e-9
+"""How far the weights of an affine combination may be from a sum of one.
+
+Far above the rounding of their sum in float64, far below a forgotten weight; chosen by hand.
+"""
 
 
 def named_tensors(model: Model) -> dict[str, Tensor]:
@@ -40,28 +47,28 @@ def named_tensors(model: Model) -> dict[str, Tensor]:
     raise UnsupportedError(f"expected a torch module or a mapping of names to tensors, found {type(model).__name__}")
 
 
-def _same_memory(tensor: Tensor) -> tuple[Any, ...]:
+def _memory_key(tensor: Tensor) -> tuple[Any, ...]:
     """Return a key that two tensors share exactly when they are the same numbers in the same memory."""
-    address = tensor.data_ptr()
+    address = tensor.data_ptr()  # 0 for tensors without storage (meta, empty), which are tied only as one object
     return (tensor.device, tuple(tensor.shape), tensor.stride(), address) if address else (id(tensor),)
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """Where every floating-point tensor of a network lies in one vector of `size` numbers.
 
     Parameters
     ----------
-    names, shapes, dtypes
-        Of each tensor, in the order in which they follow each other.
-    tied
+    names, shapes, dtypes : tuple
+        Name, shape and dtype of each tensor, in the order in which they follow each other.
+    tied : mapping of str to str
         Other name -> the name under which a tied tensor is in `names`.
-    frozen
-        Parameters that were left out because they are not trained.
+    frozen : tuple of str, optional
+        Parameters that were left out because they are not trained. Default: none.
 
     Examples
     --------
-    >>> layout = Layout.of(nn.Linear(3, 2))
+    >>> layout = ParameterLayout.of(nn.Linear(3, 2))
     >>> layout.names, layout.size
     (('weight', 'bias'), 8)
     >>> {name: tuple(value.shape) for name, value in layout.unflatten(torch.zeros(5, 8)).items()}
@@ -75,15 +82,16 @@ class Layout:
     frozen: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: Model, include_frozen: bool = True) -> Layout:
+    def of(cls, model: Model, include_frozen: bool = True) -> ParameterLayout:
         """Return the layout of a network.
 
         Parameters
         ----------
-        model
-            A module, or a mapping of names to tensors.
-        include_frozen
+        model : Module or mapping of names to tensors
+            The network.
+        include_frozen : bool, optional
             Whether parameters with ``requires_grad=False`` are part of the vector; only modules tell which those are.
+            Default: True.
 
         Raises
         ------
@@ -92,8 +100,8 @@ class Layout:
         UnsupportedError
             For complex tensors.
         """
-        kept: dict[str, Tensor] = {}
-        first: dict[tuple[Any, ...], str] = {}
+        tensors: dict[str, Tensor] = {}
+        name_of_memory: dict[tuple[Any, ...], str] = {}
         tied: dict[str, str] = {}
         frozen = []
         for name, tensor in named_tensors(model).items():
@@ -104,15 +112,15 @@ class Layout:
             if not include_frozen and isinstance(tensor, nn.Parameter) and not tensor.requires_grad:
                 frozen.append(name)
                 continue
-            owner = first.setdefault(_same_memory(tensor), name)
+            owner = name_of_memory.setdefault(_memory_key(tensor), name)
             if owner == name:
-                kept[name] = tensor
+                tensors[name] = tensor
             else:
                 tied[name] = owner
-        if not kept:
+        if not tensors:
             raise InputError("the network has no floating-point tensors to interpolate")
-        shapes, dtypes = [value.shape for value in kept.values()], [value.dtype for value in kept.values()]
-        return cls(tuple(kept), tuple(shapes), tuple(dtypes), tied, tuple(frozen))
+        shapes, dtypes = [value.shape for value in tensors.values()], [value.dtype for value in tensors.values()]
+        return cls(tuple(tensors), tuple(shapes), tuple(dtypes), tied, tuple(frozen))
 
     @property
     def bounds(self) -> list[int]:
@@ -127,16 +135,23 @@ class Layout:
     def flatten(self, model: Model, what: str = "model") -> Tensor:
         """Return the numbers of `model` as one float64 vector (size,), on the device of its first tensor.
 
+        Parameters
+        ----------
+        model : Module or mapping of names to tensors
+            A network of the same names and shapes.
+        what : str, optional
+            What errors call it. Default: "model".
+
         Raises
         ------
         InputError
             Naming every tensor that is missing, of another shape, not finite or not tied as expected.
         """
-        found = named_tensors(model)
-        chosen = {name: self._under_any_name(name, found) for name in self.names}
-        problems = [*self._unexpected(found)]
+        tensors = named_tensors(model)
+        tensor_of_name = {name: self._find_tied(name, tensors) for name in self.names}
+        problems = [*self._unexpected_tensors(tensors)]
         for name, shape in zip(self.names, self.shapes, strict=True):
-            tensor = chosen[name]
+            tensor = tensor_of_name[name]
             if tensor is None:
                 problems.append(f"has no tensor {name!r} of shape {tuple(shape)}; {_REMEDY}")
             elif tensor.shape != shape:
@@ -144,12 +159,12 @@ class Layout:
             elif not bool(torch.isfinite(tensor).all()):
                 problems.append(f"tensor {name!r} has NaN or infinite values")
         for other, name in self.tied.items():
-            tensor, alias = chosen[name], found.get(other)
+            tensor, alias = tensor_of_name[name], tensors.get(other)
             if tensor is not None and alias is not None and not torch.equal(tensor, alias):
                 problems.append(f"tensors {name!r} and {other!r} differ, but are tied in the first network")
         if problems:
             raise InputError(f"{what}: {problem}" for problem in problems)
-        parts = [tensor for tensor in chosen.values() if tensor is not None]
+        parts = [tensor for tensor in tensor_of_name.values() if tensor is not None]
         device = parts[0].device
         return torch.cat([part.detach().reshape(-1).to(device, torch.float64) for part in parts])
 
@@ -161,23 +176,23 @@ class Layout:
         lead = vector.shape[:-1]
         return {name: vector[..., a:b].reshape(*lead, *shape).to(dtype) for name, shape, dtype, (a, b) in parts}
 
-    def _under_any_name(self, name: str, found: Mapping[str, Tensor]) -> Tensor | None:
+    def _find_tied(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
         """Return the tensor, also when a checkpoint has saved a tied one under its other name only."""
-        names = [name, *(other for other, owner in self.tied.items() if owner == name)]
-        return next((found[one] for one in names if one in found), None)
+        aliases = [name, *(other for other, owner in self.tied.items() if owner == name)]
+        return next((tensors[alias] for alias in aliases if alias in tensors), None)
 
-    def _unexpected(self, found: Mapping[str, Tensor]) -> list[str]:
-        known = {*self.names, *self.tied, *self.frozen}
-        extra = [name for name, tensor in found.items() if tensor.is_floating_point() and name not in known]
-        return [f"has a tensor {name!r} that the first network lacks; {_REMEDY}" for name in extra]
+    def _unexpected_tensors(self, tensors: Mapping[str, Tensor]) -> list[str]:
+        expected = {*self.names, *self.tied, *self.frozen}
+        unexpected = [name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in expected]
+        return [f"has a tensor {name!r} that the first network lacks; {_REMEDY}" for name in unexpected]
 
 
-def write(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+def write_tensors(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy tensors into a module in place, each in the dtype and on the device that it has there."""
-    own = named_tensors(module)
+    targets = named_tensors(module)
     with torch.no_grad():
         for name, values in state.items():
-            own[name].copy_(values)
+            targets[name].copy_(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,16 +201,16 @@ class Span:
 
     Parameters
     ----------
-    module
+    module : Module
         The first network, which everything that is not interpolated is taken from. It is never changed.
-    layout
+    layout : ParameterLayout
         Where its tensors lie in a vector.
-    vectors
-        The networks as vectors (m, size), float64, on the device of the first.
+    vectors : Tensor of shape (m, P)
+        The networks as vectors, float64, on the device of the first.
     """
 
     module: nn.Module
-    layout: Layout
+    layout: ParameterLayout
     vectors: Tensor
 
     @classmethod
@@ -212,41 +227,48 @@ class Span:
         (first, module), *others = models.items()
         if not isinstance(module, nn.Module):
             raise UnsupportedError(f"{first}: expected a torch module to evaluate, found {type(module).__name__}")
-        layout = Layout.of(module, include_frozen)
+        layout = ParameterLayout.of(module, include_frozen)
         vectors = [layout.flatten(module, first)]
-        own = named_tensors(module)
+        first_tensors = named_tensors(module)
         for name, model in others:
             vectors.append(layout.flatten(model, name).to(vectors[0].device))
-            theirs = named_tensors(model)
-            for held in layout.frozen:
-                if held in theirs and not torch.equal(own[held].detach().cpu(), theirs[held].detach().cpu()):
-                    raise InputError(f"{name}: frozen tensor {held!r} is not that of {first}; set include_frozen=True")
+            tensors = named_tensors(model)
+            for frozen in layout.frozen:
+                if frozen in tensors and not torch.equal(
+                    first_tensors[frozen].detach().cpu(), tensors[frozen].detach().cpu()
+                ):
+                    raise InputError(
+                        f"{name}: frozen tensor {frozen!r} is not that of {first}; set include_frozen=True"
+                    )
         return cls(module, layout, torch.stack(vectors))
 
     def states(self, weights: Array) -> dict[str, Tensor]:
         """Return the tensors ``(n, *shape)`` of the combinations whose weights are the rows of `weights` (n, m).
 
-        Each is written as the network of largest weight plus weighted differences to it: equal networks combine to
-        themselves without rounding, and a weight of one gives that network exactly.
+        Each is written as the network b of largest weight plus weighted differences to it,
+
+            theta = theta_b + sum_i w_i (theta_i - theta_b)     (which needs sum_i w_i = 1),
+
+        so that equal networks combine to themselves without rounding, and a weight of one gives that network exactly.
         """
         rows = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float64)).to(self.vectors.device)
-        base = rows.abs().argmax(dim=1)
+        base_index = rows.abs().argmax(dim=1)
         states = {}
         for name, shape, dtype, (start, stop) in zip(
             self.layout.names, self.layout.shapes, self.layout.dtypes, pairwise(self.layout.bounds), strict=True
         ):
-            block = self.vectors[:, start:stop]
-            combined = block[base]
-            for index in set(base.tolist()):
-                chosen = base == index
-                combined[chosen] += rows[chosen] @ (block - block[index])
+            block = self.vectors[:, start:stop]  # (m, entries of this tensor)
+            combined = block[base_index]  # (n, entries)
+            for index in set(base_index.tolist()):
+                has_base = base_index == index  # (n,), combinations written as differences to this network
+                combined[has_base] += rows[has_base] @ (block - block[index])
             states[name] = combined.to(dtype).reshape(-1, *shape)
         return states
 
     def model(self, weights: Array) -> nn.Module:
         """Return a new module, the combination with `weights` (m,)."""
         module = deepcopy(self.module)
-        write(module, {name: values[0] for name, values in self.states(weights[None]).items()})
+        write_tensors(module, {name: values[0] for name, values in self.states(weights[None]).items()})
         return module
 
 
@@ -257,12 +279,17 @@ def interpolate(module: nn.Module, states: Sequence[Model], weights: ArrayLike) 
 
     Parameters
     ----------
-    module
+    module : Module
         The architecture, and the source of whatever is not interpolated. It is not changed.
-    states
-        The m networks to combine: modules or mappings of names to tensors.
-    weights
-        One for each of them (m,), of sum one.
+    states : sequence of Module or mapping of names to tensors, of length m
+        The networks to combine.
+    weights : array_like of shape (m,)
+        Weight of each network, of sum one.
+
+    Returns
+    -------
+    Module
+        A copy of `module` with the combined tensors.
 
     Raises
     ------
@@ -273,14 +300,18 @@ def interpolate(module: nn.Module, states: Sequence[Model], weights: ArrayLike) 
 
     Examples
     --------
-    >>> one, two = nn.Linear(1, 1), nn.Linear(1, 1)
-    >>> middle = interpolate(one, [one, two], [0.5, 0.5])
-    >>> bool(torch.isclose(middle.weight, (one.weight + two.weight) / 2))
+    >>> net_a, net_b = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> middle = interpolate(net_a, [net_a, net_b], [0.5, 0.5])
+    >>> bool(torch.isclose(middle.weight, (net_a.weight + net_b.weight) / 2))
     True
     """
-    row = np.asarray(weights, dtype=np.float64)
-    if row.shape != (len(states),) or not np.all(np.isfinite(row)) or abs(row.sum() - 1.0) > _SUM:
+    weight_row = np.asarray(weights, dtype=np.float64)
+    if (
+        weight_row.shape != (len(states),)
+        or not np.all(np.isfinite(weight_row))
+        or abs(weight_row.sum() - 1.0) > _WEIGHT_SUM_TOLERANCE
+    ):
         raise OptionError(f"weights: expected {len(states)} finite numbers of sum one, found {weights!r}")
-    layout = Layout.of(module)
+    layout = ParameterLayout.of(module)
     vectors = [layout.flatten(state, f"states[{i}]") for i, state in enumerate(states)]
-    return Span(module, layout, torch.stack([vector.to(vectors[0].device) for vector in vectors])).model(row)
+    return Span(module, layout, torch.stack([vector.to(vectors[0].device) for vector in vectors])).model(weight_row)

@@ -1,10 +1,17 @@
-"""The plane through three networks, evaluated on a grid, with where other networks lie.
+"""Loss surfaces on the plane through three networks, with markers where other networks lie.
 
 After Garipov et al. (2018), "Loss surfaces, mode connectivity, and fast ensembling of DNNs": with networks w0, w1, w2,
 
     u = (w2 - w0) / dx,  dx = |w2 - w0|,        v = (w1 - w0 - <w1 - w0, u> u) / dy,  dy = the norm of that,
 
-and the points of the plane are w0 + alpha dx u + beta dy v. So w0 is at (0, 0), w2 at (1, 0) and w1 at (skew, 1).
+and the points of the plane are w0 + alpha dx u + beta dy v. So w0 is at (0, 0), w2 at (1, 0) and w1 at (skew, 1), with
+skew = <w1 - w0, u> / dx. Every point is an affine combination of the three networks,
+
+    (1 - a - beta) w0 + beta w1 + a w2,   a = alpha - beta skew,
+
+so that evaluation needs weights (n, 3) alone. A further network w is marked at its nearest point, with alpha =
+<w - w0, u> / dx and beta = <w - w0, v> / dy, and with its distance from the plane. Three networks on one line span no
+plane: `InputError` says so.
 """
 
 from __future__ import annotations
@@ -24,7 +31,11 @@ from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluat
 from consilience.networks.landscape.files import Arrays, Names, read_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
 
-_DEGENERATE = 1e-6  # relative distance from a line below which three networks span no plane
+_DEGENERATE = 1e-6
+"""Distance from a line, relative to the longer side, below which three networks span no plane.
+
+Chosen by hand, far above rounding in float64 and far below any trained networks; nobody has measured other values.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +44,11 @@ class Axes:
 
     Parameters
     ----------
-    origin, u, v
-        Vectors (P,); `u` and `v` are orthonormal.
-    dx, dy
+    origin, u, v : Tensor of shape (P,)
+        The point (0, 0), and the orthonormal directions of alpha and beta.
+    dx, dy : float
         Lengths of one unit of alpha and of beta.
-    skew
+    skew : float
         The alpha of the second network, whose beta is 1.
     """
 
@@ -57,30 +68,30 @@ class Axes:
         InputError
             When two of them are the same, or all are on one line.
         """
-        across, up = w2 - w0, w1 - w0
-        dx = float(across.norm())
+        w0_to_w2, w0_to_w1 = w2 - w0, w1 - w0
+        dx = float(w0_to_w2.norm())
         if dx == 0.0:
             raise InputError("net_a and net_c are the same network: there is no plane; draw the line to net_b instead")
-        u = across / dx
-        along = float(up @ u)
-        v = up - along * u
-        rest = float(v @ u)  # what rounding left along u, which matters where v is short
-        v = v - rest * u
+        u = w0_to_w2 / dx
+        projection = float(w0_to_w1 @ u)
+        v = w0_to_w1 - projection * u
+        rounding_rest = float(v @ u)  # what rounding left along u, which matters where v is short
+        v = v - rounding_rest * u
         dy = float(v.norm())
-        if dy < _DEGENERATE * max(dx, float(up.norm())):
+        if dy < _DEGENERATE * max(dx, float(w0_to_w1.norm())):
             raise InputError("net_a, net_b and net_c lie on one line: there is no plane; draw their barrier instead")
-        return cls(w0, u, v / dy, dx, dy, (along + rest) / dx)
+        return cls(w0, u, v / dy, dx, dy, (projection + rounding_rest) / dx)
 
     def coordinates(self, point: Tensor) -> tuple[float, float, float]:
         """Return the (alpha, beta) of the nearest point of the plane, and the distance to it."""
-        offset = point - self.origin
+        offset = point - self.origin  # (P,)
         x, y = float(offset @ self.u), float(offset @ self.v)
         return x / self.dx, y / self.dy, float((offset - x * self.u - y * self.v).norm())
 
     def weights(self, alphas: Array, betas: Array) -> Array:
         """Return the weights (n, 3) of w0, w1, w2 whose affine combinations are the points (alpha, beta)."""
-        last = alphas - betas * self.skew
-        return np.column_stack([1.0 - last - betas, betas, last])
+        w2_weights = alphas - betas * self.skew
+        return np.column_stack([1.0 - w2_weights - betas, betas, w2_weights])
 
 
 @dataclass(frozen=True)
@@ -89,14 +100,14 @@ class Marker:
 
     Parameters
     ----------
-    name
+    name : str
         What to call it.
-    alpha, beta
+    alpha, beta : float
         Where it is, or its nearest point on the plane.
-    distance
-        From the plane, in the norm of the parameters; 0 on it.
-    values
-        Of the network itself, not of its nearest point.
+    distance : float
+        Distance from the plane, in the norm of the parameters; 0 on it.
+    values : mapping of str to float
+        Values of the network itself, not of its nearest point.
     """
 
     name: str
@@ -112,13 +123,13 @@ class Plane:
 
     Parameters
     ----------
-    alphas, betas
-        Coordinates (A,) and (B,) of the grid, in units of `dx` and `dy`.
-    dx, dy
+    alphas, betas : ndarray of shape (A,) and (B,)
+        Coordinates of the grid, in units of `dx` and `dy`.
+    dx, dy : float
         Their lengths: ``alphas * dx`` and ``betas * dy`` are distances between parameters.
-    values
-        Name -> surface (B, A), a row for each beta; infinite where it was not finite.
-    markers
+    values : mapping of str to ndarray of shape (B, A)
+        Surface of every value of the evaluation, a row for each beta; infinite where it was not finite.
+    markers : tuple of Marker
         The three networks and the marked ones.
     """
 
@@ -137,12 +148,12 @@ class Plane:
             raise InputError(f"values: expected surfaces of shape {shape}, a row for each beta")
         for array in (*arrays.values(), *values.values()):
             array.setflags(write=False)
-        for name, fixed in {**arrays, "values": MappingProxyType(values), "markers": tuple(self.markers)}.items():
-            object.__setattr__(self, name, fixed)
+        for name, frozen in {**arrays, "values": MappingProxyType(values), "markers": tuple(self.markers)}.items():
+            object.__setattr__(self, name, frozen)
 
     def save(self, path: str | Path) -> None:
         """Write the surfaces and markers to a file."""
-        marked = {
+        marker_columns = {
             **{name: [getattr(marker, name) for marker in self.markers] for name in ("alpha", "beta", "distance")},
             **{f"values.{name}": [marker.values[name] for marker in self.markers] for name in self.values},
         }
@@ -151,7 +162,7 @@ class Plane:
             "betas": self.betas,
             "scale": np.array([self.dx, self.dy]),
             **{f"values.{name}": surface for name, surface in self.values.items()},
-            **{f"marker.{name}": np.array(column) for name, column in marked.items()},
+            **{f"marker.{name}": np.array(column) for name, column in marker_columns.items()},
         }
         names = {"values": list(self.values), "markers": [marker.name for marker in self.markers]}
         write_arrays(path, "plane", arrays, names)
@@ -204,23 +215,31 @@ def plane(
 
     Parameters
     ----------
-    net_a, net_b, net_c
-        Networks at (0, 0), (skew, 1) and (1, 0): the first a module, the others modules or mappings name -> tensor.
-        The figures of the fusion papers take the first base model, the second, and the second aligned to the first.
-    evaluate
+    net_a : Module
+        Network at (0, 0).
+    net_b, net_c : Module or mapping of names to tensors
+        Networks at (skew, 1) and (1, 0). The figures of the fusion papers take the first base model, the second, and
+        the second aligned to the first.
+    evaluate : callable
         As for `barrier`.
-    points
-        Places on each side of the grid.
-    margin
+    points : int, optional
+        Places on each side of the grid. Default: 21, as in the code of Garipov et al.
+    margin : float, optional
         How far the grid goes on, in units of the axes, beyond the rectangle that holds the three networks.
-    refresh
+        Default: 0.2, as in the code of Garipov et al.
+    refresh : callable, optional
         As for `barrier`; networks at the markers are refreshed as well.
-    marked
-        Other networks of the same architecture to find in the plane, by name: the fused one.
-    names
+    marked : mapping of str to Module or mapping, optional
+        Other networks of the same architecture to find in the plane, by name: the fused one. Default: none.
+    names : tuple of three str, optional
         What to call the three networks.
-    include_frozen
-        As for `barrier`: without them, frozen embeddings count neither in the path nor in distances.
+    include_frozen : bool, optional
+        As for `barrier`: without them, frozen embeddings count neither in the path nor in distances. Default: True.
+
+    Returns
+    -------
+    Plane
+        Surfaces of all values of the evaluation, and markers.
 
     Raises
     ------
@@ -253,21 +272,22 @@ def plane(
     if len(labels) != 3 + len(marked or {}) or len(set(labels)) != len(labels):
         raise OptionError(f"names: expected three names that are different from each other and marked, found {labels}")
     models = {"net_a": net_a, "net_b": net_b, "net_c": net_c}
-    span = Span.of({**models, **{f"marked[{k!r}]": v for k, v in (marked or {}).items()}}, include_frozen)
+    span = Span.of({**models, **{f"marked[{key!r}]": model for key, model in (marked or {}).items()}}, include_frozen)
     axes = Axes.through(*span.vectors[:3])
 
+    # With w1 beside the stretch from w0 to w2, the rectangle of all three is wider than the unit square.
     alphas = np.linspace(min(0.0, axes.skew) - margin, max(1.0, axes.skew) + margin, points)
     betas = np.linspace(-margin, 1.0 + margin, points)
-    grid = axes.weights(*(side.ravel() for side in np.meshgrid(alphas, betas)))
+    grid = axes.weights(*(side.ravel() for side in np.meshgrid(alphas, betas)))  # (points^2, 3), a row for each beta
     # One weight each for the networks themselves, after the points of the grid, in which the marked ones have no part.
     weights = np.vstack([np.pad(grid, ((0, 0), (0, len(labels) - 3))), np.eye(len(labels))])
     values = evaluate_points(span, weights, evaluate, refresh)
 
     anchors = [(0.0, 0.0, 0.0), (axes.skew, 1.0, 0.0), (1.0, 0.0, 0.0)]
-    places = chain(anchors, map(axes.coordinates, span.vectors[3:]))
+    coordinates = chain(anchors, map(axes.coordinates, span.vectors[3:]))
     markers = [
-        Marker(label, *place, {name: float(column[points * points + i]) for name, column in values.items()})
-        for i, (label, place) in enumerate(zip(labels, places, strict=True))
+        Marker(label, *coordinate, {name: float(column[points * points + i]) for name, column in values.items()})
+        for i, (label, coordinate) in enumerate(zip(labels, coordinates, strict=True))
     ]
     surfaces = {name: column[: points * points].reshape(points, points) for name, column in values.items()}
     return Plane(alphas, betas, axes.dx, axes.dy, surfaces, tuple(markers))

@@ -1,11 +1,11 @@
-"""Methods for networks: where the units of every model go; the table of all, and making one by name."""
+"""Fusion methods for networks: the table of all methods, and making one by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from consilience.core.options import named, refuse_options
+from consilience.core.options import find_method, refuse_options
 from consilience.errors import OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
@@ -31,16 +31,23 @@ NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
     NetworkAverage,
     NetworkEnsembleMethod,
 )
-"""Every method for networks, the recommended one first; a new one is one file and one line here."""
+"""Every method for networks, the recommended one first. A new method is one file and one line here."""
 
 
 def needs_no_symmetry(method: object) -> bool:
-    """Return whether a name is that of a method that takes units as they are numbered where nobody says which move."""
+    """Return whether a name is that of a method that runs without a symmetry, with units as they are numbered."""
     return any(kind.name == method and kind.optional_symmetry for kind in NETWORK_METHODS)
 
 
 def make_network_method(method: str | NetworkMethod | Method | None, options: Mapping[str, Any]) -> NetworkMethod:
-    """Return the method of a name with these options, or the method itself when no option is given.
+    """Return a method for networks by name, with options, or a method object as it is.
+
+    Parameters
+    ----------
+    method : str, NetworkMethod or Method, optional
+        Name of a method or a method with its options. Default: the recommended method.
+    options : mapping of str to value
+        Options of a method that is named; empty for a method object.
 
     Raises
     ------
@@ -56,10 +63,12 @@ def make_network_method(method: str | NetworkMethod | Method | None, options: Ma
         refuse_options(method, options)
         return method
     if isinstance(method, Method):
-        known = any(kind.name == method.name for kind in NETWORK_METHODS)
-        instead = f"method={method.name!r}" if known else "a method for networks"
+        has_network_form = any(kind.name == method.name for kind in NETWORK_METHODS)
+        instead = f"method={method.name!r}" if has_network_form else "a method for networks"
         raise OptionError(f"{type(method).__name__} fuses posteriors, not networks; give {instead}")
-    return named(NETWORK_METHODS, NETWORK_METHODS[0].name if method is None else method, options, " for networks")
+    return find_method(
+        NETWORK_METHODS, NETWORK_METHODS[0].name if method is None else method, options, " for networks"
+    )(**options)
 
 
 __all__ = [

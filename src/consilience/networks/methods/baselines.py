@@ -1,4 +1,4 @@
-"""Two baselines for networks: the average weight by weight, and all networks side by side."""
+"""Baselines for networks: federated averaging in one round, and the prediction ensemble."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.network import identity
+from consilience.networks.network import identity_transports
 
 
 @dataclass(frozen=True)
 class NetworkAverage(NetworkMethod):
     """Average the networks weight by weight, units as they are numbered: right for networks of one common start.
+
+    theta = sum_i a_i theta_i, with a_i the weight of model i.
 
     References
     ----------
@@ -29,18 +31,18 @@ class NetworkAverage(NetworkMethod):
     optional_symmetry: ClassVar[bool] = True
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Move nothing."""
-        return Alignment(tuple(identity(network.units) for network in ensemble.networks))
+        """Return identity transports: units stay as they are numbered."""
+        return Alignment(tuple(identity_transports(network.units) for network in ensemble.networks))
 
 
 @dataclass(frozen=True)
 class NetworkEnsembleMethod(NetworkMethod):
-    """Keep all networks and average what they answer: a reference, at the cost of all of them.
+    """Keep all networks and average their predictions: the reference for accuracy, at the cost of all networks.
 
     Parameters
     ----------
-    mean
-        Of class probabilities, or of logits.
+    mean : {"probabilities", "logits"}
+        What is averaged: class probabilities, or logits. Default: "probabilities".
     """
 
     name: ClassVar[str] = "ensemble"
@@ -55,8 +57,10 @@ class NetworkEnsembleMethod(NetworkMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'")
+        self.require(
+            ("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'"),
+        )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Move nothing."""
-        return Alignment(tuple(identity(network.units) for network in ensemble.networks))
+        """Return identity transports; nothing is averaged."""
+        return Alignment(tuple(identity_transports(network.units) for network in ensemble.networks))

@@ -1,13 +1,17 @@
-"""One-shot FedMA: neurons are copies of global ones under a Beta-Bernoulli process, matched layer by layer.
+"""One-shot FedMA: neurons matched layer by layer under a Beta-Bernoulli process, without retraining.
 
 Yurochkin et al., "Bayesian nonparametric federated learning of neural networks" (PFNM), ICML 2019; Wang et al.,
-"Federated learning with matched averaging" (FedMA), ICLR 2020; without retraining, as the Wasserstein paper uses it.
-A neuron v ~ N(theta, sigma^2) is a copy of a global one, theta ~ N(0, sigma0^2). The gain of a match is that of SPAHM's
-plug-in form, whose engine serves here, and the global neuron is the likeliest one,
+"Federated learning with matched averaging" (FedMA), ICLR 2020; one-shot as in the Wasserstein paper. The model is
 
-    theta_g = sum v / (n_g + sigma^2 / sigma0^2),
+    theta_g ~ N(0, sigma0^2 I)    global neurons; which models have them follows a Beta-Bernoulli process of mass gamma
+    v ~ N(theta_g, sigma^2 I)     a local neuron: incoming weights and bias.
 
-or without shrinkage the plain mean of the n_g matched neurons.
+Assignments maximise the log joint at the most likely global neurons, model by model (``matching.site_by_site``, which
+SPAHM uses too). The global neuron is the posterior mode
+
+    theta_g = sum v / (n_g + sigma^2 / sigma0^2),    n_g the number of matched neurons,
+
+or without shrinkage their mean. Assignments are a local maximum; limits on sweeps are reported in the details.
 """
 
 from __future__ import annotations
@@ -20,45 +24,49 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels, is_count, is_number
+from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.site_by_site import ascend, grow
 from consilience.matching.site_step import Openings
 from consilience.networks.method import Alignment, NetworkEnsemble, average, owned_entries
-from consilience.networks.methods.layerwise import Layer, LayerwiseMethod, Rows
+from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport, move
 
 
+@renamed_options(sweeps="max_iterations")
 @dataclass(frozen=True)
 class FedMA(LayerwiseMethod):
     """Match neurons as copies of global ones under a Beta-Bernoulli process, layer by layer, and average.
 
     Parameters
     ----------
-    sigma
-        Standard deviation of a neuron's weights around the global ones.
-    sigma0
-        Standard deviation of global weights around 0.
-    gamma
-        Mass of the process: the larger, the likelier new neurons; matters with `growth` only.
-    growth
-        Whether the fused network may have more units than the widest model, up to the target widths if given, else up
-        to all units of all models.
-    shrink
-        Whether matched neurons are drawn to 0 as their posterior mode is; at sigma = sigma0 and two models by a third.
-    sweeps
-        Rounds over the models in each layer.
-    class_counts
-        Examples of each class at each site (J, C): rows of the output layer are averaged by them; None takes the
+    sigma : float
+        Standard deviation of a neuron's weights around the global neuron's. Default: 1, as in the published code.
+    sigma0 : float
+        Standard deviation of global weights around 0. Default: 1, as in the published code.
+    gamma : float
+        Mass of the process: the larger, the likelier new neurons; matters with `growth` only. Default: 7, as in the
+        published code of one-shot FedMA.
+    growth : bool
+        Whether the fused network may have more units than the widest model, up to the target widths if the user set
+        them, else up to all units of all models. Default: False, as in the Wasserstein paper.
+    shrink : bool
+        Whether global neurons are the posterior mode, which is shrunk towards 0; at sigma = sigma0 and two models by a
+        third. False takes plain means. Default: True.
+    max_iterations : int
+        Passes over the models in each layer at most. Default: 5, as in the published code.
+    class_counts : array_like of shape (n_models, n_classes), optional
+        Number of examples of each class at each site: rows of the output layer are averaged by them. Default: the
         models' weights.
 
     References
     ----------
-    Yurochkin et al. (2019), PFNM, ICML; Wang et al. (2020), FedMA, ICLR. The logarithm of the prior counts twice beside
-    squared terms, as the joint law has it; the published code has it once. Orders of new neurons are not counted, as in
-    SPAHM without `factorial`. An input that a model lacks counts as 0 in the rows of matched neurons.
+    Yurochkin et al. (2019), PFNM, ICML; Wang et al. (2020), FedMA, ICLR. Beside squared terms the logarithm of the
+    prior counts twice, as in the log joint; the published code counts it once. Orders of new neurons are not counted,
+    as in SPAHM without `factorial`. An input that a model lacks counts as 0 in the rows of matched neurons.
     """
 
     name: ClassVar[str] = "fedma"
@@ -72,31 +80,34 @@ class FedMA(LayerwiseMethod):
     gamma: float = 7.0
     growth: bool = False
     shrink: bool = True
-    sweeps: int = 5
+    max_iterations: int = 5
     class_counts: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for option in ("sigma", "sigma0", "gamma"):
             value = getattr(self, option)
-            self.require(option, is_number(value) and value > 0, "a positive number")
-        for option in ("growth", "shrink"):
-            self.require(option, isinstance(getattr(self, option), bool), "true or false")
-        self.require("sweeps", is_count(self.sweeps), "a positive integer")
+            self.require(
+                (option, is_number(value) and value > 0, "a positive number"),
+            )
+        self.require(
+            *((option, isinstance(getattr(self, option), bool), "true or false") for option in ("growth", "shrink")),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
-        """Return how wide the fused network may be: as the widest model, or with growth as all together."""
+        """Return the largest widths of the fused network: the widest model's, or with growth the sum of all models'."""
         widest = super().default_units(networks, reference)
         if not self.growth:
             return widest
         groups = networks[0].symmetry.by_name
         return {
-            name: sum(network.units[name] for network in networks) if groups[name].resizable else count
-            for name, count in widest.items()
+            name: sum(network.units[name] for network in networks) if groups[name].resizable else width
+            for name, width in widest.items()
         }
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
-        """Return why these networks cannot be fused, a line each."""
+        """Return the problems of fusing these networks, a line each: widths, and the shape of `class_counts`."""
         problems = [
             f"{network.name}: group {group} has {network.units[group]} units, but the fused network only {units}; "
             "method 'fedma' needs room for the widest model"
@@ -115,90 +126,98 @@ class FedMA(LayerwiseMethod):
 
     @property
     def averages(self) -> bool:
-        """Whether what was matched is averaged as it is."""
+        """Whether matched neurons are averaged by the models' weights alone."""
         return not self.shrink and self.class_counts is None
 
     def match(
-        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
-    ) -> Layer:
-        """Return which global neuron each local one is a copy of."""
+        self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> LayerMatching:
+        """Return the global neuron of each local neuron of one group."""
         group, *inside = bundle
         if inside:
-            return _nested(bundle, reference)
+            return _match_nested(bundle, reference)
         rows = bundle[group]
-        sizes = [len(points) for points in rows.points]
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        sizes = [len(points) for points in rows.points]  # (J,)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])  # (J + 1,): model j's neurons are rows offsets[j:j + 1]
         ones = np.ones(rows.points[0].shape[1])
         objective = GaussianAtoms(
-            np.concatenate([to_numpy(points) for points in rows.points]),
+            np.concatenate([to_numpy(points) for points in rows.points]),  # (L, F)
             offsets,
-            Normal(0.0 * ones, self.sigma**2 * ones, self.sigma0**2 * ones),
-            Sharing(len(sizes), 1.0, self.gamma),
+            AtomLaw(0.0 * ones, self.sigma**2 * ones, self.sigma0**2 * ones),
+            BetaBernoulliPrior(len(sizes), 1.0, self.gamma),
             marginal=False,
         )
         openings = Openings(rows.width)
+        # Largest model first, as in the published code; among equals the reference.
         order = np.array(sorted(range(len(sizes)), key=lambda j: (-sizes[j], j != reference, j)))
         labels = grow(objective, order, openings)
-        labels, settled = ascend(objective, labels, rng, self.sweeps, openings)
-        labels, count = _reference_first(labels, slice(offsets[reference], offsets[reference + 1]))
-        width = max(count, max(sizes)) if self.growth else rows.width
-        parts = np.split(labels, offsets[1:-1])
-        details = {"units": count, "settled": settled, "log_posterior": objective.total(labels)}
-        return Layer(tuple({group: Injection(part, width)} for part in parts), (), details)
+        labels, converged = ascend(objective, labels, rng, self.max_iterations, openings)  # (L,)
+        labels, n_global = _renumber_by_reference(labels, slice(offsets[reference], offsets[reference + 1]))
+        width = max(n_global, max(sizes)) if self.growth else rows.width
+        model_labels = np.split(labels, offsets[1:-1])
+        details = {"units": n_global, "settled": converged, "log_posterior": objective.total(labels)}
+        return LayerMatching(tuple({group: Injection(slots, width)} for slots in model_labels), (), details)
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Match layer by layer and shrink what was matched."""
-        found = super().align(ensemble, rng, progress)
+        """Return the alignment, and the fused arrays where neurons are shrunk or classes weighed."""
+        alignment = super().align(ensemble, rng, progress)
         if not self.shrink and self.class_counts is None:
-            return found
-        units = {name: one.width for name, one in found.transports[0].items()}
-        arrays = average(replace(ensemble, target_units=units), found.transports)
+            return alignment
+        units = {name: transport.width for name, transport in alignment.transports[0].items()}
+        arrays = average(replace(ensemble, target_units=units), alignment.transports)
         if self.shrink:
-            arrays = {key: self._shrunk(ensemble, found.transports, key, values) for key, values in arrays.items()}
+            arrays = {key: self._shrink(ensemble, alignment.transports, key, values) for key, values in arrays.items()}
         if self.class_counts is not None:
-            arrays |= self._by_class(ensemble, found.transports, arrays)
-        return replace(found, arrays=arrays)
+            arrays |= self._average_by_class(ensemble, alignment.transports, arrays)
+        return replace(alignment, arrays=arrays)
 
-    def _shrunk(
+    def _shrink(
         self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], key: str, values: AnyArray
     ) -> AnyArray:
-        """Return an array with the rows of hidden units times n / (n + sigma^2 / sigma0^2)."""
+        """Return an array with the rows of hidden units times n_g / (n_g + sigma^2 / sigma0^2).
+
+        The mean of n_g neurons times this factor is the posterior mode. Output rows are no neurons, and stay.
+        """
         axis = ensemble.symmetry.layouts[key].axes[0] if ensemble.symmetry.layouts[key].axes else None
         if axis is None or axis.side == "input" or any(segment.group is None for segment in axis.segments):
             return values
-        held = sum((owned_entries(axis, moves, {}) for moves in transports), start=np.zeros(()))
-        factor = held / (held + (self.sigma / self.sigma0) ** 2)
+        n_matched = sum((owned_entries(axis, model, {}) for model in transports), start=np.zeros(()))  # (rows,)
+        factor = n_matched / (n_matched + (self.sigma / self.sigma0) ** 2)
         xp = array_namespace(values)
         shape = (-1, *[1] * (values.ndim - 1))
         return values * xp.reshape(xp.asarray(factor, dtype=values.dtype, device=values.device), shape)
 
-    def _by_class(
+    def _average_by_class(
         self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], arrays: Mapping[str, AnyArray]
     ) -> dict[str, AnyArray]:
-        """Return the arrays of the output layer, every class averaged by who saw how much of it."""
-        counts = np.asarray(self.class_counts, dtype=np.float64)[list(ensemble.given) or slice(None)]
-        shares = counts / counts.sum(axis=0)
-        moved = [
-            {key: move(network.working[key], ensemble.symmetry.layouts[key], moves, network.units) for key in arrays}
-            for network, moves in zip(ensemble.networks, transports, strict=True)
+        """Return the arrays of the output layer, every class averaged by the sites' shares of its examples."""
+        # Counts are in the user's order of models, networks in the order of their contents.
+        counts = np.asarray(self.class_counts, dtype=np.float64)[list(ensemble.input_numbers) or slice(None)]
+        class_shares = counts / counts.sum(axis=0)  # (J, C)
+        transported = [
+            {
+                key: move(network.working[key], ensemble.symmetry.layouts[key], model_transports, network.units)
+                for key in arrays
+            }
+            for network, model_transports in zip(ensemble.networks, transports, strict=True)
         ]
-        found: dict[str, AnyArray] = {}
+        averaged: dict[str, AnyArray] = {}
         for key, values in arrays.items():
             axes = ensemble.symmetry.layouts[key].axes
             if key not in _output_layer(ensemble) or not axes or axes[0].moves or values.shape[0] != counts.shape[1]:
                 continue
             xp = array_namespace(values)
             shape = (-1, *[1] * (values.ndim - 1))
-            parts = [
-                xp.reshape(xp.asarray(share, dtype=values.dtype, device=values.device), shape) * one[key]
-                for share, one in zip(shares, moved, strict=True)
+            weighted = [
+                xp.reshape(xp.asarray(shares, dtype=values.dtype, device=values.device), shape) * model_arrays[key]
+                for shares, model_arrays in zip(class_shares, transported, strict=True)
             ]
-            found[key] = sum(parts[1:], start=parts[0])
-        return found
+            averaged[key] = sum(weighted[1:], start=weighted[0])
+        return averaged
 
 
 def _output_layer(ensemble: NetworkEnsemble) -> set[str]:
-    """Return the arrays of the layers that read the last units and make none: the output layer's."""
+    """Return the names of the output layer's arrays: of layers that receive units and whose own rows never move."""
     symmetry = ensemble.symmetry
     readers = {
         key.rpartition(".")[0]
@@ -208,22 +227,26 @@ def _output_layer(ensemble: NetworkEnsemble) -> set[str]:
     return {key for key in symmetry.layouts if key.rpartition(".")[0] in readers}
 
 
-def _reference_first(labels: Labels, own: slice) -> tuple[Labels, int]:
-    """Return labels renumbered so that the reference's units come first in their order, and the number of groups."""
-    count = int(labels.max()) + 1
-    target = np.full(count, -1, dtype=np.int64)
-    target[labels[own]] = np.arange(own.stop - own.start)
-    target[target < 0] = np.arange(own.stop - own.start, count)
-    return target[labels], count
+def _renumber_by_reference(labels: Labels, reference_rows: slice) -> tuple[Labels, int]:
+    """Return labels (L,) renumbered so that the reference's neurons come first in their order, and their number G."""
+    n_global = int(labels.max()) + 1
+    n_reference = reference_rows.stop - reference_rows.start
+    new_number = np.full(n_global, -1, dtype=np.int64)
+    new_number[labels[reference_rows]] = np.arange(n_reference)
+    new_number[new_number < 0] = np.arange(n_reference, n_global)
+    return new_number[labels], n_global
 
 
-def _nested(bundle: Mapping[str, Rows], reference: int) -> Layer:
-    """Return the match of units that hold others, to the reference by inner products: what is left without growth."""
+def _match_nested(bundle: Mapping[str, UnitRows], reference: int) -> LayerMatching:
+    """Return the matching of attention heads and of what lies inside, to the reference by inner products of rows.
+
+    For two models without growth and a wide prior, the gain of the process is such a product up to a factor.
+    """
     group, *inside = bundle
     transports: list[dict[str, Any]] = []
     for model in range(len(bundle[group].points)):
         costs = {name: -to_numpy(r.points[model]) @ to_numpy(r.points[reference]).T for name, r in bundle.items()}
-        found = assign_nested(costs[group], {name: costs[name] for name in inside})
-        moves = {name: Injection(slots, len(slots)) for name, slots in found.inner.items()}
-        transports.append({group: Injection(found.outer, len(found.outer)), **moves})
-    return Layer(tuple(transports))
+        assignment = assign_nested(costs[group], {name: costs[name] for name in inside})
+        inner = {name: Injection(slots, len(slots)) for name, slots in assignment.inner.items()}
+        transports.append({group: Injection(assignment.outer, len(assignment.outer)), **inner})
+    return LayerMatching(tuple(transports))

@@ -1,9 +1,14 @@
-"""From the input to the output: match the units of one group after another, by what they receive.
+"""Layer-wise matching: groups of units from the input to the output, by the weights that units receive.
 
-When a group's turn comes, the groups before it have been matched, so that what every unit receives can be written in
-the numbering of the fused network: a row per unit, incoming weights and biases side by side. Whoever matches the rows
-of one group need not know that there is a network: optimal transport, Wasserstein barycenters and Beta-Bernoulli
-matching differ in nothing else.
+When a group's turn comes, the groups before it are matched. So the incoming weights of every model can be written in
+the numbering of the fused network: one row per unit, incoming weights and biases side by side, with the transports T of
+the groups before on the input side,
+
+    row_u = [W_i[u, :] T_i^T, b_i[u]].
+
+A subclass matches the rows of one group (``match``) and need not know that there is a network. Optimal transport,
+Wasserstein barycenters and Beta-Bernoulli matching differ in nothing else. The order is greedy: a match is not revised
+when later groups are matched.
 """
 
 from __future__ import annotations
@@ -21,32 +26,33 @@ from consilience.checks import AnyArray, Array
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.methods.weight_matching.state import STATISTICS
+from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import Injection, Spread, Transport, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, Spread, Transport, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
 
 Writers = Literal["all", "first"]
-"""Which layers tell the units of a residual stream apart: all that write to it and are known, or the first alone."""
+"""Which layers identify the units of a residual stream: all that write to it and are known by then, or the first."""
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """What the units of one group receive, in every model.
+class UnitRows:
+    """Incoming weights of the units of one group, in every model.
 
     Parameters
     ----------
-    width
-        Number K of units of the fused network.
-    points
-        For every model, a row per unit (k_j, F), in the numbering of the fused network on the input side; of the
-        networks' array library, in working precision.
-    squares
-        For every model, the squared length of every row (k_j,), with the variance inside couplings: the mean square of
-        what is averaged, not the square of the mean.
-    odd
-        Which entries of a row change sign with the unit (F,).
+    width : int
+        Number K of units in the fused network.
+    points : tuple of arrays of shape (k_j, F), of length n_models
+        For every model a row per unit, in the numbering of the fused network on the input side; in the networks' array
+        library and working precision.
+    squares : tuple of arrays of shape (k_j,), of length n_models
+        For every model the squared length of every row. Under couplings that are no permutations it is the mean square
+        of the weights that a row averages, not the square of their mean, so that squared distances include the
+        variance inside the coupling.
+    odd : ndarray of bool of shape (F,)
+        Which entries of a row change sign with the unit. Default: empty, where signs play no part.
     """
 
     width: int
@@ -56,19 +62,19 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """How the units of a group, and of the groups inside it, were matched.
+class LayerMatching:
+    """Matching of the units of one group, and of the groups inside it.
 
     Parameters
     ----------
-    transports
-        For every model, by group.
-    history
-        The objective after each iteration; empty for methods without one.
-    details
-        Further facts about this group.
-    converged
-        Whether no limit of iterations ended it.
+    transports : tuple of mappings of str to Transport, of length n_models
+        For every model and group, the transport of its units.
+    history : sequence of float
+        The objective after each iteration. Default: empty, for methods without one.
+    details : mapping
+        Further results about this group, as JSON values. Default: none.
+    converged : bool
+        Whether the iteration ended before its limit. Default: True.
     """
 
     transports: tuple[Mapping[str, Transport], ...]
@@ -79,12 +85,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerwiseMethod(NetworkMethod):
-    """A method that goes from the input to the output.
+    """Base class of methods that match one group after another, from the input to the output.
 
     Parameters
     ----------
-    writers
-        For residual streams, whether all layers that write to them and are known tell their units apart, or the first.
+    writers : {"all", "first"}
+        For residual streams, which layers identify their units: all that write to them and whose other units are
+        matched by then, or the first alone. Default: "all".
     """
 
     widths: ClassVar[bool] = True
@@ -93,146 +100,172 @@ class LayerwiseMethod(NetworkMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("writers", self.writers in ("all", "first"), "'all' or 'first'")
+        self.require(
+            ("writers", self.writers in ("all", "first"), "'all' or 'first'"),
+        )
 
     @abstractmethod
     def match(
-        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
-    ) -> Layer:
-        """Return how the units of one group are matched.
+        self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> LayerMatching:
+        """Return the matching of one group.
 
         Parameters
         ----------
-        bundle
+        bundle : mapping of str to UnitRows
             Rows of the group (first) and of the groups inside it.
-        ensemble
+        ensemble : NetworkEnsemble
             The models.
-        reference
-            The model to start from.
-        rng
-            For random choices.
+        reference : int
+            Index of the model to start from.
+        rng : numpy.random.Generator
+            Source of random choices.
         """
 
     @property
     def counts_sent(self) -> bool:
-        """Whether what units send counts too, where its readers are known by then."""
+        """Whether outgoing weights count too, where the units that receive them are matched by then."""
         return False
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Match one group after another."""
+        """Return the alignment of one pass from the ensemble's reference model."""
         return self.pass_through(ensemble, ensemble.reference, rng, progress)
 
     def pass_through(
         self, ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator, progress: Progress
     ) -> Alignment:
-        """Return the alignment of one pass that starts from a reference model."""
+        """Return the alignment of one pass over all groups.
+
+        Parameters
+        ----------
+        ensemble : NetworkEnsemble
+            The models.
+        reference : int
+            Index of the model to start from.
+        rng : numpy.random.Generator
+            Source of random choices.
+        progress : callable
+            Called with (groups done, groups in all).
+        """
         symmetry = ensemble.symmetry
-        transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
+        transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]  # grows group by group
         histories: dict[str, list[float]] = {}
         details: dict[str, Any] = {}
         converged = True
-        tops = [name for name, group in symmetry.by_name.items() if group.parent is None]
-        for done, top in enumerate(tops):
+        # In the order of computation; heads are matched together with what lies inside them.
+        top_groups = [name for name, group in symmetry.by_name.items() if group.parent is None]
+        for number, top in enumerate(top_groups):
             names = [top, *(child.name for child in symmetry.children(top))]
-            bundle = {name: self._rows(ensemble, name, transports, set(names)) for name in names}
+            bundle = {name: self._unit_rows(ensemble, name, transports) for name in names}
             if not any(rows.points[0].shape[1] for rows in bundle.values()):
-                found = _unmoved(ensemble, names)
+                matching = _identity_matching(ensemble, names)
             else:
-                found = self.match(bundle, ensemble, reference, rng)
-            for own, more in zip(transports, found.transports, strict=True):
-                own.update(more)
-            converged = converged and found.converged
-            if found.history:
-                histories[top] = list(found.history)
-            if found.details:
-                details[top] = dict(found.details)
-            progress(done + 1, len(tops))
-        history = total_history(list(histories.values()))
+                matching = self.match(bundle, ensemble, reference, rng)
+            for model_transports, group_transports in zip(transports, matching.transports, strict=True):
+                model_transports.update(group_transports)
+            converged = converged and matching.converged
+            if matching.history:
+                histories[top] = list(matching.history)
+            if matching.details:
+                details[top] = dict(matching.details)
+            progress(number + 1, len(top_groups))
+        history = sum_histories(list(histories.values()))
         objective = float(history[-1]) if history.size else float("nan")
-        facts: dict[str, Any] = {"groups": details} if details else {}
+        group_details: dict[str, Any] = {"groups": details} if details else {}
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
-        return Alignment(tuple(transports), objective, history, status, facts)
+        return Alignment(tuple(transports), objective, history, status, group_details)
 
-    def _rows(
-        self, ensemble: NetworkEnsemble, group: str, transports: Sequence[Mapping[str, Transport]], solving: set[str]
-    ) -> Rows:
-        """Return what tells the units of a group apart."""
+    def _unit_rows(
+        self, ensemble: NetworkEnsemble, group: str, transports: Sequence[Mapping[str, Transport]]
+    ) -> UnitRows:
+        """Return the rows by which the units of a group are matched: activations, or weights at known places.
+
+        `transports` are those of the groups matched so far, for every model.
+        """
+        width = ensemble.target_units[group]
         if ensemble.activations is not None and self.wants_activations:
             points = tuple(
-                given.get(group, np.zeros((n.units[group], 0)))
-                for given, n in zip(ensemble.activations, ensemble.networks, strict=True)
+                model_activations.get(group, np.zeros((network.units[group], 0)))
+                for model_activations, network in zip(ensemble.activations, ensemble.networks, strict=True)
             )
-            return Rows(ensemble.target_units[group], points, tuple((p**2).sum(axis=1) for p in points))
-        places = self._places(ensemble, group, set(transports[0]), solving)
-        width = ensemble.target_units[group]
-        found = [
-            _told_apart(network, own, group, places, width)
-            for network, own in zip(ensemble.networks, transports, strict=True)
+            return UnitRows(width, points, tuple((values**2).sum(axis=1) for values in points))
+        places = self._known_places(ensemble, group, set(transports[0]))
+        models = [
+            _incoming_rows(network, model_transports, group, places, width)
+            for network, model_transports in zip(ensemble.networks, transports, strict=True)
         ]
-        return Rows(width, tuple(p for p, _, _ in found), tuple(s for _, s, _ in found), found[0][2])
+        return UnitRows(
+            width, tuple(points for points, _, _ in models), tuple(squares for _, squares, _ in models), models[0][2]
+        )
 
-    def _places(self, ensemble: NetworkEnsemble, group: str, known: set[str], solving: set[str]) -> list[Place]:
-        """Return the places that count for the units of a group and whose other axes are known by now."""
+    def _known_places(self, ensemble: NetworkEnsemble, group: str, matched_groups: set[str]) -> list[Place]:
+        """Return the places that count for the units of a group and whose other axes are matched by now."""
         symmetry = ensemble.symmetry
         places = [
             place
             for place in symmetry.places(group)
             if (self.counts_sent or place.side != "input")
             and place.array in ensemble.networks[0].working
-            and place.array.rpartition(".")[2] not in STATISTICS
-            and symmetry.beside(place) <= known
+            and place.array.rpartition(".")[2] not in RUNNING_STATISTICS
+            and symmetry.beside(place) <= matched_groups
         ]
+        # As published: the first layer that writes to a residual stream decides, the others follow.
         if self.writers == "first" and places:
             layer = places[0].array.rpartition(".")[0]
             places = [place for place in places if place.array.rpartition(".")[0] == layer]
         return places
 
 
-def _told_apart(
+def _incoming_rows(
     network: Network, transports: Mapping[str, Transport], group: str, places: Sequence[Place], width: int
 ) -> tuple[AnyArray, AnyArray, NDArray[np.bool_]]:
-    """Return rows of units (k, F) with their inputs moved, their mean squares (k,), and which entries are odd (F,).
+    """Return the rows of one model's units (k, F), their mean squares (k,), and which entries are odd (F,).
 
-    What is sent is split in another width, so that it is compared as shares of what all units send.
+    Axes other than the group's own are transported into the numbering of the fused network.
     """
     if not places:
         return np.zeros((network.units[group], 0)), np.zeros(network.units[group]), np.zeros(0, dtype=bool)
-    expected = {name: one.squared for name, one in transports.items()}
-    spread = any(isinstance(one, Spread) for one in transports.values())
-    parts, totals, odd = [], [], []
+    # Squares move by squared weights of the coupling; see ``Spread.squared``.
+    squared_transports = {name: transport.squared for name, transport in transports.items()}
+    has_spread = any(isinstance(transport, Spread) for transport in transports.values())
+    parts, square_sums, odd = [], [], []  # by place: (k, F_p), (k,), (F_p,)
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        values = dense(network.working[place.array], layout)
+        values = to_dense(network.working[place.array], layout)
         if place.side == "input" and width != network.units[group]:
+            # In another width outgoing weights are split; scaled so, they compare with those of the fused units.
             values = values * (network.units[group] / width)
         xp = array_namespace(values)
-        moved = _moved(values, place, layout, transports, network)
-        rows = unit_rows(moved, layout, place, network.units)
+        transported = _move_other_axes(values, place, layout, transports, network)
+        rows = unit_rows(transported, layout, place, network.units)
         parts.append(rows)
-        odd.append(odd_columns(tuple(moved.shape), layout, place))
-        if spread:
-            squares = unit_rows(_moved(values**2, place, layout, expected, network), layout, place, network.units)
-            totals.append(xp.sum(squares, axis=1))
+        odd.append(odd_columns(tuple(transported.shape), layout, place))
+        if has_spread:
+            # Mean squares under the coupling, not squares of means: equation (36) instead of (35) of the
+            # Wasserstein paper's appendix D.
+            squares = _move_other_axes(values**2, place, layout, squared_transports, network)
+            square_sums.append(xp.sum(unit_rows(squares, layout, place, network.units), axis=1))
         else:
-            totals.append(xp.sum(rows * rows, axis=-1))
+            square_sums.append(xp.sum(rows * rows, axis=-1))
     xp = array_namespace(parts[0])
-    points = parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)
-    return points, sum(totals[1:], start=totals[0]), np.concatenate(odd)
+    points = parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)  # (k, F)
+    # (k, F), (k,), (F,)
+    return points, sum(square_sums[1:], start=square_sums[0]), np.concatenate(odd)
 
 
-def _moved(
+def _move_other_axes(
     values: AnyArray, place: Place, layout: Layout, transports: Mapping[str, Transport], network: Network
 ) -> AnyArray:
-    """Return an array with all axes moved but the one of a place."""
+    """Return an array with all axes transported but the one of a place."""
     for number, axis in enumerate(layout.axes):
         if number != place.axis:
             values = move_axis(values, number, axis, transports, network.units)
     return values
 
 
-def _unmoved(ensemble: NetworkEnsemble, names: Sequence[str]) -> Layer:
-    """Return transports that move nothing, for units of which nothing is known when their turn comes."""
-    return Layer(
+def _identity_matching(ensemble: NetworkEnsemble, names: Sequence[str]) -> LayerMatching:
+    """Return identity transports, for units without any row when their turn comes."""
+    return LayerMatching(
         tuple(
             {name: Injection(np.arange(network.units[name]), ensemble.target_units[name]) for name in names}
             for network in ensemble.networks
@@ -240,8 +273,9 @@ def _unmoved(ensemble: NetworkEnsemble, names: Sequence[str]) -> Layer:
     )
 
 
-def total_history(histories: Sequence[Sequence[float]]) -> Array:
-    """Return the sum of histories by iteration; those that end earlier keep their last value."""
-    steps = max((len(one) for one in histories), default=0)
-    padded = [[*one, *[one[-1]] * (steps - len(one))] for one in histories]
-    return np.sum(padded, axis=0) if steps else np.zeros(0)
+def sum_histories(histories: Sequence[Sequence[float]]) -> Array:
+    """Return the sum of several histories (n_iterations,); those that end earlier keep their last value."""
+    # Layers converge after different numbers of iterations; the sum never rises if none of them does.
+    n_steps = max((len(history) for history in histories), default=0)
+    padded = [[*history, *[history[-1]] * (n_steps - len(history))] for history in histories]
+    return np.sum(padded, axis=0) if n_steps else np.zeros(0)

@@ -1,8 +1,14 @@
-"""OT fusion: align every model to one of them by optimal transport, layer by layer, and average.
+"""OT fusion: alignment of every model to a reference by optimal transport, layer by layer, and averaging.
 
-Singh, Jaggi, "Model fusion via optimal transport", NeurIPS 2020, as in appendix D of the Wasserstein paper: with T of
-the layer before, the incoming edges are aligned (34), units are compared by what they receive (35), and the plan moves
-the units.
+Singh, Jaggi, "Model fusion via optimal transport", NeurIPS 2020, in the notation of appendix D of the Wasserstein paper
+(Akash et al. 2022). For layer l, with T_{l-1} the transport of the layer before,
+
+    hatW = W T_{l-1}                                       (34), incoming weights in the reference's numbering
+    C[g, j] = |hatW[g] - W_ref[j]|^2                       (35), cost of moving unit g to unit j
+    P = argmin <C, P>  with uniform marginals,             the plan, and T_l = P divided by its marginal.
+
+Exact plans between equal widths are permutations. Departures from the published code: the output layer is never
+transported, biases are one more incoming weight, and all layers that write to a residual stream share one plan.
 """
 
 from __future__ import annotations
@@ -19,8 +25,8 @@ from consilience.checks import AnyArray, Array, is_number
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.barycenter_support import Start, first_support
-from consilience.networks.methods.layerwise import Layer, LayerwiseMethod, Rows
+from consilience.networks.methods.barycenter_support import Start, initial_support
+from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
 
@@ -30,20 +36,23 @@ Metric = Literal["squared", "euclidean"]
 
 @dataclass(frozen=True)
 class TransportMethod(LayerwiseMethod):
-    """What OT fusion and Wasserstein-barycenter fusion share.
+    """Base class of OT fusion and Wasserstein-barycenter fusion.
 
     Parameters
     ----------
-    cost
-        Whether units are compared by the weights that they receive, or by what they give on unlabeled inputs.
-    epsilon
-        Weight of the entropy in a plan, relative to the largest cost; 0 solves exactly.
-    start
+    cost : {"weights", "activations"}
+        Whether units are compared by the weights that they receive, or by their activations on unlabeled inputs.
+        Default: "weights".
+    epsilon : float
+        Weight of the entropy in a plan, relative to the largest cost, as in the published code; 0 solves exactly.
+        Default: 0.
+    start : {"reference", "units", "random"}
         The units that models are first compared with: those of the reference model; of the reference model, with
-        further ones of all models where the fused network is wider and fewer where it is narrower ("units", also what
-        "reference" becomes where widths differ); or random ones.
-    paper_scaling
-        Whether what units of another width send is averaged, as formula (9) is printed, instead of split.
+        further units of all models where the fused network is wider and fewer where it is narrower ("units", which
+        "reference" becomes where widths differ); or random ones. Default: "reference".
+    paper_scaling : bool
+        Whether the outgoing weights of units of another width are averaged, as formula (9) is printed, instead of
+        split. Default: False.
     """
 
     cost: Cost = "weights"
@@ -53,57 +62,78 @@ class TransportMethod(LayerwiseMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'")
-        self.require("epsilon", is_number(self.epsilon), "a number that is not negative")
-        self.require("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'")
-        self.require("paper_scaling", isinstance(self.paper_scaling, bool), "true or false")
+        self.require(
+            ("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"),
+            ("epsilon", is_number(self.epsilon), "a number that is not negative"),
+            ("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"),
+            ("paper_scaling", isinstance(self.paper_scaling, bool), "true or false"),
+        )
 
     @property
     def wants_activations(self) -> bool:
-        """Whether units are compared by what they give."""
+        """Whether units are compared by their activations."""
         return self.cost == "activations"
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
-        """Return how wide the fused network is where nobody says: as the reference, or the widest if that is open."""
+        """Return the default widths of the fused network: the reference's, or without one the widest model's."""
         return super().default_units(networks, None) if reference is None else dict(networks[reference].units)
 
     def plans(self, costs: Mapping[str, Array]) -> dict[str, Transport]:
-        """Return the transports of a group (first) and of the groups inside it, given costs (K, k_j)."""
+        """Return the transports of one model's group (first) and of the groups inside it, by least cost.
+
+        Parameters
+        ----------
+        costs : mapping of str to ndarray of shape (K, k_j)
+            By group, costs of moving a unit of the model (column) to a unit of the fused network (row).
+        """
         group, *inside = costs
-        if inside:
-            found = assign_nested(costs[group].T, {name: costs[name].T for name in inside})
-            moved = {name: Injection(slots, len(slots)) for name, slots in found.inner.items()}
-            return {group: Injection(found.outer, len(found.outer)), **moved}
-        width, count = costs[group].shape
+        if inside:  # attention heads: their units are never split, so plans are assignments
+            assignment = assign_nested(costs[group].T, {name: costs[name].T for name in inside})
+            inner = {name: Injection(slots, len(slots)) for name, slots in assignment.inner.items()}
+            return {group: Injection(assignment.outer, len(assignment.outer)), **inner}
+        width, n_units = costs[group].shape
         if self.epsilon:
             return {group: self._spread(entropic_plan(costs[group], self.epsilon))}
-        plan = exact_plan(costs[group])
-        if width == count:
+        plan = exact_plan(costs[group])  # (K, k_j)
+        if width == n_units:  # a vertex of the polytope: a permutation
             return {group: Injection(plan.argmax(axis=0), width)}
         return {group: self._spread(plan)}
 
     def _spread(self, plan: Array) -> Spread:
-        width, count = plan.shape
-        return Spread(plan, width / count if self.paper_scaling else 1.0)
+        """Return a plan (K, k_j) as a transport; formula (9) as printed makes its input side sum to K / k_j."""
+        width, n_units = plan.shape
+        return Spread(plan, width / n_units if self.paper_scaling else 1.0)
 
 
-def squared_costs(support: AnyArray, rows: Rows, model: int) -> Array:
-    """Return the mean squared distance (K, k) of support rows from what units receive: formula (7) as one product."""
+def squared_costs(support: AnyArray, rows: UnitRows, model: int) -> Array:
+    """Return the mean squared distances (K, k_j) of support rows from the rows of one model's units.
+
+    Formula (7) as one matrix product: |x|^2 + |y|^2 - 2 <x, y>, with |y|^2 the mean square under the coupling before.
+
+    Parameters
+    ----------
+    support : array of shape (K, F)
+        Rows of the fused layer.
+    rows : UnitRows
+        Rows of all models' units.
+    model : int
+        Index of the model.
+    """
     xp = array_namespace(support)
     products = xp.matmul(support, xp.matrix_transpose(rows.points[model]))
     costs = -2.0 * to_numpy(products)
     costs += to_numpy(xp.sum(support * support, axis=-1))[:, None]
     costs += to_numpy(rows.squares[model])
-    return np.maximum(costs, 0.0, out=costs)
+    return np.maximum(costs, 0.0, out=costs)  # differences of equal rows may round to below zero
 
 
-def receiving(transport: Transport, points: AnyArray, odd: NDArray[np.bool_]) -> AnyArray:
-    """Return rows of units (k, F) moved to the fused network (K, F); only odd entries change sign."""
-    moved = transport.unsigned.move(points, 0, "output")
+def transport_rows(transport: Transport, points: AnyArray, odd: NDArray[np.bool_]) -> AnyArray:
+    """Return unit rows (k, F) transported into the fused network (K, F); only odd entries (F,) change sign."""
+    unsigned = transport.unsigned.move(points, 0, "output")
     if transport.signs is None or not odd.any():
-        return moved
-    xp = array_namespace(moved)
-    return xp.where(xp.asarray(odd, device=moved.device), transport.move(points, 0, "output"), moved)
+        return unsigned
+    xp = array_namespace(unsigned)
+    return xp.where(xp.asarray(odd, device=unsigned.device), transport.move(points, 0, "output"), unsigned)
 
 
 @dataclass(frozen=True)
@@ -112,10 +142,11 @@ class OTFusion(TransportMethod):
 
     Parameters
     ----------
-    metric
-        Whether rows are compared by squared distance, equation (35), or by distance.
-    normalize
-        Whether rows are divided by their length before they are compared.
+    metric : {"squared", "euclidean"}
+        Whether rows are compared by squared distance, equation (35), or by distance, as the published commands do.
+        Default: "squared".
+    normalize : bool
+        Whether rows are divided by their length before they are compared. Default: False.
 
     References
     ----------
@@ -134,32 +165,34 @@ class OTFusion(TransportMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'")
-        self.require("normalize", isinstance(self.normalize, bool), "true or false")
+        self.require(
+            ("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'"),
+            ("normalize", isinstance(self.normalize, bool), "true or false"),
+        )
 
     def match(
-        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
-    ) -> Layer:
-        """Return plans from every model to the reference."""
-        compared = {name: _normalized(rows) if self.normalize else rows for name, rows in bundle.items()}
-        support, kept = first_support(self.start, compared, reference, rng)
+        self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> LayerMatching:
+        """Return the plans from every model to the initial support."""
+        compared = {name: _normalize_rows(rows) if self.normalize else rows for name, rows in bundle.items()}
+        support, is_reference = initial_support(self.start, compared, reference, rng)
         transports: list[dict[str, Transport]] = []
         for model in range(len(ensemble.networks)):
-            if model == reference and kept:
+            if model == reference and is_reference:  # exactly itself, where ties or entropy could move its units
                 transports.append({n: Injection(np.arange(r.width), r.width) for n, r in bundle.items()})
                 continue
             costs = {name: squared_costs(support[name], rows, model) for name, rows in compared.items()}
             if self.metric == "euclidean":
                 costs = {name: np.sqrt(values) for name, values in costs.items()}
             transports.append(self.plans(costs))
-        return Layer(tuple(transports))
+        return LayerMatching(tuple(transports))
 
 
-def _normalized(rows: Rows) -> Rows:
-    """Return rows of length 1."""
+def _normalize_rows(rows: UnitRows) -> UnitRows:
+    """Return rows of length 1; rows of zeros stay."""
     points = []
-    for own in rows.points:
-        xp = array_namespace(own)
-        length = xp.sqrt(xp.sum(own**2, axis=1, keepdims=True))
-        points.append(own / xp.where(length > 0, length, xp.ones_like(length)))
-    return Rows(rows.width, tuple(points), tuple(array_namespace(p).sum(p**2, axis=1) for p in points))
+    for model_points in rows.points:
+        xp = array_namespace(model_points)
+        length = xp.sqrt(xp.sum(model_points**2, axis=1, keepdims=True))  # (k, 1)
+        points.append(model_points / xp.where(length > 0, length, xp.ones_like(length)))
+    return UnitRows(rows.width, tuple(points), tuple(array_namespace(p).sum(p**2, axis=1) for p in points))

@@ -1,4 +1,14 @@
-"""Git Re-Basin: weight matching of any number of networks of the same widths, by weights or by activations."""
+"""Git Re-Basin: weight matching and activation matching of networks of the same widths (Ainsworth et al. 2023).
+
+Weight matching permutes the units of all models to minimise sum_{i < j} a_i a_j |theta_i - theta_j|^2 by coordinate
+descent (``weight_matching``). For more than two models that is the published merge-many.
+
+Activation matching maximises, for every group by itself, the mean product of the activations z of matched units,
+
+    <P, Z_i Z_ref^T> / n,    Z (k, n) the activations of k units on n inputs,
+
+one assignment per group, which is exact. With z standardised it is their correlation.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +18,32 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array, is_count
+from consilience.core.options import renamed_options
 from consilience.core.progress import Progress
 from consilience.matching.nested_assignment import assign_nested
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.methods.weight_matching.match import matched
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.symmetry.transport import Injection
 
 Cost = Literal["weights", "activations", "correlation"]
 
 
+@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class ReBasin(NetworkMethod):
     """Permute the units of all networks so that their weights, or what their units give, come closest, and average.
 
     Parameters
     ----------
-    cost
-        "weights" descends the sum of squared distances of all pairs of models (weight matching; merge-many for more
-        than two). "activations" maximises the mean product of what matched units give on unlabeled inputs, group by
-        group, to the reference model; "correlation" their correlation.
-    restarts
-        Descents; the first from the models as they are, further ones from random orders of units. The lowest objective
-        is kept.
-    max_passes
-        Passes over all models at most.
+    cost : {"weights", "activations", "correlation"}
+        "weights" minimises the sum of squared distances of all pairs of models (weight matching; merge-many for more
+        than two). "activations" maximises the mean product of the activations of matched units on unlabeled inputs,
+        group by group, against the reference model; "correlation" their correlation. Default: "weights".
+    restarts : int
+        Number of descents; the first from the models as they are, further ones from random orders of units. The lowest
+        objective is kept. Default: 1.
+    max_iterations : int
+        Passes over all models at most. Default: 100, as in the published code.
 
     References
     ----------
@@ -46,59 +58,69 @@ class ReBasin(NetworkMethod):
 
     cost: Cost = "weights"
     restarts: int = 1
-    max_passes: int = 100
+    max_iterations: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = ("weights", "activations", "correlation")
-        self.require("cost", self.cost in known, "'weights', 'activations' or 'correlation'")
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_passes", is_count(self.max_passes), "a positive integer")
+        costs = ("weights", "activations", "correlation")
+        self.require(
+            ("cost", self.cost in costs, "'weights', 'activations' or 'correlation'"),
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     @property
     def wants_activations(self) -> bool:
-        """Whether units are compared by what they give."""
+        """Whether units are compared by their activations."""
         return self.cost != "weights"
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Return permutations."""
+        """Return permutations of the units of all models."""
         if self.wants_activations:
-            return _by_activations(ensemble, self.cost == "correlation")
+            return _match_activations(ensemble, self.cost == "correlation")
         starts = ["identity", *["random"] * (self.restarts - 1)]
-        return matched(ensemble, starts, self.max_passes, rng, progress)
+        return match_weights(ensemble, starts, self.max_iterations, rng, progress)
 
 
-def _by_activations(ensemble: NetworkEnsemble, correlation: bool) -> Alignment:
-    """Return, for every group, the permutations to the reference that maximise products of what units give."""
-    given = ensemble.activations or ()
-    target = given[ensemble.reference]
+def _match_activations(ensemble: NetworkEnsemble, correlation: bool) -> Alignment:
+    """Return, for every group, the permutations to the reference that maximise products of activations."""
+    activations = ensemble.activations or ()  # by model and group (k, n)
+    target = activations[ensemble.reference]
     symmetry = ensemble.symmetry
     transports: list[dict[str, Injection]] = []
     total = 0.0
-    for model, network in zip(given, ensemble.networks, strict=True):
-        own: dict[str, Injection] = {}
+    for model_activations, network in zip(activations, ensemble.networks, strict=True):
+        model_transports: dict[str, Injection] = {}
         for top in (name for name, group in symmetry.by_name.items() if group.parent is None):
             names = [top, *(child.name for child in symmetry.children(top))]
-            worth = {n: _products(model.get(n), target.get(n), network.units[n], correlation) for n in names}
-            found = assign_nested(-worth[top], {name: -worth[name] for name in names[1:]})
-            for name, slots in ((top, found.outer), *found.inner.items()):
-                own[name] = Injection(slots, len(slots))
-                total += float(worth[name][np.arange(len(slots)), slots].sum())
-        transports.append(own)
-    return Alignment(tuple(transports), -total)
+            # Groups are independent, unlike in weight matching: activations do not depend on how others are numbered.
+            gains = {
+                name: _products(model_activations.get(name), target.get(name), network.units[name], correlation)
+                for name in names
+            }
+            # Heads, and what lies inside them, are assigned together.
+            assignment = assign_nested(-gains[top], {name: -gains[name] for name in names[1:]})
+            for name, slots in ((top, assignment.outer), *assignment.inner.items()):
+                model_transports[name] = Injection(slots, len(slots))
+                total += float(gains[name][np.arange(len(slots)), slots].sum())
+        transports.append(model_transports)
+    return Alignment(tuple(transports), -total)  # an objective to minimise, like that of weight matching
 
 
-def _products(one: Array | None, other: Array | None, units: int, correlation: bool) -> Array:
-    """Return mean products or correlations (k, k) of what units give; where nothing is known, units stay."""
-    if one is None or other is None:
-        return np.eye(units)
+def _products(first: Array | None, second: Array | None, n_units: int, correlation: bool) -> Array:
+    """Return mean products or correlations (k, k) of activations (k, n).
+
+    For groups whose activations are not known the identity is returned, so that units stay.
+    """
+    if first is None or second is None:
+        return np.eye(n_units)
     if correlation:
-        one, other = _standardized(one), _standardized(other)
-    return one @ other.T / one.shape[1]
+        first, second = _standardize(first), _standardize(second)
+    return first @ second.T / first.shape[1]
 
 
-def _standardized(values: Array) -> Array:
-    """Return rows of mean 0 and deviation 1; units that always give the same become 0."""
-    centred = values - values.mean(axis=1, keepdims=True)
+def _standardize(activations: Array) -> Array:
+    """Return rows of mean 0 and deviation 1; the rows of dead units, whose correlation is 0 / 0, become 0."""
+    centred = activations - activations.mean(axis=1, keepdims=True)
     deviation = centred.std(axis=1, keepdims=True)
     return np.where(deviation > 0, centred / np.where(deviation > 0, deviation, 1.0), 0.0)

@@ -1,32 +1,39 @@
-"""Wasserstein-barycenter fusion: every layer of the fused network is a barycenter of the models' layers.
+"""Wasserstein-barycenter fusion: every layer of the fused network is a Wasserstein barycenter of the models' layers.
 
-The units of a layer are points, what they receive is where they lie, and the fused layer is the cloud of K points
-nearest to all models' clouds in squared Wasserstein distance, equations (6) to (9) of the Wasserstein paper:
+The units of a layer are points, with the weights that they receive as coordinates. The fused layer is the cloud of K
+points of least mean squared Wasserstein distance to the models' clouds, equations (6) to (9) of the Wasserstein paper:
 
-    B = sum_i a_i < C_i, Pi_i >,    C_i[j, g] = mean squared distance of row j from row g under the coupling before.
+    B(W, {Pi_i}) = sum_i a_i < C_i, Pi_i >,    Pi_i (K, k_i) with marginals 1 / K and 1 / k_i,
+    C_i[j, g] = mean squared distance of row j of W from row g of W_i under the coupling of the layer before    (7),
 
-Plans and rows are found in turn; neither step raises B when plans are exact.
+with a_i the weight of model i. Algorithm 1 alternates plans (optimal transport) and rows (9). With exact plans neither
+step raises B. Entropic plans do not minimise B alone: a step that would raise it is not taken. The result is a local
+minimum that depends on the initial rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import ClassVar
 
 import numpy as np
 
 from consilience.checks import AnyArray, Array, is_count
-from consilience.core.progress import Progress
+from consilience.core.progress import Progress, silent
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.barycenter_support import first_support
-from consilience.networks.methods.layerwise import Layer, Rows
-from consilience.networks.methods.optimal_transport import TransportMethod, receiving, squared_costs
+from consilience.networks.methods.barycenter_support import initial_support
+from consilience.networks.methods.layerwise import LayerMatching, UnitRows
+from consilience.networks.methods.optimal_transport import TransportMethod, squared_costs, transport_rows
 from consilience.networks.symmetry.transport import Injection, Transport
 
-_SETTLED = 1e-6
-"""A fall of B below this share ends the iteration over a layer."""
-_ROUNDING = 1e-12
+MIN_RELATIVE_DECREASE = 1e-6
+"""A decrease of B below this fraction of its first value ends the iteration over a layer. The published code stops at a
+mean squared change of weights and plans below 1e-5 instead. Chosen by hand; nobody has measured other values."""
+
+OBJECTIVE_ROUNDING = 1e-12
+"""Decreases of B below this are rounding, where copies make its first value zero. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +42,11 @@ class WassersteinFusion(TransportMethod):
 
     Parameters
     ----------
-    restarts
+    restarts : int
         Passes over the network: the first starts as `start` says from the reference model, the next from the other
-        models, further ones from random units. The one with the lowest sum of B over layers is kept.
-    max_iterations
-        Iterations over one layer at most.
+        models, further ones from random units. The one with the lowest sum of B over layers is kept. Default: 1.
+    max_iterations : int
+        Iterations over one layer at most. Default: 100, as in the published code.
 
     References
     ----------
@@ -57,41 +64,44 @@ class WassersteinFusion(TransportMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("restarts", is_count(self.restarts), "a positive integer")
-        self.require("max_iterations", is_count(self.max_iterations), "a positive integer")
+        self.require(
+            ("restarts", is_count(self.restarts), "a positive integer"),
+            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
+        )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Pass over the network as often as asked, and keep the best."""
-        models = len(ensemble.networks)
-        references = [(ensemble.reference + number) % models for number in range(self.restarts)]
-        found = []
+        """Return the alignment of least B over `restarts` passes."""
+        n_models = len(ensemble.networks)
+        references = [(ensemble.reference + number) % n_models for number in range(self.restarts)]
+        alignments = []
         for number, (reference, child) in enumerate(zip(references, rng.spawn(self.restarts), strict=True)):
-            method = self if number < models else _random_start(self)
-            found.append(method.pass_through(ensemble, reference, child, lambda _d, _t: None))
+            # Every model is the start once; after that only random rows are new.
+            method = self if number < n_models else replace(self, start="random")
+            alignments.append(method.pass_through(ensemble, reference, child, silent))
             progress(number + 1, self.restarts)
-        best = min(found, key=lambda one: one.objective)
-        return replace(best, transports=numbered_as(ensemble.reference, best.transports))
+        best = min(alignments, key=attrgetter("objective"))
+        return replace(best, transports=renumber_permutations(ensemble.reference, best.transports))
 
     def match(
-        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
-    ) -> Layer:
-        """Return the plans of a barycenter."""
+        self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> LayerMatching:
+        """Return the plans of one layer's barycenter, alternated with its rows."""
         weights = ensemble.weights
-        support, _ = first_support(self.start, bundle, reference, rng)
+        support, _ = initial_support(self.start, bundle, reference, rng)
         history: list[float] = []
         transports: list[dict[str, Transport]] = []
         converged = False
         for _ in range(self.max_iterations):
             costs = [
-                {name: squared_costs(support[name], rows, model) for name, rows in bundle.items()}
+                {name: squared_costs(support[name], rows, model) for name, rows in bundle.items()}  # (K, k_i)
                 for model in range(len(weights))
             ]
-            plans = [self.plans(of_model) for of_model in costs]
+            plans = [self.plans(model_costs) for model_costs in costs]
             value = sum(
-                weight * sum(_cost(values, moves[name]) for name, values in of_model.items())
-                for weight, of_model, moves in zip(weights.tolist(), costs, plans, strict=True)
-            )
-            converged = settled(history, value)
+                weight * sum(_transport_cost(values, model_plans[name]) for name, values in model_costs.items())
+                for weight, model_costs, model_plans in zip(weights.tolist(), costs, plans, strict=True)
+            )  # B after the plan step
+            converged = has_converged(history, value)
             if history and value > history[-1]:  # entropic plans do not minimise the cost alone
                 break
             transports = plans
@@ -99,43 +109,66 @@ class WassersteinFusion(TransportMethod):
             if converged:
                 break
             support = {
-                name: barycenter(rows, weights, [own[name] for own in transports]) for name, rows in bundle.items()
+                name: barycenter_rows(rows, weights, [model[name] for model in transports])
+                for name, rows in bundle.items()
             }
-        return Layer(tuple(transports), history, {"iterations": len(history)}, converged)
+        return LayerMatching(tuple(transports), history, {"iterations": len(history)}, converged)
 
 
-def settled(history: Sequence[float], value: float) -> bool:
-    """Return whether a value falls no more, or by no more than rounding or too small a share of the first."""
-    return bool(history) and history[-1] - value <= _SETTLED * abs(history[0]) + _ROUNDING
+def has_converged(history: Sequence[float], value: float) -> bool:
+    """Return whether a new value of B is below the last of a history by no more than the least decrease that counts."""
+    return bool(history) and history[-1] - value <= MIN_RELATIVE_DECREASE * abs(history[0]) + OBJECTIVE_ROUNDING
 
 
-def numbered_as(reference: int, transports: Sequence[Mapping[str, Transport]]) -> tuple[dict[str, Transport], ...]:
-    """Return the same fused network with its units as the reference has them, where these are only renumbered."""
-    moves = {
-        name: one.inverse
-        for name, one in transports[reference].items()
-        if isinstance(one, Injection) and len(one.slots) == one.width
+def renumber_permutations(
+    reference: int, transports: Sequence[Mapping[str, Transport]]
+) -> tuple[dict[str, Transport], ...]:
+    """Return transports into the same fused network with its units in the order of the reference model.
+
+    Groups in which the reference's transport is no permutation keep their numbering.
+
+    Parameters
+    ----------
+    reference : int
+        Index of the reference model.
+    transports : sequence of mappings of str to Transport, of length n_models
+        For every model and group, the transport of its units.
+    """
+    inverses = {
+        name: transport.inverse
+        for name, transport in transports[reference].items()
+        if isinstance(transport, Injection) and len(transport.slots) == transport.width
     }
     return tuple(
-        {name: one.then(moves[name]) if name in moves else one for name, one in own.items()} for own in transports
+        {
+            name: transport.then(inverses[name]) if name in inverses else transport
+            for name, transport in model_transports.items()
+        }
+        for model_transports in transports
     )
 
 
-def _random_start(method: WassersteinFusion) -> WassersteinFusion:
-    return replace(method, start="random")
+def barycenter_rows(rows: UnitRows, weights: Array, transports: Sequence[Transport]) -> AnyArray:
+    """Return the rows (K, F) of least B given the plans of all models: formula (9).
 
-
-def barycenter(rows: Rows, weights: Array, transports: Sequence[Transport]) -> AnyArray:
-    """Return the rows (K, F) of least B given the plans of all models: formula (9)."""
-    moved = [
-        weight * receiving(one, points, rows.odd)
-        for weight, one, points in zip(weights.tolist(), transports, rows.points, strict=True)
+    Parameters
+    ----------
+    rows : UnitRows
+        Rows of all models' units, already transported on their input side.
+    weights : ndarray of shape (n_models,)
+        Weight of each model.
+    transports : sequence of Transport, of length n_models
+        The plans as transports, whose output side averages: rows of K Pi_i sum to 1.
+    """
+    weighted = [
+        weight * transport_rows(transport, points, rows.odd)
+        for weight, transport, points in zip(weights.tolist(), transports, rows.points, strict=True)
     ]
-    return sum(moved[1:], start=moved[0])
+    return sum(weighted[1:], start=weighted[0])
 
 
-def _cost(costs: Array, transport: Transport) -> float:
-    """Return < C, Pi >."""
-    if isinstance(transport, Injection):
+def _transport_cost(costs: Array, transport: Transport) -> float:
+    """Return < C, Pi > of costs (K, k)."""
+    if isinstance(transport, Injection):  # Pi has 1 / K at (slot of u, u)
         return float(costs[transport.slots, np.arange(len(transport.slots))].sum()) / transport.width
     return float((costs * transport.coupling).sum())

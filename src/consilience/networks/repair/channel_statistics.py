@@ -1,4 +1,9 @@
-"""Means and standard deviations of what the channels of a network give, and batch normalisation set by them."""
+"""Means and standard deviations of a network's channels, and batch normalisation set by them.
+
+A channel's mean and standard deviation are taken over samples and positions of a layer's output, in float64. They are
+measured in one pass over inputs; statistics of different batches are merged by the pairwise formula of Chan, Golub and
+LeVeque (1983), which does not cancel as sums of squares do.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +18,29 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.networks.repair.partial_forward import Layer, Stage, as_batches, call, evaluated, is_norm, structure
+from consilience.networks.repair.partial_forward import (
+    Layer,
+    PartialForward,
+    as_batches,
+    call_module,
+    evaluation_without_gradients,
+    is_norm,
+    layer_order,
+)
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelStatistics:
-    """What channels give, over samples and positions.
+    """Statistics of channels over samples and positions.
 
     Parameters
     ----------
-    mean, std
-        Mean and standard deviation (channels,), float64.
-    count
-        Number of samples times positions.
+    mean, std : Tensor of shape (channels,)
+        Mean and standard deviation, float64.
+    count : int, optional
+        Number of samples times positions. Default: 0, unknown.
     """
 
     mean: Tensor
@@ -40,16 +53,17 @@ class ChannelStatistics:
         variance, mean = torch.var_mean(rows.to(torch.float64), dim=0, correction=0)
         return cls(mean, variance.sqrt(), len(rows))
 
-    def joined(self, other: ChannelStatistics) -> ChannelStatistics:
-        """Return the statistics of both, without the cancellation that sums of squares suffer."""
+    def merge(self, other: ChannelStatistics) -> ChannelStatistics:
+        """Return the statistics of both samples together, without the cancellation that sums of squares suffer."""
         count = self.count + other.count
-        share = other.count / count
+        # Chan, Golub, LeVeque: the variance of two samples is the mean of both, plus that between their means.
+        w = other.count / count  # share of the other sample
         gap = other.mean - self.mean
-        variance = (1 - share) * self.std.square() + share * other.std.square() + share * (1 - share) * gap.square()
-        return ChannelStatistics(self.mean + share * gap, variance.sqrt(), count)
+        variance = (1 - w) * self.std.square() + w * other.std.square() + w * (1 - w) * gap.square()
+        return ChannelStatistics(self.mean + w * gap, variance.sqrt(), count)
 
-    def through(self, norm: _BatchNorm) -> ChannelStatistics:
-        """Return the statistics of what batch normalisation makes of such values in evaluation mode."""
+    def after_batch_norm(self, norm: _BatchNorm) -> ChannelStatistics:
+        """Return the statistics of the output of batch normalisation, in evaluation mode, for such inputs."""
         mean, variance = running_statistics(norm)
         gain, bias = gain_and_bias(norm)
         scale = gain / (variance + norm.eps).sqrt()
@@ -57,17 +71,23 @@ class ChannelStatistics:
 
 
 def channel_rows(part: nn.Module, values: Tensor) -> Tensor:
-    """Return what a layer or batch normalisation answered as (samples times positions, channels)."""
+    """Return the output of a layer or batch normalisation as rows (samples * positions, channels)."""
     return values.movedim(-1 if isinstance(part, nn.Linear) else 1, -1).flatten(0, -2)
 
 
-def measured(stage: Stage, name: str, given: bool = False) -> ChannelStatistics:
-    """Return the statistics of what one part answers, or (of batch normalisation) of what it is given."""
-    part = stage.module.get_submodule(name)
+def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False) -> ChannelStatistics:
+    """Return the statistics of the channels of one part's outputs, or (of batch normalisation) of its inputs.
+
+    Raises
+    ------
+    InputError
+        When there are no batches, or values are not finite.
+    """
+    part = forward.module.get_submodule(name)
     total: ChannelStatistics | None = None
-    for values in stage.at(name):
-        one = ChannelStatistics.of(channel_rows(part, values[0 if given else 1]))
-        total = one if total is None else total.joined(one)
+    for inputs_and_outputs in forward.inputs_and_outputs(name):
+        statistics = ChannelStatistics.of(channel_rows(part, inputs_and_outputs[0 if of_inputs else 1]))
+        total = statistics if total is None else total.merge(statistics)
     if total is None:
         raise InputError("batches: expected at least one batch of inputs, found none")
     return total
@@ -76,16 +96,21 @@ def measured(stage: Stage, name: str, given: bool = False) -> ChannelStatistics:
 def channel_statistics(
     module: nn.Module, batches: Any, names: Sequence[str] | None = None
 ) -> dict[str, ChannelStatistics]:
-    """Return means and standard deviations of what channels give, in one pass.
+    """Return means and standard deviations of the channels of layers' outputs, in one pass.
 
     Parameters
     ----------
-    module
+    module : Module
         A network; it is left as it is.
-    batches
+    batches : Tensor of shape (n, ...) or iterable of batches
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
-    names
-        Linear layers, convolutions and batch normalisations; None takes all that are called, in that order.
+    names : sequence of str, optional
+        Linear layers, convolutions and batch normalisations. Default: all that are called, in that order.
+
+    Returns
+    -------
+    dict of str to ChannelStatistics
+        By name of the layer.
 
     Raises
     ------
@@ -96,49 +121,50 @@ def channel_statistics(
     --------
     >>> layer = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 2.0)
-    >>> found = channel_statistics(nn.Sequential(layer), torch.tensor([[1.0], [3.0]]))["0"]
-    >>> float(found.mean), float(found.std), found.count
+    >>> statistics = channel_statistics(nn.Sequential(layer), torch.tensor([[1.0], [3.0]]))["0"]
+    >>> float(statistics.mean), float(statistics.std), statistics.count
     (4.0, 2.0, 2)
     """
-    rows = as_batches(batches)
+    batches = as_batches(batches)
     if names is None:
-        names = structure(module, next(iter(rows))).order
-    found: dict[str, ChannelStatistics] = {}
+        names = layer_order(module, next(iter(batches))).not_recurrent
+    statistics: dict[str, ChannelStatistics] = {}
 
-    def watch(name: str) -> Any:
-        def hook(part: nn.Module, _given: Any, answer: Tensor) -> None:
-            one = ChannelStatistics.of(channel_rows(part, answer))
-            found[name] = found[name].joined(one) if name in found else one
+    def record(name: str) -> Any:
+        def hook(part: nn.Module, _arguments: Any, output: Tensor) -> None:
+            of_batch = ChannelStatistics.of(channel_rows(part, output))
+            statistics[name] = statistics[name].merge(of_batch) if name in statistics else of_batch
 
         return hook
 
-    handles = [module.get_submodule(name).register_forward_hook(watch(name)) for name in names]
+    handles = [module.get_submodule(name).register_forward_hook(record(name)) for name in names]
     try:
-        with evaluated(module):
-            for batch in rows:
-                call(module, batch)
+        with evaluation_without_gradients(module):
+            for batch in batches:
+                call_module(module, batch)
     finally:
         for handle in handles:
             handle.remove()
-    refuse_not_finite(found)
-    return found
+    refuse_not_finite(statistics)
+    return statistics
 
 
 def refuse_not_finite(statistics: Mapping[str, ChannelStatistics]) -> None:
     """Raise InputError naming the layers whose statistics are not finite."""
-    if bad := [name for name, one in statistics.items() if not torch.isfinite(one.mean + one.std).all()]:
+    if bad := [name for name, layer in statistics.items() if not torch.isfinite(layer.mean + layer.std).all()]:
         raise InputError(f"{', '.join(bad)}: NaN or infinite values on these inputs; look at both")
 
 
-def goals(statistics: Sequence[ChannelStatistics], weights: Array) -> ChannelStatistics:
-    """Return weighted means of the models' means and standard deviations.
+def target_statistics(statistics: Sequence[ChannelStatistics], weights: Array) -> ChannelStatistics:
+    """Return weighted means of the models' means and standard deviations, sum_i a_i mu_i and sum_i a_i s_i.
 
-    A channel that a model gives no signal in at all (constantly zero: a unit it does not have) does not count there.
+    A channel in which a model gives no signal at all (constantly zero: a unit it does not have) does not count there.
     """
-    mean, std = (torch.stack([getattr(one, what) for one in statistics]) for what in ("mean", "std"))
-    share = torch.as_tensor(weights, device=mean.device)[:, None] * ((mean != 0) | (std != 0))
-    share = share / share.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
-    return ChannelStatistics((share * mean).sum(dim=0), (share * std).sum(dim=0))
+    means, stds = (torch.stack([getattr(model, field) for model in statistics]) for field in ("mean", "std"))
+    is_active = (means != 0) | (stds != 0)  # (models, channels)
+    a = torch.as_tensor(weights, device=means.device)[:, None] * is_active
+    a = a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)  # zero, not NaN, where no model has the unit
+    return ChannelStatistics((a * means).sum(dim=0), (a * stds).sum(dim=0))
 
 
 def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
@@ -153,57 +179,64 @@ def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
 def gain_and_bias(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Return gamma and beta of a batch normalisation, float64; 1 and 0 where it has none."""
     mean, _ = running_statistics(norm)
-    weight, shift = _affine(norm)
-    gain = torch.ones_like(mean) if weight is None else weight.detach().to(torch.float64)
-    bias = torch.zeros_like(mean) if shift is None else shift.detach().to(torch.float64)
+    gamma, beta = _affine_parameters(norm)
+    gain = torch.ones_like(mean) if gamma is None else gamma.detach().to(torch.float64)
+    bias = torch.zeros_like(mean) if beta is None else beta.detach().to(torch.float64)
     return gain, bias
 
 
-def _affine(norm: Any) -> tuple[Tensor | None, Tensor | None]:
+def _affine_parameters(norm: Any) -> tuple[Tensor | None, Tensor | None]:
     return norm.weight, norm.bias  # torch declares them as tensors always
 
 
-def restate(norm: _BatchNorm, mean: Tensor, variance: Tensor, keep_function: bool) -> None:
+def set_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, keep_function: bool) -> None:
     """Set the running statistics of a batch normalisation, in place.
 
-    With `keep_function`, gamma and beta follow, so that it answers as before. Channels without variance are left as
-    they are.
+    Parameters
+    ----------
+    norm : BatchNorm
+        The normalisation.
+    mean, variance : Tensor of shape (channels,)
+        New statistics. Channels without variance are left as they are.
+    keep_function : bool
+        Whether gamma and beta follow, so that its output stays the same.
     """
     old_mean, old_variance = running_statistics(norm)
-    alive = variance > 0
-    mean, variance = torch.where(alive, mean, old_mean), torch.where(alive, variance, old_variance)
+    is_active = variance > 0
+    mean, variance = torch.where(is_active, mean, old_mean), torch.where(is_active, variance, old_variance)
     if keep_function and norm.weight is not None:
         gain, bias = gain_and_bias(norm)
+        # The same line through (x, y) in every channel: slope gamma / sqrt(var + eps), value beta at the mean.
         slope = gain / (old_variance + norm.eps).sqrt()
-        put(norm.weight, slope * (variance + norm.eps).sqrt())
-        put(norm.bias, bias + (mean - old_mean) * slope)
-    put(norm.running_mean, mean)
-    put(norm.running_var, variance)
+        write_parameter(norm.weight, slope * (variance + norm.eps).sqrt())
+        write_parameter(norm.bias, bias + (mean - old_mean) * slope)
+    write_parameter(norm.running_mean, mean)
+    write_parameter(norm.running_var, variance)
 
 
-def rescale(part: Layer | _BatchNorm, now: ChannelStatistics, goal: ChannelStatistics) -> Tensor:
-    """Give every channel of a part the mean and standard deviation that it should have, in place.
+def rescale_channels(part: Layer | _BatchNorm, current: ChannelStatistics, target: ChannelStatistics) -> Tensor:
+    """Give every channel of a part the target mean and standard deviation, in place.
 
-    The scale goes into weight and bias (for batch normalisation, gamma and beta), the shift into the bias. A part
-    without a bias is only scaled: a bias would change the architecture. Channels without deviation are left as they
-    are.
+    With y the output, mu and s its current statistics, mu* and s* the target, y becomes (y - mu) s* / s + mu*. The
+    factor goes into weight and bias (for batch normalisation, gamma and beta), the shift into the bias. A part without
+    a bias is only scaled: a bias would change the architecture. Channels without deviation are left as they are.
 
     Returns
     -------
-    Tensor
-        The factors (channels,).
+    Tensor of shape (channels,)
+        The factors s* / s.
     """
-    alive = now.std > 0
-    factor = torch.where(alive, goal.std / torch.where(alive, now.std, 1.0), 1.0)
-    weight = part.weight.detach().to(torch.float64)
-    put(part.weight, weight * factor.reshape(-1, *[1] * (weight.ndim - 1)))
+    is_active = current.std > 0
+    factor = torch.where(is_active, target.std / torch.where(is_active, current.std, 1.0), 1.0)
+    weight = part.weight.detach().to(torch.float64)  # (channels, ...)
+    write_parameter(part.weight, weight * factor.reshape(-1, *[1] * (weight.ndim - 1)))
     if part.bias is not None:
         bias = part.bias.detach().to(torch.float64)
-        put(part.bias, torch.where(alive, goal.mean + factor * (bias - now.mean), bias))
+        write_parameter(part.bias, torch.where(is_active, target.mean + factor * (bias - current.mean), bias))
     return factor
 
 
-def put(parameter: Any, values: Tensor) -> None:
+def write_parameter(parameter: Any, values: Tensor) -> None:
     """Write values into a parameter or buffer in its own precision."""
     with torch.no_grad():
         parameter.copy_(values)
@@ -217,10 +250,15 @@ def reestimate_batch_norm(module: _Module, batches: Any) -> _Module:
 
     Parameters
     ----------
-    module
+    module : Module
         A network; it is left as it is. Without batch normalisation, the copy is all that happens.
-    batches
+    batches : Tensor of shape (n, ...) or iterable of batches
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
+
+    Returns
+    -------
+    Module
+        The copy.
 
     Raises
     ------
@@ -233,24 +271,25 @@ def reestimate_batch_norm(module: _Module, batches: Any) -> _Module:
     >>> reestimate_batch_norm(net, torch.tensor([[1.0], [3.0]]))[0].running_mean
     tensor([2.])
     """
-    rows, copy = as_batches(batches), deepcopy(module)
+    batches, copy = as_batches(batches), deepcopy(module)
     norms = [part for part in copy.modules() if is_norm(part) and part.track_running_stats]
     if not norms:
         return copy
-    momenta, training = [norm.momentum for norm in norms], [norm.training for norm in copy.modules()]
+    momenta, training_flags = [norm.momentum for norm in norms], [part.training for part in copy.modules()]
     copy.eval()
+    # Training mode updates running statistics; without a momentum torch takes their cumulative average.
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None
         norm.train()
     try:
         with torch.no_grad():
-            for batch in rows:
-                call(copy, batch)
+            for batch in batches:
+                call_module(copy, batch)
     except ValueError as error:  # torch: more than one value per channel expected
         raise InputError(f"batches: {error}; give larger batches") from error
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-    for part, flag in zip(copy.modules(), training, strict=True):
-        part.training = flag
+    for part, is_training in zip(copy.modules(), training_flags, strict=True):
+        part.training = is_training
     return copy

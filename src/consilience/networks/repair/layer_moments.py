@@ -1,10 +1,10 @@
-"""First and second moments of what the layers of a network are given: what a site may send instead of inputs.
+"""First and second moments of the inputs of a network's layers: what a site may send instead of inputs.
 
-A layer's pre-activations W x + b have mean W m + b and variances diag(W C W'), m and C the mean and covariance of its
-input x. So from m and C of the models' layers follow the statistics of any network whose layers are given the same,
-without any input. They are also what the regression of weights on weights needs (RegMean). For a convolution x is a
-patch: the entries under the kernel, (channels, kernel), over all positions. Sums over fewer than a minimum of samples
-are refused, since one or two would betray a person's.
+A layer's pre-activations W x + b have mean W m + b and variances diag(W C W^T), m (d,) and C (d, d) the mean and
+covariance of its input x. So m and C of the models' layers determine the channel statistics of any network whose layers
+get the same inputs, without any input. They are also what the regression of weights on weights needs (RegMean). For a
+convolution x is a patch: the entries under the kernel, (channels, kernel), over all positions. Sums over fewer than a
+minimum of samples are refused, since one or two would betray a person's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,15 @@ from torch import Tensor, nn
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.networks.landscape.files import Arrays, Names, read_arrays, write_arrays
-from consilience.networks.repair.convolution_patches import chunks
-from consilience.networks.repair.partial_forward import Layer, as_batches, call, evaluated, is_grouped, structure
+from consilience.networks.repair.convolution_patches import patch_chunks
+from consilience.networks.repair.partial_forward import (
+    Layer,
+    as_batches,
+    call_module,
+    evaluation_without_gradients,
+    is_grouped,
+    layer_order,
+)
 from consilience.networks.symmetry.axes import Axis, Segment
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis
@@ -31,21 +38,21 @@ from consilience.networks.symmetry.transport import Transport, move_axis
 
 @dataclass(frozen=True, eq=False)
 class InputMoments:
-    """What one layer is given.
+    """Moments of the inputs of one layer.
 
     Parameters
     ----------
-    mean
-        (d,) over samples and positions.
-    covariance
-        (d, d), not corrected for the number of samples.
+    mean : array of shape (d,)
+        Over samples and positions.
+    covariance : array of shape (d, d)
+        Not corrected for the number of samples.
     """
 
     mean: Array
     covariance: Array
 
     @property
-    def owned(self) -> Array:
+    def active(self) -> Array:
         """0 for inputs that are constantly zero, as of units that a model does not have; 1 for the others (d,)."""
         return ((self.mean != 0) | (np.diag(self.covariance) != 0)).astype(np.float64)
 
@@ -56,15 +63,15 @@ class Moments:
 
     Parameters
     ----------
-    layers
+    layers : mapping of str to InputMoments
         By name of the layer, in the order of computation.
-    samples
+    samples : int
         Number of samples that they were taken over.
-    normalised
+    normalised : mapping of str to str
         Name of a layer -> the batch normalisation that its output goes to.
-    outputs
+    outputs : frozenset of str
         The layers whose output is the network's.
-    skipped
+    skipped : mapping of str to str
         Name of a layer without moments -> why.
     """
 
@@ -77,32 +84,39 @@ class Moments:
     def moved(self, symmetry: Symmetry, transports: Mapping[str, Transport], units: Mapping[str, int]) -> Moments:
         """Return the moments of the network whose units are moved.
 
-        What a layer is given goes where the units go that give it, so both axes of a covariance follow the input axis
-        of the layer's weight. Signals of units that meet are averaged, as rows are; nothing is split, as columns are.
+        The inputs of a layer move with the units that send them, so both axes of a covariance follow the input axis of
+        the layer's weight. Signals of units that are merged are averaged, as rows of weights are; they are not split,
+        as columns are.
 
         Parameters
         ----------
-        symmetry
+        symmetry : Symmetry
             That of the network, which has the weight of every layer as ``<layer>.weight``.
-        transports
-            How the units of groups move.
-        units
+        transports : mapping of str to Transport
+            How the units of every group move.
+        units : mapping of str to int
             Number of units of every group before.
+
+        Returns
+        -------
+        Moments
+            Those of the moved network.
         """
-        found = {}
-        for name, one in self.layers.items():
-            key = f"{name}.weight"
-            axis = _patch_axis(symmetry.layouts[symmetry.aliases.get(key, key)].axes[1], units, len(one.mean))
-            mean = move_axis(one.mean, 0, axis, transports, units)
-            covariance = move_axis(one.covariance, 0, axis, transports, units)
-            found[name] = InputMoments(mean, move_axis(covariance, 1, axis, transports, units))
-        return replace(self, layers=found)
+        layers = {}
+        for name, moments in self.layers.items():
+            key = f"{name}.weight"  # its axes are (outputs, inputs, *kernel): the second one is that of the inputs
+            axis = _patch_axis(symmetry.layouts[symmetry.aliases.get(key, key)].axes[1], units, len(moments.mean))
+            mean = move_axis(moments.mean, 0, axis, transports, units)
+            covariance = move_axis(moments.covariance, 0, axis, transports, units)
+            layers[name] = InputMoments(mean, move_axis(covariance, 1, axis, transports, units))
+        return replace(self, layers=layers)
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whole or not at all."""
         arrays: Arrays = {}
-        for name, one in self.layers.items():
-            arrays |= {f"mean.{name}": one.mean, f"covariance.{name}": one.covariance}
+        for name, moments in self.layers.items():
+            arrays |= {f"mean.{name}": moments.mean, f"covariance.{name}": moments.covariance}
+        # The file format holds lists of strings beside the arrays; mappings are two lists of equal length.
         names = {
             "layers": list(self.layers),
             "samples": [str(self.samples)],
@@ -128,9 +142,10 @@ class Moments:
             layers = {
                 name: InputMoments(arrays[f"mean.{name}"], arrays[f"covariance.{name}"]) for name in names["layers"]
             }
-            for name, one in layers.items():
-                if one.covariance.shape != (*one.mean.shape, *one.mean.shape) or one.mean.ndim != 1:
-                    raise InputError(f"layer {name}: mean {one.mean.shape} and covariance {one.covariance.shape}")
+            for name, moments in layers.items():
+                mean, covariance = moments.mean, moments.covariance
+                if covariance.shape != (*mean.shape, *mean.shape) or mean.ndim != 1:
+                    raise InputError(f"layer {name}: mean {mean.shape} and covariance {covariance.shape}")
             return cls(
                 layers,
                 int(names["samples"][0]),
@@ -143,9 +158,13 @@ class Moments:
 
 
 def _patch_axis(axis: Axis, units: Mapping[str, int], length: int) -> Axis:
-    """Return the axis of a patch: every channel with the positions of the kernel, as signals, which are received."""
-    positions = length // axis.length(units)
-    return Axis(tuple(Segment(one.group, one.outer, one.inner * positions) for one in axis.segments), "output")
+    """Return the axis of a patch (channels * kernel): every channel with the positions of the kernel.
+
+    Its side is "output", since patches are signals of the units: they are averaged where units merge.
+    """
+    n_positions = length // axis.length(units)
+    segments = (Segment(segment.group, segment.outer, segment.inner * n_positions) for segment in axis.segments)
+    return Axis(tuple(segments), "output")
 
 
 def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moments:
@@ -153,12 +172,17 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
 
     Parameters
     ----------
-    module
+    module : Module
         A network; it is left as it is.
-    batches
+    batches : Tensor of shape (n, ...) or iterable of batches
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
-    minimum
-        Number of samples below which nothing is returned.
+    minimum : int, optional
+        Number of samples below which nothing is returned. Default: 100.
+
+    Returns
+    -------
+    Moments
+        Those of all layers but grouped convolutions.
 
     Raises
     ------
@@ -167,107 +191,130 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
 
     Examples
     --------
-    >>> found = layer_moments(nn.Sequential(nn.Linear(2, 1)), torch.tensor([[1.0, 0.0], [3.0, 0.0]]), minimum=2)
-    >>> found.layers["0"].mean, found.layers["0"].covariance[0, 0]
+    >>> moments = layer_moments(nn.Sequential(nn.Linear(2, 1)), torch.tensor([[1.0, 0.0], [3.0, 0.0]]), minimum=2)
+    >>> moments.layers["0"].mean, moments.layers["0"].covariance[0, 0]
     (array([2., 0.]), np.float64(1.0))
     """
-    rows = as_batches(batches)
-    form = structure(module, next(iter(rows)))
-    skipped = {name: why for name, why in form.skipped.items() if hasattr(module.get_submodule(name), "weight")}
+    batches = as_batches(batches)
+    order = layer_order(module, next(iter(batches)))
+    skipped = {name: why for name, why in order.skipped.items() if hasattr(module.get_submodule(name), "weight")}
     sums: dict[str, RunningMoments] = {}
-    samples = dict.fromkeys(form.layers, 0)
+    n_samples = dict.fromkeys(order.affine, 0)
     layers: list[str] = []
-    for name in form.layers:
+    for name in order.affine:
         if is_grouped(cast(Layer, module.get_submodule(name))):
             skipped[name] = "is a grouped convolution"
         else:
             layers.append(name)
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(part: nn.Module, given: Any, _answer: Tensor) -> None:
-            for chunk in chunks(cast(Layer, part), given[0]):
-                sums[name] = sums[name].with_rows(chunk) if name in sums else RunningMoments.of(chunk)
-            samples[name] += len(given[0])
+    def record(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(part: nn.Module, arguments: Any, _output: Tensor) -> None:
+            # In chunks: the patches of a convolution are kernel-size times as large as its input.
+            for rows in patch_chunks(cast(Layer, part), arguments[0]):
+                sums[name] = sums[name].with_rows(rows) if name in sums else RunningMoments.of(rows)
+            n_samples[name] += len(arguments[0])
 
         return hook
 
-    with evaluated(module), ExitStack() as stack:
+    with evaluation_without_gradients(module), ExitStack() as stack:
         for name in layers:
-            stack.callback(module.get_submodule(name).register_forward_hook(watch(name)).remove)
-        for batch in rows:
-            call(module, batch)
-    seen = min((samples[name] for name in layers), default=minimum)
-    if seen < minimum:
+            stack.callback(module.get_submodule(name).register_forward_hook(record(name)).remove)
+        for batch in batches:
+            call_module(module, batch)
+    fewest = min((n_samples[name] for name in layers), default=minimum)
+    if fewest < minimum:
         raise InputError(
-            f"batches: moments over {seen} samples may betray single ones; give at least {minimum}, or allow fewer "
+            f"batches: moments over {fewest} samples may betray single ones; give at least {minimum}, or allow fewer "
             "with minimum=..."
         )
-    found = {}
+    moments = {}
     for name in layers:
         mean, covariance = sums[name].mean_and_covariance()
-        found[name] = InputMoments(mean.cpu().numpy(), covariance.cpu().numpy())
-    if bad := [name for name, one in found.items() if not np.isfinite(one.covariance).all()]:
+        moments[name] = InputMoments(mean.cpu().numpy(), covariance.cpu().numpy())
+    if bad := [name for name, of_layer in moments.items() if not np.isfinite(of_layer.covariance).all()]:
         raise InputError(f"{', '.join(bad)}: NaN or infinite values on these inputs; look at the inputs and weights")
-    return Moments(found, seen, form.normalised, form.outputs, skipped)
+    return Moments(moments, fewest, order.normalised, order.outputs, skipped)
 
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Sums over rows of deviations from a first guess of the mean, which keeps rounding small."""
+    """Sums over rows of deviations from an origin, which keeps rounding small.
 
-    guess: Tensor
-    count: int
-    first: Tensor
-    second: Tensor
+    Parameters
+    ----------
+    origin : Tensor of shape (d,)
+        A first guess of the mean: that of the first rows.
+    n_rows : int
+        Number of rows.
+    sums : Tensor of shape (d,)
+        Sums of deviations from the origin, float64.
+    products : Tensor of shape (d, d)
+        Sums of products of deviations, float64.
+    """
+
+    origin: Tensor
+    n_rows: int
+    sums: Tensor
+    products: Tensor
 
     @classmethod
     def of(cls, rows: Tensor) -> RunningMoments:
         """Return the sums over rows (samples, d)."""
-        size = rows.shape[1]
-        zeros = torch.zeros(size, size + 1, dtype=torch.float64, device=rows.device)
+        d = rows.shape[1]
+        zeros = torch.zeros(d, d + 1, dtype=torch.float64, device=rows.device)  # both sums in one allocation
         return cls(rows.mean(dim=0), 0, zeros[:, 0], zeros[:, 1:]).with_rows(rows)
 
     def with_rows(self, rows: Tensor) -> RunningMoments:
         """Return the sums with further rows; products are taken in the rows' own precision."""
-        gaps = rows - self.guess
-        first = self.first + gaps.sum(dim=0, dtype=torch.float64)
-        second = self.second + (gaps.T @ gaps).to(torch.float64)
-        return RunningMoments(self.guess, self.count + len(rows), first, second)
+        deviations = rows - self.origin  # (m, d): small, so that single precision suffices for products
+        sums = self.sums + deviations.sum(dim=0, dtype=torch.float64)
+        products = self.products + (deviations.T @ deviations).to(torch.float64)
+        return RunningMoments(self.origin, self.n_rows + len(rows), sums, products)
 
     def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
         """Return the mean (d,) and covariance (d, d) of all rows."""
-        gap = self.first / self.count
-        return self.guess + gap, self.second / self.count - torch.outer(gap, gap)
+        shift = self.sums / self.n_rows  # of the mean, from the origin
+        return self.origin + shift, self.products / self.n_rows - torch.outer(shift, shift)
 
 
-def mixture(moments: Sequence[Moments], shares: Array) -> Moments:
-    """Return the moments of inputs that come from several networks, from each as often as its share says.
+def mixture_moments(moments: Sequence[Moments], weights: Array) -> Moments:
+    """Return the moments of the mixture of several networks' inputs, each network with its weight.
 
-    Inputs that a network does not have (constantly zero) count only where they are; two that no network has together
-    count as uncorrelated.
+    Inputs that a network does not have (constantly zero) count only where they are present; two inputs that no network
+    has together count as uncorrelated.
+
+    Parameters
+    ----------
+    moments : sequence of Moments
+        Those of each network, of one architecture and width.
+    weights : array of shape (n_models,)
+        Weights a_i, which sum to one.
 
     Raises
     ------
     InputError
         When the moments are not of networks of one architecture and width.
     """
-    if len(moments) != len(shares):
-        raise InputError(f"moments: expected one for each of {len(shares)} models, found {len(moments)}")
+    if len(moments) != len(weights):
+        raise InputError(f"moments: expected one for each of {len(weights)} models, found {len(moments)}")
     first = moments[0]
-    for number, one in enumerate(moments[1:], 1):
-        for name in dict.fromkeys((*first.layers, *one.layers)):
-            sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, one)]
+    for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
+        for name in dict.fromkeys((*first.layers, *other.layers)):
+            sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, other)]
             if sizes[0] != sizes[1]:
                 raise InputError(f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0")
-    layers = {name: _mixed([one.layers[name] for one in moments], shares) for name in first.layers}
-    return replace(first, layers=layers, samples=sum(one.samples for one in moments))
+    layers = {name: _mixture_of_layer([model.layers[name] for model in moments], weights) for name in first.layers}
+    return replace(first, layers=layers, samples=sum(model.samples for model in moments))
 
 
-def _mixed(moments: Sequence[InputMoments], shares: Array) -> InputMoments:
-    owned = np.stack([one.owned for one in moments])
-    own = shares @ owned
-    mean = np.einsum("i,id->d", shares, np.stack([one.mean for one in moments])) / np.where(own > 0, own, 1.0)
-    together = np.einsum("i,id,ie->de", shares, owned, owned)
-    second = sum(a * (m.covariance + np.outer(m.mean, m.mean)) for a, m in zip(shares, moments, strict=True))
-    product = np.outer(mean, mean)
-    return InputMoments(mean, np.where(together > 0, second / np.where(together > 0, together, 1.0) - product, 0.0))
+def _mixture_of_layer(moments: Sequence[InputMoments], a: Array) -> InputMoments:
+    """Return the mean and covariance of a mixture: E[x x^T] - E[x] E[x]^T, each entry over the models that have it."""
+    active = np.stack([model.active for model in moments])  # (models, d)
+    active_weight = a @ active  # (d,)
+    means = np.stack([model.mean for model in moments])  # (models, d); zero where an input is missing
+    mean = np.einsum("i,id->d", a, means) / np.where(active_weight > 0, active_weight, 1.0)
+    pair_weight = np.einsum("i,id,ie->de", a, active, active)  # (d, d): weight of the models that have both inputs
+    # E[x x^T] of each model is C + m m^T, zero where it lacks one of the two inputs.
+    second = sum(w * (m.covariance + np.outer(m.mean, m.mean)) for w, m in zip(a, moments, strict=True))
+    covariance = second / np.where(pair_weight > 0, pair_weight, 1.0) - np.outer(mean, mean)
+    return InputMoments(mean, np.where(pair_weight > 0, covariance, 0.0))

@@ -1,8 +1,8 @@
-"""Running a network as far as one of its layers, while the layers before are being changed.
+"""Partial forward passes: a network run as far as one of its layers, while the layers before it change.
 
-Repair and refitting go through the layers in the order of computation: each is measured after those before it have been
-changed. A network that is an ``nn.Sequential`` is run on from where it was left (`advanced`), any other one from its
-start, in one pass for each layer; a pass ends where the layer has answered.
+Repair and refitting visit the layers in the order of computation: each is measured after those before it have been
+changed. A network that is an ``nn.Sequential`` is resumed from the layer visited last, whose inputs are cached; any
+other one is run from its start, one pass for each layer, and a pass ends where the layer has been called.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.errors import InputError
 from consilience.networks.landscape.evaluation import evaluation_mode
-from consilience.networks.repair.recurrent_layers import called_with, copied, is_recurrent, size_of, unfit
+from consilience.networks.repair.recurrent_layers import (
+    clone_values,
+    input_and_initial_state,
+    is_recurrent,
+    n_bytes,
+    unsupported_reason,
+)
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_KEPT_BYTES = 2**30
-"""Activations between two parts of a network that are kept at most; beyond, passes start at the input."""
+_AFFINE_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_MAX_CACHED_BYTES = 2**30
+"""Activations of all batches between two parts of a network that are cached, at most; beyond, passes start at the
+input. Chosen by hand; only speed and memory depend on it, and nobody has measured other values."""
 
 
 def is_layer(part: nn.Module) -> TypeGuard[Layer]:
     """Return whether a module is a linear layer or a convolution (not a transposed one)."""
-    return isinstance(part, _LAYERS)
+    return isinstance(part, _AFFINE_LAYERS)
 
 
 def is_norm(part: nn.Module) -> TypeGuard[_BatchNorm]:
@@ -42,7 +49,7 @@ def is_grouped(layer: Layer) -> bool:
 
 
 def as_batches(batches: Any) -> Iterable[Any]:
-    """Return batches that can be gone through again and again; a tensor is one batch.
+    """Return batches that can be iterated again and again; a tensor is one batch.
 
     Raises
     ------
@@ -58,15 +65,16 @@ def as_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
-def call(module: nn.Module, batch: Any) -> Any:
-    """Return what a module makes of a batch: a tensor, keyword arguments, or (inputs, labels, ...)."""
+def call_module(module: nn.Module, batch: Any) -> Any:
+    """Return a module's output for a batch: a tensor, keyword arguments, or (inputs, labels, ...)."""
     if isinstance(batch, Mapping):
-        return module(**{key: _placed(value, module) for key, value in batch.items()})
-    return module(_placed(batch[0] if isinstance(batch, (tuple, list)) else batch, module))
+        return module(**{key: _to_device_of(value, module) for key, value in batch.items()})
+    return module(_to_device_of(batch[0] if isinstance(batch, (tuple, list)) else batch, module))
 
 
-def _placed(values: Any, module: nn.Module) -> Any:
+def _to_device_of(values: Any, module: nn.Module) -> Any:
     """Return a tensor on the device of a module and in its precision; anything else as it is."""
+    # Integer inputs (words) keep their type; parameters of integers say nothing of a precision.
     like = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
     if like is None or not isinstance(values, Tensor):
         return values
@@ -74,7 +82,7 @@ def _placed(values: Any, module: nn.Module) -> Any:
 
 
 @contextmanager
-def evaluated(*modules: nn.Module) -> Iterator[None]:
+def evaluation_without_gradients(*modules: nn.Module) -> Iterator[None]:
     """Run modules in evaluation mode and without gradients for the while."""
     with ExitStack() as stack, torch.no_grad():
         for module in modules:
@@ -83,120 +91,126 @@ def evaluated(*modules: nn.Module) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Structure:
-    """What there is to be repaired in a network.
+class LayerOrder:
+    """Layers of a network that can be repaired or refitted, in the order of computation.
 
     Parameters
     ----------
-    calls
+    names : tuple of str
         Linear layers, convolutions, batch normalisations and recurrent layers, in the order of computation.
-    recurrent
-        Which of them are recurrent.
-    normalised
+    recurrent : frozenset of str
+        Those of them that are recurrent.
+    normalised : mapping of str to str
         Name of a layer -> the batch normalisation that its output goes to.
-    outputs
+    outputs : frozenset of str
         Layers whose output is the network's; the last layer, if there are none.
-    skipped
+    skipped : mapping of str to str
         Name of a part -> why it is left alone.
     """
 
-    calls: tuple[str, ...]
+    names: tuple[str, ...]
     recurrent: frozenset[str]
     normalised: Mapping[str, str]
     outputs: frozenset[str]
     skipped: Mapping[str, str]
 
     @property
-    def order(self) -> tuple[str, ...]:
+    def not_recurrent(self) -> tuple[str, ...]:
         """Linear layers, convolutions and batch normalisations, in the order of computation."""
-        return tuple(name for name in self.calls if name not in self.recurrent)
+        return tuple(name for name in self.names if name not in self.recurrent)
 
     @property
-    def layers(self) -> tuple[str, ...]:
+    def affine(self) -> tuple[str, ...]:
         """Linear layers and convolutions, in the order of computation."""
         norms = set(self.normalised.values())
-        return tuple(name for name in self.order if name not in norms)
+        return tuple(name for name in self.not_recurrent if name not in norms)
 
 
-def structure(module: nn.Module, batch: Any) -> Structure:
-    """Return what there is to be repaired in a network, by calling it once."""
-    named = {name: part for name, part in module.named_modules() if _is_known(part)}
+def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
+    """Return the layers of a network that can be repaired or refitted, found by calling it once on a batch."""
+    candidates = {name: part for name, part in module.named_modules() if _is_candidate(part)}
     calls: list[str] = []
-    made: dict[int, str] = {}
-    kept: list[Any] = []  # so that no two outputs have one address
+    layer_of_output: dict[int, str] = {}  # by the `id` of an output tensor
+    outputs_alive: list[Any] = []  # so that no two outputs have one id
     normalised: dict[str, str] = {}
     skipped: dict[str, str] = {}
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
+    def record(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
         def hook(part: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
-            given, _ = called_with(arguments, keywords)
+            layer_input, _ = input_and_initial_state(arguments, keywords)
             if is_layer(part) and output.ndim < 2:
                 skipped[name] = "answers a single sample, no batch"
             if is_norm(part):
-                before = made.get(id(given))
-                if before is not None and is_layer(named[before]):
-                    normalised[before] = name
+                # A normalisation belongs to a layer if its input is that layer's output itself.
+                producer = layer_of_output.get(id(layer_input))
+                if producer is not None and is_layer(candidates[producer]):
+                    normalised[producer] = name
             else:
-                answer = output if is_layer(part) else _flat(output)[0]
-                made[id(answer)] = name
-                kept.append(answer)
-            if why := unfit(part, given):
-                skipped[name] = why
+                layer_output = output if is_layer(part) else _as_list(output)[0]
+                layer_of_output[id(layer_output)] = name
+                outputs_alive.append(layer_output)
+            if reason := unsupported_reason(part, layer_input):
+                skipped[name] = reason
             calls.append(name)
 
         return hook
 
-    with evaluated(module), ExitStack() as stack:
-        for name, part in named.items():
-            stack.callback(part.register_forward_hook(watch(name), with_kwargs=True).remove)
-        found = call(module, batch)
-    skipped |= {name: "is not called as a module" for name in named if name not in calls}
+    with evaluation_without_gradients(module), ExitStack() as stack:
+        for name, part in candidates.items():
+            stack.callback(part.register_forward_hook(record(name), with_kwargs=True).remove)
+        network_output = call_module(module, batch)
+    # A layer that is called twice, or shares its weights, has no single output to repair.
+    skipped |= {name: "is not called as a module" for name in candidates if name not in calls}
     skipped |= {name: f"is called {calls.count(name)} times" for name in calls if calls.count(name) > 1}
-    names_of: dict[int, set[str]] = {}
+    names_of_parameter: dict[int, set[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        names_of.setdefault(id(parameter), set()).add(name)
-    for name, part in named.items():
-        if any(len(names_of[id(parameter)]) > 1 for parameter in part.parameters(recurse=False)):
+        names_of_parameter.setdefault(id(parameter), set()).add(name)
+    for name, part in candidates.items():
+        if any(len(names_of_parameter[id(parameter)]) > 1 for parameter in part.parameters(recurse=False)):
             skipped.setdefault(name, "shares its weights")
-    order = tuple(name for name in calls if name not in skipped)
-    layers = [name for name in calls if not is_norm(named[name])]
-    returned = {id(value) for value in (found.values() if isinstance(found, Mapping) else _flat(found))}
-    outputs = frozenset(name for made_id, name in made.items() if made_id in returned) or frozenset(layers[-1:])
-    pairs = {layer: norm for layer, norm in normalised.items() if layer in order and norm in order}
-    recurrent = frozenset(name for name in order if is_recurrent(named[name]))
-    return Structure(order, recurrent, pairs, outputs, skipped)
+    names = tuple(name for name in calls if name not in skipped)
+    layers = [name for name in calls if not is_norm(candidates[name])]
+    values = network_output.values() if isinstance(network_output, Mapping) else _as_list(network_output)
+    returned = {id(value) for value in values}
+    # Without a layer whose very output is returned (an activation follows, say), the last layer counts as the output.
+    outputs = frozenset(name for output_id, name in layer_of_output.items() if output_id in returned) or frozenset(
+        layers[-1:]
+    )
+    pairs = {layer: norm for layer, norm in normalised.items() if layer in names and norm in names}
+    recurrent = frozenset(name for name in names if is_recurrent(candidates[name]))
+    return LayerOrder(names, recurrent, pairs, outputs, skipped)
 
 
-def _is_known(part: nn.Module) -> bool:
+def _is_candidate(part: nn.Module) -> bool:
     return is_layer(part) or is_norm(part) or is_recurrent(part) or isinstance(part, nn.RNNCellBase)
 
 
-def _flat(values: Any) -> list[Any]:
+def _as_list(values: Any) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
 @dataclass(eq=False)
-class _ReachedError(Exception):
-    """Carries what a part was given, and what it answered if it was asked, out of a pass."""
+class _ForwardStoppedError(Exception):
+    """Ends a forward pass at a part, and carries out its (input, initial state) and, after the call, its output."""
 
-    given: Any
-    answer: Any = None
+    inputs: tuple[Any, Any]
+    output: Any = None
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """A network that has been run as far as one of its parts.
+class PartialForward:
+    """A network that has been run as far as one of its parts, on all batches.
 
     Parameters
     ----------
-    module
+    module : Module
         The network, in evaluation mode.
-    parts
+    parts : sequence of (str, Module)
         Its parts in the order in which they are called, by name; the network itself unless it is an ``nn.Sequential``.
-    start
-        The part that comes next.
-    batches
-        What goes into that part.
+    start : int
+        Index of the part that comes next.
+    batches : iterable
+        Inputs of that part.
     """
 
     module: nn.Module
@@ -205,51 +219,52 @@ class Stage:
     batches: Iterable[Any]
 
     @classmethod
-    def at_input(cls, module: nn.Module, batches: Iterable[Any]) -> Stage:
+    def at_input(cls, module: nn.Module, batches: Iterable[Any]) -> PartialForward:
         """Return a network before its first part."""
-        return cls(module, list(_parts("", module)), 0, batches)
+        return cls(module, list(_sequential_parts("", module)), 0, batches)
 
-    def advanced(self, name: str) -> Stage:
-        """Return the network run on to the part that has a layer, if the activations there are not too large."""
-        place = self._part_of(name)
-        if place == self.start:
+    def advance_to(self, name: str) -> PartialForward:
+        """Return the network run on to the part that holds a layer, if the activations there are not too large."""
+        index = self._part_index(name)
+        if index == self.start:
             return self
-        reached: list[Any] = []
+        # The parts that are passed here were changed before, and are not changed again: their outputs stay valid.
+        activations: list[Any] = []
         # data that is read anew in each pass has no length
-        number = len(self.batches) if isinstance(self.batches, (list, tuple)) else float("inf")
+        n_batches = len(self.batches) if isinstance(self.batches, (list, tuple)) else float("inf")
         for batch in self.batches:
-            reached.append(self._run(batch, place))
-            if size_of(reached[0]) * number > _KEPT_BYTES:
+            activations.append(self._run(batch, index))
+            if n_bytes(activations[0]) * n_batches > _MAX_CACHED_BYTES:
                 return self
-        return replace(self, start=place, batches=reached)
+        return replace(self, start=index, batches=activations)
 
-    def at(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what a part is given and what it answers, batch by batch.
+    def inputs_and_outputs(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the input and the output of a part, batch by batch.
 
         Raises
         ------
         InputError
             When the part is not reached, or has values that are not finite.
         """
-        for (given, _), answer in self._reached(name, before=False):
-            if not torch.isfinite(answer.sum()):  # one NaN or infinity makes the sum one, and a sum is quick
-                raise InputError(not_finite(name))
-            yield given, answer
+        for (inputs, _), outputs in self._calls(name, before=False):
+            if not torch.isfinite(outputs.sum()):  # one NaN or infinity makes the sum one, and a sum is quick
+                raise InputError(not_finite_message(name))
+            yield inputs, outputs
 
-    def before(self, name: str) -> Iterator[tuple[Any, Any]]:
-        """Yield the input and the first states (or None) that a part is called with, which is not run itself.
+    def inputs_and_initial_states(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """Yield the input and the initial state (or None) that a part is called with, without running it.
 
         Raises
         ------
         InputError
             When the part is not reached.
         """
-        for called, _ in self._reached(name, before=True):
-            yield called
+        for inputs, _ in self._calls(name, before=True):
+            yield inputs
 
-    def _reached(self, name: str, before: bool) -> Iterator[tuple[tuple[Any, Any], Any]]:
-        """Yield what a part is called with and what it answers, or as it is called."""
-        place, part = self._part_of(name), self.module.get_submodule(name)
+    def _calls(self, name: str, before: bool) -> Iterator[tuple[tuple[Any, Any], Any]]:
+        """Yield the (input, initial state) and the output of a part by batch; `before` it runs, None as output."""
+        index, part = self._part_index(name), self.module.get_submodule(name)
         for batch in self.batches:
             handle = (
                 part.register_forward_pre_hook(_stop_before, with_kwargs=True)
@@ -257,44 +272,50 @@ class Stage:
                 else part.register_forward_hook(_stop_after, with_kwargs=True)
             )
             try:
-                self._run(batch, place + 1)
-            except _ReachedError as reached:
-                found = reached.given, reached.answer
+                self._run(batch, index + 1)
+            except _ForwardStoppedError as stopped:
+                call = stopped.inputs, stopped.output
             else:
                 raise InputError(f"{name}: is not called for every batch, so that it cannot be measured")
             finally:
                 handle.remove()
-            yield found
+            yield call
 
-    def _part_of(self, name: str) -> int:
+    def _part_index(self, name: str) -> int:
+        """Return the index of the part that is a layer or contains it."""
         owners = (n for n, (part, _) in enumerate(self.parts) if not part or f"{name}.".startswith(f"{part}."))
         return next(owners, self.start)
 
     def _run(self, batch: Any, stop: int) -> Any:
+        """Return the output of the parts from `start` up to `stop`, exclusive."""
         values = batch
-        for number, (_, part) in enumerate(self.parts[self.start : stop], self.start):
-            # an in-place activation must not write into what is kept
-            values = call(part, values) if number == 0 else part(copied(values) if number == self.start else values)
+        for index, (_, part) in enumerate(self.parts[self.start : stop], self.start):
+            if index == 0:
+                values = call_module(part, values)
+            else:
+                # An in-place activation must not write into cached values.
+                values = part(clone_values(values) if index == self.start else values)
         return values
 
 
-def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _sequential_parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the parts of nested sequences in the order in which they are called; other modules whole."""
+    # A hook may change outputs, which running the children one by one would leave out.
     if type(module) is not nn.Sequential or module._forward_hooks or module._forward_pre_hooks:
         yield name, module
         return
     for child, part in module.named_children():
-        yield from _parts(f"{name}.{child}" if name else child, part)
+        yield from _sequential_parts(f"{name}.{child}" if name else child, part)
 
 
-def _stop_before(_part: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    raise _ReachedError(called_with(given, named))
+def _stop_before(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    raise _ForwardStoppedError(input_and_initial_state(arguments, keywords))
 
 
-def _stop_after(_part: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], answer: Any) -> None:
-    raise _ReachedError(called_with(given, named), answer)
+def _stop_after(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
+    raise _ForwardStoppedError(input_and_initial_state(arguments, keywords), output)
 
 
-def not_finite(name: str) -> str:
-    """Return what is said of a part whose values are not finite."""
+def not_finite_message(name: str) -> str:
+    """Return the message of the error for a part whose values are not finite."""
     return f"{name}: gives NaN or infinite values on these inputs; look at both"

@@ -1,4 +1,8 @@
-"""Statistics of a network's channels, predicted from moments of layer inputs, and how far off they are."""
+"""Channel statistics predicted from moments of layer inputs, and their error.
+
+A layer with weights W and biases b has, for inputs x of mean m and covariance C, pre-activations of mean W m + b and of
+variances diag(W C W^T): exact for the moments' own network, approximate for another one in its place.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from consilience.networks.repair.layer_moments import Moments
 
 @dataclass(frozen=True)
 class StatisticsError:
-    """How far predicted statistics of one layer are from those measured.
+    """Distance of predicted statistics of one layer from measured ones.
 
     Parameters
     ----------
-    mean
+    mean : float
         Root mean square error of the means, in units of the root mean square of the measured deviations.
-    std
+    std : float
         Root mean square error of the deviations, in the same units.
     """
 
@@ -31,7 +35,7 @@ class StatisticsError:
 
 
 def pre_activations(module: nn.Module, name: str, moments: Moments) -> ChannelStatistics:
-    """Return means and deviations of what a layer answers to inputs of these moments.
+    """Return means and deviations of a layer's pre-activations for inputs of these moments.
 
     Raises
     ------
@@ -45,17 +49,17 @@ def pre_activations(module: nn.Module, name: str, moments: Moments) -> ChannelSt
             f"moments: layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of "
             "another width (moments move as their model does)"
         )
-    rows = weight.detach().to(torch.float64).flatten(1)
+    rows = weight.detach().to(torch.float64).flatten(1)  # (channels, d); a patch is flattened alike
     mean, covariance = (
-        torch.as_tensor(one).to(rows) for one in (moments.layers[name].mean, moments.layers[name].covariance)
+        torch.as_tensor(array).to(rows) for array in (moments.layers[name].mean, moments.layers[name].covariance)
     )
     bias = 0.0 if layer.bias is None else layer.bias.detach().to(torch.float64)
-    variance = ((rows @ covariance) * rows).sum(dim=1).clamp(min=0.0)
+    variance = ((rows @ covariance) * rows).sum(dim=1).clamp(min=0.0)  # diag(W C W^T); rounding may go below zero
     return ChannelStatistics(rows @ mean + bias, variance.sqrt())
 
 
 def predicted_statistics(module: nn.Module, moments: Moments) -> dict[str, ChannelStatistics]:
-    """Return means and deviations of what every layer answers to inputs of these moments.
+    """Return means and deviations of every layer's pre-activations for inputs of these moments.
 
     Raises
     ------
@@ -68,15 +72,15 @@ def predicted_statistics(module: nn.Module, moments: Moments) -> dict[str, Chann
 def statistics_error(
     predicted: Mapping[str, ChannelStatistics], module: nn.Module, batches: Any
 ) -> dict[str, StatisticsError]:
-    """Return how far predicted statistics are from those that a network has on inputs.
+    """Return the errors of predicted statistics, against those that a network has on inputs.
 
     Parameters
     ----------
-    predicted
+    predicted : mapping of str to ChannelStatistics
         By name of the layer.
-    module
+    module : Module
         The network that they were predicted of; it is left as it is.
-    batches
+    batches : Tensor of shape (n, ...) or iterable of batches
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
 
     Raises
@@ -84,11 +88,13 @@ def statistics_error(
     InputError
         When there are no batches, or values are not finite.
     """
-    found = {}
-    for name, now in channel_statistics(module, batches, list(predicted)).items():
-        unit = now.std.square().mean().sqrt()
-        gaps = [
-            (getattr(predicted[name], what) - getattr(now, what)).square().mean().sqrt() for what in ("mean", "std")
+    errors = {}
+    for name, measured in channel_statistics(module, batches, list(predicted)).items():
+        # One unit for the layer: channels that hardly vary would make relative errors meaningless.
+        unit = measured.std.square().mean().sqrt()
+        distances = [
+            (getattr(predicted[name], field) - getattr(measured, field)).square().mean().sqrt()
+            for field in ("mean", "std")
         ]
-        found[name] = StatisticsError(float(gaps[0] / unit), float(gaps[1] / unit))
-    return found
+        errors[name] = StatisticsError(float(distances[0] / unit), float(distances[1] / unit))
+    return errors

@@ -1,13 +1,14 @@
 """Refitting recurrent layers: teacher forcing at the mean states, least squares in closed form.
 
-Every aligned model runs its own cell on its own inputs and states. With z_it the pre-activations of its gates and h_it
-its states, the mean states are hbar_t = sum_i a_i h_it, and W, b are the minimiser of
+Every aligned model i runs its own cell on its own inputs and states. With z_it the pre-activations of its gates, h_it
+its hidden states and a_i its weight, the mean states are hbar_t = sum_i a_i h_it, and W, b are the minimiser of
 
-    sum_t E |W [x_t; hbar_{t-1}] + b - sum_i a_i z_it|^2 + ridge * mean square of what is read * |W - W_0|^2,
+    sum_t E |W [x_t; hbar_{t-1}] + b - sum_i a_i z_it|^2 + ridge * mean square of [x_t; hbar_{t-1}] * |W - W_0|^2,
 
-x_t what the fused network's layer is given. A projection of an LSTM is fitted to the mean states from the mean of what
-it projects. States of the fused network itself, in place of the mean states, would let the errors of one step grow in
-the next: its recurrence is run only when later layers ask for what it gives.
+x_t the input of the fused network's layer, W_0 its weights before. A projection of an LSTM is fitted to the mean states
+from the mean outputs of the cells. Running the fused layer on its own states while it is fitted would let the errors of
+one step grow in the next (on MNIST read row by row 70 % accuracy, at mean states 93.5 %, the average 90.4 %); its
+recurrence is run only when later layers ask for its outputs.
 """
 
 from __future__ import annotations
@@ -23,194 +24,261 @@ from torch import Tensor
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.networks.repair.partial_forward import Stage, not_finite
-from consilience.networks.repair.recurrent_layers import Cell, Run, Sequences, cell_of, put_cell
-from consilience.networks.repair.regression import Joint
+from consilience.networks.repair.partial_forward import PartialForward, not_finite_message
+from consilience.networks.repair.recurrent_layers import (
+    CellTrajectory,
+    RecurrentCell,
+    RecurrentInputs,
+    read_cell,
+    write_cell,
+)
+from consilience.networks.repair.regression import RegressionMoments
 
 
 def fit_recurrent(
-    stages: Sequence[Stage], name: str, share: Array, rows: Sequence[float], ridge: float, draw: np.random.Generator
+    passes: Sequence[PartialForward],
+    name: str,
+    weights: Array,
+    max_steps: Sequence[float],
+    ridge: float,
+    rng: np.random.Generator,
 ) -> None:
-    """Fit a recurrent layer of the fused network, in place, to what the models' layers do.
+    """Fit a recurrent layer of the fused network, in place, to the mean of the models' layers.
 
     Parameters
     ----------
-    stages
+    passes : sequence of PartialForward
         Of the fused network and of the models, run as far as the layer.
-    name
+    name : str
         The layer.
-    share
-        What each model counts.
-    rows
-        How many steps of samples are used at most, for each batch; whole samples are drawn, at least one.
-    ridge
-        How much weights are drawn towards what they are.
-    draw
-        Draws the samples.
+    weights : array of shape (n_models,)
+        Weights a_i of the models, which sum to one.
+    max_steps : sequence of float
+        For each batch, steps of samples that are used at most; whole samples are drawn, at least one.
+    ridge : float
+        Strength of the shrinkage of weights towards the present ones.
+    rng : numpy.random.Generator
+        For the draws of samples.
 
     Raises
     ------
     InputError
         When the layer is not reached, or values are not finite.
     """
-    modules: list[Any] = [stage.module.get_submodule(name) for stage in stages]
+    modules: list[Any] = [forward.module.get_submodule(name) for forward in passes]
     fused, *models = modules
-    batches = _chosen(stages, name, rows, draw)
+    batches = _sampled_inputs(passes, name, max_steps, rng)  # by batch: of the fused network, then of the models
     for layer in range(fused.num_layers):
-        cells = [cell_of(fused, layer, way) for way in range(2 if fused.bidirectional else 1)]
-        counts = [_Counts.of([cell_of(model, layer, way) for model in models], share) for way in range(len(cells))]
-        gates: list[_Sums | None] = [None] * len(cells)
-        projections: list[_Sums | None] = [None] * len(cells)
+        cells = [read_cell(fused, layer, direction) for direction in range(2 if fused.bidirectional else 1)]
+        # A model counts only for units that it has.
+        unit_weights = [
+            _UnitWeights.of([read_cell(model, layer, direction) for model in models], weights)
+            for direction in range(len(cells))
+        ]
+        gate_sums: list[_RegressionSums | None] = [None] * len(cells)
+        projection_sums: list[_RegressionSums | None] = [None] * len(cells)
         for batch in batches:
-            runs = [given.run(model, layer) for model, given in zip(models, batch[1:], strict=True)]
-            for way, cell in enumerate(cells):
-                mean = counts[way].mean([one[way] for one in runs])
-                gates[way] = _with(gates[way], *_asked(cell, batch[0], mean, layer * len(cells) + way, way))
+            trajectories = [inputs.run(model, layer) for model, inputs in zip(models, batch[1:], strict=True)]
+            for direction, cell in enumerate(cells):
+                mean = unit_weights[direction].mean([model[direction] for model in trajectories])
+                index = layer * len(cells) + direction
+                rows, residuals = _gate_regression(cell, batch[0], mean, index, direction)
+                gate_sums[direction] = _with_rows(gate_sums[direction], rows, residuals)
                 if cell.projection is not None:
-                    left = mean.states[1:] - mean.made @ cell.projection.T
-                    projections[way] = _with(projections[way], mean.made.flatten(0, 1), left.flatten(0, 1))
-            batch[1:] = [given.after(one) for given, one in zip(batch[1:], runs, strict=True)]
-        for way, cell in enumerate(cells):
-            put_cell(fused, layer, way, _fitted(name, cell, gates[way], projections[way], ridge))
+                    # V y_t = h_t: the mean states, less what the present projection makes of the mean outputs.
+                    residuals = mean.hidden_states[1:] - mean.outputs @ cell.projection.T
+                    projection_sums[direction] = _with_rows(
+                        projection_sums[direction], mean.outputs.flatten(0, 1), residuals.flatten(0, 1)
+                    )
+            # Every model's next layer gets that model's own outputs.
+            batch[1:] = [
+                inputs.next_layer(trajectory) for inputs, trajectory in zip(batch[1:], trajectories, strict=True)
+            ]
+        for direction, cell in enumerate(cells):
+            fitted = _fitted_cell(name, cell, gate_sums[direction], projection_sums[direction], ridge)
+            write_cell(fused, layer, direction, fitted)
         if layer + 1 < fused.num_layers:
+            # The next layer of the fused network gets the outputs of the fitted one.
             for batch in batches:
-                batch[0] = batch[0].after(batch[0].run(fused, layer))
+                batch[0] = batch[0].next_layer(batch[0].run(fused, layer))
 
 
-def _chosen(
-    stages: Sequence[Stage], name: str, rows: Sequence[float], draw: np.random.Generator
-) -> list[list[Sequences]]:
-    """Return what the fused network's layer and the models' are given, batch by batch, for the same samples."""
-    layers: list[Any] = [stage.module.get_submodule(name) for stage in stages]
-    found = []
-    for most, *given in zip(rows, *(stage.before(name) for stage in stages), strict=True):
-        shape = given[0][0].shape
-        steps, size = (shape[1], shape[0]) if layers[0].batch_first else (shape[0], shape[1])
-        some = ceil(most / max(steps, 1))
-        numbers = np.arange(size) if size <= some else np.sort(draw.choice(size, some, replace=False))
-        chosen = torch.as_tensor(numbers, device=given[0][0].device)
-        both = zip(layers, given, strict=True)
-        found.append([Sequences.given_to(one, values, first, chosen) for one, (values, first) in both])
-    return found
+def _sampled_inputs(
+    passes: Sequence[PartialForward], name: str, max_steps: Sequence[float], rng: np.random.Generator
+) -> list[list[RecurrentInputs]]:
+    """Return, by batch, the inputs of the fused network's layer and of the models', for the same samples."""
+    layers: list[Any] = [forward.module.get_submodule(name) for forward in passes]
+    batches = []
+    all_calls = (forward.inputs_and_initial_states(name) for forward in passes)
+    for batch_max_steps, *calls in zip(max_steps, *all_calls, strict=True):
+        shape = calls[0][0].shape
+        n_steps, n_samples = (shape[1], shape[0]) if layers[0].batch_first else (shape[0], shape[1])
+        # A step of a sample depends on all steps before, so that whole samples are drawn.
+        n_drawn = ceil(batch_max_steps / max(n_steps, 1))
+        drawn = np.arange(n_samples) if n_samples <= n_drawn else np.sort(rng.choice(n_samples, n_drawn, replace=False))
+        samples = torch.as_tensor(drawn, device=calls[0][0].device)
+        batches.append(
+            [
+                RecurrentInputs.of_call(layer, values, initial_state, samples)
+                for layer, (values, initial_state) in zip(layers, calls, strict=True)
+            ]
+        )
+    return batches
 
 
-def _asked(cell: Cell, given: Sequences, mean: Run, place: int, way: int) -> tuple[Tensor, Tensor]:
-    """Return rows of what a cell reads (n, d + p), and what the mean pre-activations have beside its own (n, rows)."""
-    values = given.values.flip(0) if way else given.values
-    # before the first step the fused network has a state of its own
-    states = torch.cat([given.states[place][None], mean.states[1:-1]])
-    read = torch.cat([values, states], dim=-1).flatten(0, 1)
-    left = torch.addmm(mean.rows.flatten(0, 1), read, cell.weight.T, alpha=-1)
-    return read, left if cell.bias is None else left - cell.bias
+def _gate_regression(
+    cell: RecurrentCell, inputs: RecurrentInputs, mean: CellTrajectory, index: int, direction: int
+) -> tuple[Tensor, Tensor]:
+    """Return the rows [x_t; hbar_{t-1}] (m, d + p), and the mean pre-activations less the cell's own (m, rows)."""
+    values = inputs.values.flip(0) if direction else inputs.values  # (steps, n, d)
+    # Before the first step the fused network has an initial state of its own.
+    previous_hidden = torch.cat([inputs.hidden[index][None], mean.hidden_states[1:-1]])  # (steps, n, p)
+    rows = torch.cat([values, previous_hidden], dim=-1).flatten(0, 1)
+    residuals = torch.addmm(mean.pre_activations.flatten(0, 1), rows, cell.weight.T, alpha=-1)
+    return rows, residuals if cell.bias is None else residuals - cell.bias
 
 
-def _fitted(name: str, cell: Cell, gates: _Sums | None, projection: _Sums | None, ridge: float) -> Cell:
-    """Return the cell with its weights changed by what is left to be answered."""
-    if gates is None or gates.count == 0:
+def _fitted_cell(
+    name: str,
+    cell: RecurrentCell,
+    gate_sums: _RegressionSums | None,
+    projection_sums: _RegressionSums | None,
+    ridge: float,
+) -> RecurrentCell:
+    """Return the cell with its weights changed by the regression of the residuals.
+
+    The change is fitted, not the weights, so that the ridge shrinks towards the present weights and a cell without
+    residuals stays exactly as it is.
+    """
+    if gate_sums is None or gate_sums.n_rows == 0:
         raise InputError("inputs: expected a tensor of at least one input, found none")
-    joint = gates.joint()
-    if not torch.isfinite(joint.cross).all():
-        raise InputError(not_finite(name))
+    moments = gate_sums.moments()
+    if not torch.isfinite(moments.cross_covariance).all():
+        raise InputError(not_finite_message(name))
     weight = cell.weight.to(torch.float64)
     bias = None if cell.bias is None else cell.bias.to(torch.float64)
-    for rows, columns in cell.blocks():
-        part = Joint(
-            joint.given[columns], joint.wanted[rows], joint.covariance[columns, columns], joint.cross[rows, columns]
+    # Blocks are separate regressions: the split gates of a GRU are fitted to input and state apart.
+    for rows, columns in cell.weight_blocks():
+        block = RegressionMoments(
+            moments.input_mean[columns],
+            moments.target_mean[rows],
+            moments.input_covariance[columns, columns],
+            moments.cross_covariance[rows, columns],
         )
-        change, shift = part.fit(torch.zeros_like(part.cross), bias is not None, ridge)
+        change, bias_change = block.solve(torch.zeros_like(block.cross_covariance), bias is not None, ridge)
         weight[rows, columns] += change
         if bias is not None:
-            bias[rows] += shift
-    found = replace(cell, weight=weight, bias=bias)
-    if cell.projection is None or projection is None:
-        return found
-    joint = projection.joint()
-    change, _ = joint.fit(torch.zeros_like(joint.cross), False, ridge)
-    return replace(found, projection=cell.projection + change)
+            bias[rows] += bias_change
+    fitted = replace(cell, weight=weight, bias=bias)
+    if cell.projection is None or projection_sums is None:
+        return fitted
+    moments = projection_sums.moments()
+    change, _ = moments.solve(torch.zeros_like(moments.cross_covariance), False, ridge)
+    return replace(fitted, projection=cell.projection + change)
 
 
 @dataclass(frozen=True, eq=False)
-class _Counts:
-    """What each model counts for each unit (models, k) and each state (models, p): nothing where it has no such one."""
+class _UnitWeights:
+    """Weights of the models for each unit (models, k) and each hidden state (models, p): zero where it has none."""
 
     units: Tensor
     states: Tensor
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], share: Array) -> _Counts:
-        units = torch.stack([_owned(cell) for cell in cells])
-        projected = [cell.projection.ne(0).any(dim=1) for cell in cells if cell.projection is not None]
-        states = torch.stack(projected) if projected else units
-        weight = cells[0].weight
-        return cls(*((_shared(share, one)).to(weight) for one in (units, states)))
+    def of(cls, cells: Sequence[RecurrentCell], weights: Array) -> _UnitWeights:
+        has_unit = torch.stack([_has_unit(cell) for cell in cells])
+        has_projected = [cell.projection.ne(0).any(dim=1) for cell in cells if cell.projection is not None]
+        has_state = torch.stack(has_projected) if has_projected else has_unit
+        like = cells[0].weight
+        return cls(*((_weights_over_owners(weights, mask)).to(like) for mask in (has_unit, has_state)))
 
-    def mean(self, runs: Sequence[Run]) -> Run:
-        """Return the mean of what the models' cells did."""
-        gates = runs[0].rows.shape[-1] // self.units.shape[1]
-        return Run(
-            _sum(self.units.repeat(1, gates), [one.rows for one in runs]),
-            _sum(self.states, [one.states for one in runs]),
-            _sum(self.units, [one.made for one in runs]),
+    def mean(self, trajectories: Sequence[CellTrajectory]) -> CellTrajectory:
+        """Return the weighted mean of the models' trajectories."""
+        n_blocks = trajectories[0].pre_activations.shape[-1] // self.units.shape[1]  # rows of z for each unit
+        return CellTrajectory(
+            _weighted_sum(self.units.repeat(1, n_blocks), [model.pre_activations for model in trajectories]),
+            _weighted_sum(self.states, [model.hidden_states for model in trajectories]),
+            _weighted_sum(self.units, [model.outputs for model in trajectories]),
         )
 
 
-def _owned(cell: Cell) -> Tensor:
+def _has_unit(cell: RecurrentCell) -> Tensor:
     """Return which units a cell has (k,): those with a weight or bias in any gate."""
     rows = cell.weight.ne(0).any(dim=1) | (False if cell.bias is None else cell.bias.ne(0))
-    return rows.reshape(-1, cell.units).any(dim=0)
+    return rows.reshape(-1, cell.n_units).any(dim=0)
 
 
-def _shared(share: Array, owned: Tensor) -> Tensor:
-    counts = torch.as_tensor(share).to(owned.device)[:, None] * owned
-    return counts / counts.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
+def _weights_over_owners(weights: Array, mask: Tensor) -> Tensor:
+    """Return the models' weights (models, k), zero outside the mask and normalised over it; zero where nobody is."""
+    a = torch.as_tensor(weights).to(mask.device)[:, None] * mask
+    return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
 
 
-def _sum(counts: Tensor, values: Sequence[Tensor]) -> Tensor:
-    total = counts[0] * values[0]
-    for count, one in zip(counts[1:], values[1:], strict=True):
-        total.addcmul_(count, one)
+def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Return sum_i weights[i] * values[i], in place to spare memory."""
+    total = weights[0] * values[0]
+    for model_weights, model_values in zip(weights[1:], values[1:], strict=True):
+        total.addcmul_(model_weights, model_values)
     return total
 
 
 @dataclass(frozen=True, eq=False)
-class _Sums:
-    """Sums over rows of what is read (less a first guess of its mean) and of what is to be answered, float64.
+class _RegressionSums:
+    """Sums over rows of inputs (less a first guess of their mean) and of targets, float64.
 
-    Products are taken in the rows' own precision, as `RunningMoments` does; among the answers they are not needed.
+    Products are taken in the rows' own precision, as `RunningMoments` does; those among the targets are not needed.
+
+    Parameters
+    ----------
+    origin : Tensor of shape (d,)
+        A first guess of the mean of inputs.
+    n_rows : int
+        Number of rows.
+    input_sums : Tensor of shape (d,)
+        Sums of deviations of inputs from the origin.
+    target_sums : Tensor of shape (k,)
+        Sums of targets.
+    input_products : Tensor of shape (d, d)
+        Sums of products of deviations.
+    cross_products : Tensor of shape (k, d)
+        Sums of products of targets and deviations.
     """
 
-    guess: Tensor
-    count: int
-    read: Tensor
-    asked: Tensor
-    second: Tensor
-    cross: Tensor
+    origin: Tensor
+    n_rows: int
+    input_sums: Tensor
+    target_sums: Tensor
+    input_products: Tensor
+    cross_products: Tensor
 
-    def with_rows(self, read: Tensor, asked: Tensor) -> _Sums:
-        gaps = read - self.guess
-        return _Sums(
-            self.guess,
-            self.count + len(read),
-            self.read + gaps.sum(dim=0, dtype=torch.float64),
-            self.asked + asked.sum(dim=0, dtype=torch.float64),
-            self.second + (gaps.T @ gaps).to(torch.float64),
-            self.cross + (asked.T @ gaps).to(torch.float64),
+    def with_rows(self, inputs: Tensor, targets: Tensor) -> _RegressionSums:
+        deviations = inputs - self.origin
+        return _RegressionSums(
+            self.origin,
+            self.n_rows + len(inputs),
+            self.input_sums + deviations.sum(dim=0, dtype=torch.float64),
+            self.target_sums + targets.sum(dim=0, dtype=torch.float64),
+            self.input_products + (deviations.T @ deviations).to(torch.float64),
+            self.cross_products + (targets.T @ deviations).to(torch.float64),
         )
 
-    def joint(self) -> Joint:
-        gap, wanted = self.read / self.count, self.asked / self.count
-        return Joint(
-            self.guess + gap,
-            wanted,
-            self.second / self.count - torch.outer(gap, gap),
-            self.cross / self.count - torch.outer(wanted, gap),
+    def moments(self) -> RegressionMoments:
+        shift, target_mean = self.input_sums / self.n_rows, self.target_sums / self.n_rows
+        return RegressionMoments(
+            self.origin + shift,
+            target_mean,
+            self.input_products / self.n_rows - torch.outer(shift, shift),
+            self.cross_products / self.n_rows - torch.outer(target_mean, shift),
         )
 
 
-def _with(sums: _Sums | None, read: Tensor, asked: Tensor) -> _Sums:
-    """Return sums with further rows; the first ones tell what the mean is about."""
+def _with_rows(sums: _RegressionSums | None, inputs: Tensor, targets: Tensor) -> _RegressionSums:
+    """Return sums with further rows; the mean of the first rows is the origin."""
     if sums is None:
-        zeros = torch.zeros(read.shape[1], read.shape[1] + 1, dtype=torch.float64, device=read.device)
-        asks = torch.zeros(asked.shape[1], read.shape[1] + 1, dtype=torch.float64, device=read.device)
-        sums = _Sums(read.mean(dim=0), 0, zeros[:, 0], asks[:, 0], zeros[:, 1:], asks[:, 1:])
-    return sums.with_rows(read, asked)
+        d, k = inputs.shape[1], targets.shape[1]
+        input_zeros = torch.zeros(d, d + 1, dtype=torch.float64, device=inputs.device)
+        target_zeros = torch.zeros(k, d + 1, dtype=torch.float64, device=inputs.device)
+        sums = _RegressionSums(
+            inputs.mean(dim=0), 0, input_zeros[:, 0], target_zeros[:, 0], input_zeros[:, 1:], target_zeros[:, 1:]
+        )
+    return sums.with_rows(inputs, targets)

@@ -1,15 +1,17 @@
-"""Refitting a fused network: layer by layer, answer to inputs what the aligned models answer.
+"""Refitting a fused network: layer by layer, least squares to the outputs of the aligned models' layers.
 
-The layers are gone through in the order of computation. With h what a layer of the fused network is given, the layers
-before already fitted, and x_i what that layer of model i is given, W is the minimiser of
+The layers are visited in the order of computation. With h the input of a layer of the fused network, the layers before
+already fitted, x_i the input of that layer in model i, W_i its weights and a_i the weight of the model, W is the
+minimiser of
 
-    sum_i a_i E |W h - W_i x_i|^2 + ridge * mean diagonal of E[h h'] * |W - W_0|^2,
+    sum_i a_i E |W h - W_i x_i|^2 + ridge * mean diagonal of E[h h^T] * |W - W_0|^2,
 
-W_0 the average of the models' weights. So errors of earlier layers are made up for by later ones, which an average and
-a regression mean (`consilience.networks.repair.regmean`) cannot do. Least squares answers with less deviation than it
-is asked for, so channels are then rescaled as in REPAIR, before the next layer is fitted. Where batch normalisation
-follows a layer, its output is fitted; recurrent layers are fitted step by step (``recurrent_refit``). The inputs need
-no labels, and may be made up (`synthetic_inputs`).
+W_0 the average of the models' weights. So later layers compensate errors of earlier ones, which an average and a
+regression mean (`consilience.networks.repair.regmean`) cannot do. Least squares shrinks: the fitted outputs deviate
+less than their targets, so channels are then rescaled as in REPAIR, before the next layer is fitted. Where batch
+normalisation follows a layer, its output is fitted; recurrent layers are fitted step by step (``recurrent_refit``). The
+inputs need no labels, and may be synthetic (`synthetic_inputs`). Layers that cannot be fitted keep the average, with a
+note.
 """
 
 from __future__ import annotations
@@ -29,18 +31,25 @@ from consilience.errors import InputError, OptionError
 from consilience.networks.repair.channel_statistics import (
     channel_rows,
     gain_and_bias,
-    goals,
-    measured,
-    put,
-    rescale,
-    restate,
+    measure_channels,
+    rescale_channels,
+    set_running_statistics,
+    target_statistics,
+    write_parameter,
 )
-from consilience.networks.repair.convolution_patches import patches, positions
+from consilience.networks.repair.convolution_patches import output_positions, patch_rows
 from consilience.networks.repair.layer_moments import RunningMoments
-from consilience.networks.repair.partial_forward import Stage, as_batches, evaluated, is_grouped, is_norm, structure
+from consilience.networks.repair.partial_forward import (
+    PartialForward,
+    as_batches,
+    evaluation_without_gradients,
+    is_grouped,
+    is_norm,
+    layer_order,
+)
 from consilience.networks.repair.recurrent_refit import fit_recurrent
-from consilience.networks.repair.regression import Joint, require_ridge
-from consilience.networks.repair.repair import Repaired, repair_points, shares
+from consilience.networks.repair.regression import RegressionMoments, require_ridge
+from consilience.networks.repair.repair import Repaired, normalised_weights, repaired_layers
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -56,32 +65,38 @@ def refit(
     batch_size: int = 256,
     rng: np.random.Generator | int = 0,
 ) -> Repaired[_Module]:
-    """Return a copy of a fused network whose layers answer to inputs what the aligned models' layers answer.
+    """Return a copy of a fused network whose layers are fitted to the outputs of the aligned models' layers.
 
     Parameters
     ----------
-    fused
+    fused : Module
         The average of the aligned models; it is left as it is. Grouped convolutions, layers that are called more than
         once or share their weights, recurrent cells and layers that read packed sequences, and everything that is
         neither linear, a convolution nor recurrent keep its weights.
-    aligned
+    aligned : sequence of Module
         The models, of the same architecture and width, their units in the fused network's order.
-    weights
-        What each counts; None counts all alike.
-    inputs
-        What all networks are asked: a tensor (N, ...), or batches of them (tensors, keyword arguments, or inputs with
-        labels, which are not used).
-    ridge
-        How much weights are drawn towards those of `fused`, relative to the mean square of what a layer is given.
-    rescaled
-        Whether channels are given the means and deviations of the models' after each layer (`repair`).
-    patches_per_layer
-        Samples, or for convolutions patches, for recurrent layers steps of samples, that a layer is fitted to at most;
-        more are drawn from.
-    batch_size
-        Inputs in one forward pass, where they are one tensor.
-    rng
-        Draws the patches and samples.
+    weights : array_like of shape (n_models,) or None
+        Weight a_i of each model; None: equal weights.
+    inputs : Tensor of shape (n, ...) or iterable of batches
+        Unlabelled inputs on which the layers are fitted: a tensor, or batches of them (tensors, keyword arguments, or
+        inputs with labels, which are not used).
+    ridge : float, optional
+        Strength of the shrinkage of weights towards those of `fused`, relative to the mean square of a layer's inputs.
+        Default: 0.1; which other values were tried is not recorded.
+    rescaled : bool, optional
+        Whether channels are given the means and deviations of the models' after each layer (`repair`). Default: True.
+    patches_per_layer : int, optional
+        Samples (patches for convolutions, steps of samples for recurrent layers) that a layer is fitted to, at most;
+        from more, so many are drawn. Default: 32768, chosen by hand.
+    batch_size : int, optional
+        Inputs in one forward pass, where they are one tensor. Default: 256.
+    rng : numpy.random.Generator or int, optional
+        Random generator, or its seed, for the draws of patches and samples. Default: 0.
+
+    Returns
+    -------
+    Repaired
+        The copy, the factors of its channels, and notes on layers that keep the average.
 
     Raises
     ------
@@ -95,53 +110,57 @@ def refit(
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> weak = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> inputs = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
-    >>> found = refit(weak, [net], None, inputs, ridge=0.0).module
-    >>> bool((found(inputs) - net(inputs)).abs().max() < 1e-4)
+    >>> fitted = refit(weak, [net], None, inputs, ridge=0.0).module
+    >>> bool((fitted(inputs) - net(inputs)).abs().max() < 1e-4)
     True
     """
     require_ridge(ridge)
     for option, value in (("patches_per_layer", patches_per_layer), ("batch_size", batch_size)):
         if not is_count(value):
             raise OptionError(f"{option}: expected a positive whole number, found {value!r}")
-    share = shares(weights, len(aligned))
-    batches, draw = _in_batches(inputs, batch_size), np.random.default_rng(rng)
+    a = normalised_weights(weights, len(aligned))
+    batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
     network: Any = deepcopy(fused)
-    form = structure(network, batches[0])
-    notes, factors = dict(form.skipped), {}
-    points = repair_points(form, output=False)
-    quota = patches_per_layer / sum(_samples(batch) for batch in batches)
-    with evaluated(network, *aligned):
-        stages = [Stage.at_input(module, batches) for module in (network, *aligned)]
-        for name in form.calls:
-            stages = [stage.advanced(name) for stage in stages]
+    order = layer_order(network, batches[0])
+    notes, factors = dict(order.skipped), {}
+    rescaled_names = repaired_layers(order, output=False)
+    # Every batch gives a share of the patches by its number of samples.
+    patches_per_sample = patches_per_layer / sum(_n_samples(batch) for batch in batches)
+    with evaluation_without_gradients(network, *aligned):
+        # The fused network first, then the models, all run to the same layer.
+        passes = [PartialForward.at_input(module, batches) for module in (network, *aligned)]
+        for name in order.names:
+            passes = [forward.advance_to(name) for forward in passes]
             part: Any = network.get_submodule(name)
-            norm = form.normalised.get(name)
-            if name in form.recurrent:
-                fit_recurrent(stages, name, share, [quota * _samples(batch) for batch in batches], ridge, draw)
+            norm = order.normalised.get(name)
+            if name in order.recurrent:
+                max_steps = [patches_per_sample * _n_samples(batch) for batch in batches]
+                fit_recurrent(passes, name, a, max_steps, ridge, rng)
             elif is_norm(part):
-                _restate(stages[0], name)
+                _remeasure_batch_norm(passes[0], name)
             elif is_grouped(part):
                 notes[name] = "is a grouped convolution: it keeps the average"
-            elif norm is not None and _can_absorb(network.get_submodule(norm)):
-                _restate(stages[0], norm)
-                joint = _asked(stages, name, norm, share, quota, draw)
-                _fit_normalised(part, network.get_submodule(norm), joint, ridge)
+            elif norm is not None and _has_gain(network.get_submodule(norm)):
+                # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
+                _remeasure_batch_norm(passes[0], norm)
+                moments = _regression_moments(passes, name, norm, a, patches_per_sample, rng)
+                _fit_with_batch_norm(part, network.get_submodule(norm), moments, ridge)
             else:
-                joint = _asked(stages, name, name, share, quota, draw)
-                weight, bias = joint.fit(
-                    part.weight.detach().to(torch.float64).flatten(1), part.bias is not None, ridge
-                )
-                put(part.weight, weight.reshape(part.weight.shape))
+                moments = _regression_moments(passes, name, name, a, patches_per_sample, rng)
+                initial = part.weight.detach().to(torch.float64).flatten(1)
+                weight, bias = moments.solve(initial, part.bias is not None, ridge)
+                write_parameter(part.weight, weight.reshape(part.weight.shape))
                 if part.bias is not None:
-                    put(part.bias, bias)
-            if rescaled and name in points and part.weight is not None:
-                now, *wanted = (measured(stage, name) for stage in stages)
-                factors[name] = rescale(part, now, goals(wanted, share))
+                    write_parameter(part.bias, bias)
+            # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
+            if rescaled and name in rescaled_names and part.weight is not None:
+                current, *of_models = (measure_channels(forward, name) for forward in passes)
+                factors[name] = rescale_channels(part, current, target_statistics(of_models, a))
     return Repaired(network, factors, notes)
 
 
-def _in_batches(inputs: Any, size: int) -> list[Any]:
-    """Return inputs in memory: a tensor (N, ...) in batches of at most `size`, batches as they are.
+def _split_into_batches(inputs: Any, size: int) -> list[Any]:
+    """Return inputs in memory: a tensor (n, ...) in batches of at most `size`, batches as they are.
 
     Raises
     ------
@@ -155,84 +174,95 @@ def _in_batches(inputs: Any, size: int) -> list[Any]:
     return list(torch.split(inputs, size))
 
 
-def _samples(batch: Any) -> int:
-    """Return how many samples a batch has."""
+def _n_samples(batch: Any) -> int:
+    """Return the number of samples in a batch."""
     values = next(iter(batch.values())) if isinstance(batch, Mapping) else batch
     return len(values[0] if isinstance(values, (tuple, list)) else values)
 
 
-def _can_absorb(norm: Any) -> bool:
+def _has_gain(norm: Any) -> bool:
     """Return whether a batch normalisation can take up the scale and shift of the layer before it."""
     return norm.running_mean is not None and norm.weight is not None
 
 
-def _restate(stage: Stage, name: str) -> None:
-    """Set the running statistics of a batch normalisation to what it is given."""
-    norm: Any = stage.module.get_submodule(name)
+def _remeasure_batch_norm(forward: PartialForward, name: str) -> None:
+    """Set the running statistics of a batch normalisation to those of its inputs."""
+    norm: Any = forward.module.get_submodule(name)
     if norm.running_mean is not None:
-        given = measured(stage, name, given=True)
-        restate(norm, given.mean, given.std.square(), keep_function=False)
+        inputs = measure_channels(forward, name, of_inputs=True)
+        set_running_statistics(norm, inputs.mean, inputs.std.square(), keep_function=False)
 
 
-def _fit_normalised(layer: Any, norm: Any, joint: Joint, ridge: float) -> None:
+def _fit_with_batch_norm(layer: Any, norm: Any, moments: RegressionMoments, ridge: float) -> None:
     """Fit a layer together with the batch normalisation that follows, in place.
 
-    Channels that the normalisation multiplies by zero keep their weights.
+    In evaluation mode both are one affine map y = s (W h + b - mu) + beta with the slope s = gamma / sqrt(var + eps).
+    Its weights s W are fitted; W is divided by s, and beta takes the bias. Channels with s = 0 keep their weights.
     """
     mean, variance = norm.running_mean.to(torch.float64), norm.running_var.to(torch.float64)
     gain, shift = gain_and_bias(norm)
-    slope = gain / (variance + norm.eps).sqrt()
-    alive = slope != 0
-    old = layer.weight.detach().to(torch.float64).flatten(1)
-    weight, bias = joint.fit(slope[:, None] * old, True, ridge)
-    weight = torch.where(alive[:, None], weight / torch.where(alive, slope, 1.0)[:, None], old)
-    put(layer.weight, weight.reshape(layer.weight.shape))
-    own = 0.0 if layer.bias is None else layer.bias.detach().to(torch.float64)
-    put(norm.bias, torch.where(alive, bias + slope * (mean - own), shift))
+    slope = gain / (variance + norm.eps).sqrt()  # (channels,)
+    has_slope = slope != 0
+    initial = layer.weight.detach().to(torch.float64).flatten(1)  # (channels, d)
+    weight, bias = moments.solve(slope[:, None] * initial, True, ridge)
+    weight = torch.where(has_slope[:, None], weight / torch.where(has_slope, slope, 1.0)[:, None], initial)
+    write_parameter(layer.weight, weight.reshape(layer.weight.shape))
+    layer_bias = 0.0 if layer.bias is None else layer.bias.detach().to(torch.float64)
+    write_parameter(norm.bias, torch.where(has_slope, bias + slope * (mean - layer_bias), shift))
 
 
-def _asked(
-    stages: Sequence[Stage], name: str, wanted_at: str, share: Array, quota: float, draw: np.random.Generator
-) -> Joint:
-    """Return the joint moments of what the fused network's layer is given and what the models answer, on average.
+def _regression_moments(
+    passes: Sequence[PartialForward],
+    name: str,
+    target_name: str,
+    weights: Array,
+    patches_per_sample: float,
+    rng: np.random.Generator,
+) -> RegressionMoments:
+    """Return the joint moments of the inputs of the fused network's layer and the mean outputs of the models.
 
     Parameters
     ----------
-    stages
+    passes : sequence of PartialForward
         Of the fused network and of the models.
-    name
+    name : str
         The layer.
-    wanted_at
-        Where the models answer: the layer, or the batch normalisation after it.
-    share
-        What each model counts.
-    quota
-        Samples and positions for each input.
-    draw
-        Draws them.
+    target_name : str
+        The part whose outputs are the targets: the layer, or the batch normalisation after it.
+    weights : array of shape (n_models,)
+        Weights of the models, which sum to one.
+    patches_per_sample : float
+        Patches that are drawn, for each input.
+    rng : numpy.random.Generator
+        For the draws.
     """
-    layer: Any = stages[0].module.get_submodule(name)
-    counts = _counts(stages[1:], name, share)
+    layer: Any = passes[0].module.get_submodule(name)
+    channel_weights = _channel_weights(passes[1:], name, weights)  # (models, k)
     total: RunningMoments | None = None
-    streams = [stages[0].at(name), *(stage.at(wanted_at) for stage in stages[1:])]
-    for (given, _), *answers in zip(*streams, strict=True):
-        size, some = prod(positions(layer, given)), ceil(quota * len(given))
-        rows = np.arange(size) if size <= some else np.sort(draw.choice(size, some, replace=False))
-        chosen = torch.as_tensor(rows, device=given.device)
-        taken = torch.stack([channel_rows(layer, answer)[chosen].to(given) for _, answer in answers])
-        wanted = torch.einsum("ik,ink->nk", counts.to(given), taken)
-        both = torch.cat([patches(layer, given, chosen), wanted], dim=1)
-        total = RunningMoments.of(both) if total is None else total.with_rows(both)
+    model_calls = [forward.inputs_and_outputs(target_name) for forward in passes[1:]]
+    for (inputs, _), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
+        n_patches, n_drawn = prod(output_positions(layer, inputs)), ceil(patches_per_sample * len(inputs))
+        # The same patches of all networks, by their numbers in the order of the layer's outputs.
+        rows = np.arange(n_patches) if n_patches <= n_drawn else np.sort(rng.choice(n_patches, n_drawn, replace=False))
+        drawn = torch.as_tensor(rows, device=inputs.device)
+        outputs = torch.stack([channel_rows(layer, output)[drawn].to(inputs) for _, output in calls])  # (models, m, k)
+        # The mean over models has the same minimiser as the sum of their squared distances.
+        targets = torch.einsum("ik,ink->nk", channel_weights.to(inputs), outputs)
+        design = torch.cat([patch_rows(layer, inputs, drawn), targets], dim=1)  # (m, d + k)
+        total = RunningMoments.of(design) if total is None else total.with_rows(design)
     if total is None:
         raise InputError("inputs: expected a tensor of at least one input, found none")
     mean, covariance = total.mean_and_covariance()
-    inputs = layer.weight[0].numel()
-    return Joint(mean[:inputs], mean[inputs:], covariance[:inputs, :inputs], covariance[inputs:, :inputs])
+    d = layer.weight[0].numel()  # inputs come first in the rows, then the k targets
+    return RegressionMoments(mean[:d], mean[d:], covariance[:d, :d], covariance[d:, :d])
 
 
-def _counts(stages: Sequence[Stage], name: str, share: Array) -> Tensor:
-    """Return what each model counts for each channel (n, k): nothing where it has no such unit."""
-    layers: list[Any] = [stage.module.get_submodule(name) for stage in stages]
-    owned = [one.weight.flatten(1).ne(0).any(dim=1) | (False if one.bias is None else one.bias.ne(0)) for one in layers]
-    counts = torch.as_tensor(share).to(layers[0].weight.device)[:, None] * torch.stack(owned)
-    return counts / counts.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
+def _channel_weights(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
+    """Return the weight of each model in each channel (models, k): zero where it has no such unit."""
+    layers: list[Any] = [forward.module.get_submodule(name) for forward in passes]
+    has_unit = [
+        layer.weight.flatten(1).ne(0).any(dim=1) | (False if layer.bias is None else layer.bias.ne(0))
+        for layer in layers
+    ]
+    a = torch.as_tensor(weights).to(layers[0].weight.device)[:, None] * torch.stack(has_unit)
+    return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)

@@ -1,14 +1,15 @@
-"""Layers of a fused network by least squares: answer what the aligned models' layers answer.
+"""RegMean: layers of a fused network by least squares on the aligned models' layers.
 
-With x_i what a layer of model i is given, W_i its weights and h what the layer of the fused network is given, W is the
-minimiser of
+With x_i the input of a layer of model i, W_i its weights, a_i the weight of the model and h the input of the layer of
+the fused network, W is the minimiser of
 
-    sum_i a_i E |W h - W_i x_i|^2 + ridge * mean diagonal of E[h h'] * |W - W_0|^2,
+    sum_i a_i E |W h - W_i x_i|^2 + ridge * mean diagonal of E[h h^T] * |W - W_0|^2,
 
-W_0 the weights of the fused network as it was; a bias is fitted along and costs nothing. `regmean` takes h to be x_i,
-model by model, so that second moments G_i of their inputs are all it needs: W (sum_i a_i G_i) = sum_i a_i W_i G_i.
-(Jin, Ren, Preotiuc-Pietro, Cheng 2023, "Dataless Knowledge Fusion by Merging Weights of Language Models", ICLR.) For
-what the fused network itself is given see ``refit``.
+W_0 the weights of the fused network as it was; a bias is fitted along and is not penalised. `regmean` takes h to be
+x_i, model by model, so that second moments G_i of their inputs are all it needs: W (sum_i a_i G_i) = sum_i a_i W_i G_i.
+(Jin, Ren, Preotiuc-Pietro, Cheng 2023, "Dataless Knowledge Fusion by Merging Weights of Language Models", ICLR.) For h
+the real input of the fused network's layer see ``refit``. The system is solved by a Cholesky factorisation; a small
+ridge keeps it positive definite where inputs are constantly zero.
 """
 
 from __future__ import annotations
@@ -24,39 +25,71 @@ from torch import Tensor, nn
 
 from consilience.checks import is_number
 from consilience.errors import InputError, OptionError
-from consilience.networks.repair.channel_statistics import put
-from consilience.networks.repair.layer_moments import Moments, mixture
-from consilience.networks.repair.repair import Repaired, shares
+from consilience.networks.repair.channel_statistics import write_parameter
+from consilience.networks.repair.layer_moments import Moments, mixture_moments
+from consilience.networks.repair.repair import Repaired, normalised_weights
 
 _Module = TypeVar("_Module", bound=nn.Module)
-_LEAST_RIDGE = 1e-9
-"""Ridge at least, relative to the mean square of inputs: those that are constantly zero say nothing of weights."""
+_MIN_RIDGE = 1e-9
+"""Smallest ridge, relative to the mean square of inputs, since inputs that are constantly zero leave their weights
+undetermined. Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
-    """Means and covariances of what a layer is given (d) and what it should answer (k), float64."""
+class RegressionMoments:
+    """Moments of the inputs of a layer and of the outputs that it should have (its targets), float64.
 
-    given: Tensor
-    wanted: Tensor
-    covariance: Tensor
-    cross: Tensor
+    Parameters
+    ----------
+    input_mean : Tensor of shape (d,)
+        E[h].
+    target_mean : Tensor of shape (k,)
+        E[y].
+    input_covariance : Tensor of shape (d, d)
+        cov(h).
+    cross_covariance : Tensor of shape (k, d)
+        cov(y, h).
+    """
 
-    def fit(self, start: Tensor, bias: bool, ridge: float) -> tuple[Tensor, Tensor]:
-        """Return weights (k, d), drawn towards `start`, and biases (k,)."""
-        covariance, cross = self.covariance, self.cross
-        squares = covariance.diagonal() + self.given.square()
-        if not bias:
-            covariance = covariance + torch.outer(self.given, self.given)
-            cross = cross + torch.outer(self.wanted, self.given)
-        drawn = max(ridge, _LEAST_RIDGE) * squares.mean()
-        if drawn == 0:  # nothing but zeros is given
-            return start, self.wanted
-        system = covariance + drawn * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
-        # fitted is the change from the start, so that what is fitted well already stays exactly
-        change = torch.cholesky_solve((cross - start @ covariance).T, torch.linalg.cholesky(system)).T
-        weight = start + change
-        return weight, self.wanted - weight @ self.given
+    input_mean: Tensor
+    target_mean: Tensor
+    input_covariance: Tensor
+    cross_covariance: Tensor
+
+    def solve(self, initial: Tensor, has_bias: bool, ridge: float) -> tuple[Tensor, Tensor]:
+        """Return the ridge regression of targets on inputs.
+
+        Parameters
+        ----------
+        initial : Tensor of shape (k, d)
+            W_0, towards which weights are shrunk.
+        has_bias : bool
+            Whether the layer has a bias; if not, second moments about zero take the place of covariances.
+        ridge : float
+            Strength of the shrinkage, relative to the mean square of inputs.
+
+        Returns
+        -------
+        weight : Tensor of shape (k, d)
+            W.
+        bias : Tensor of shape (k,)
+            b = E[y] - W E[h].
+        """
+        covariance, cross = self.input_covariance, self.cross_covariance
+        # E[h^2] of every input: the penalty is relative to their mean, with and without a bias.
+        mean_squares = covariance.diagonal() + self.input_mean.square()
+        if not has_bias:
+            covariance = covariance + torch.outer(self.input_mean, self.input_mean)
+            cross = cross + torch.outer(self.target_mean, self.input_mean)
+        penalty = max(ridge, _MIN_RIDGE) * mean_squares.mean()
+        if penalty == 0:  # all inputs are zero
+            return initial, self.target_mean
+        system = covariance + penalty * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        # Normal equations for the change D = W - W_0:  D (C + penalty I) = C_yh - W_0 C.
+        # The change from the initial weights is fitted, so that what they fit already stays exactly.
+        change = torch.cholesky_solve((cross - initial @ covariance).T, torch.linalg.cholesky(system)).T
+        weight = initial + change
+        return weight, self.target_mean - weight @ self.input_mean
 
 
 def regmean(
@@ -71,19 +104,25 @@ def regmean(
 
     Parameters
     ----------
-    fused
+    fused : Module
         A network; it is left as it is. Layers without moments keep its weights, and all keep its normalisation.
-    aligned
+    aligned : sequence of Module
         The models, of the same architecture and width, their units in the fused network's order.
-    weights
-        What each counts; None counts all alike.
-    moments
+    weights : array_like of shape (n_models,) or None
+        Weight a_i of each model; None: equal weights.
+    moments : sequence of Moments
         Those of each model, moved as the model was (`Moments.moved`).
-    off_diagonal
-        What covariances of different inputs are multiplied by, which keeps the system well-conditioned; 0.9 is what the
+    off_diagonal : float, optional
+        Factor of the covariances of different inputs, which keeps the system well-conditioned. Default: 0.9, which the
         authors found best.
-    ridge
-        How much weights are drawn towards those of `fused`, relative to the mean square of inputs.
+    ridge : float, optional
+        Strength of the shrinkage of weights towards those of `fused`, relative to the mean square of inputs.
+        Default: 0.
+
+    Returns
+    -------
+    Repaired
+        The copy, and notes on layers that keep the average.
 
     Raises
     ------
@@ -96,43 +135,48 @@ def regmean(
     --------
     >>> from consilience.networks.repair.layer_moments import layer_moments
     >>> net = nn.Sequential(nn.Linear(2, 3))
-    >>> told = layer_moments(net, torch.eye(2), minimum=2)
-    >>> found = regmean(net, [net, net], None, [told, told]).module
-    >>> bool((found[0].weight - net[0].weight).abs().max() < 1e-6)
+    >>> moments = layer_moments(net, torch.eye(2), minimum=2)
+    >>> fused = regmean(net, [net, net], None, [moments, moments]).module
+    >>> bool((fused[0].weight - net[0].weight).abs().max() < 1e-6)
     True
     """
     if not is_number(off_diagonal) or not 0 <= off_diagonal <= 1:
         raise OptionError(f"off_diagonal: expected a number from 0 to 1, found {off_diagonal!r}")
     require_ridge(ridge)
-    share = torch.as_tensor(shares(weights, len(aligned)))
-    pooled = mixture(moments, share.numpy())
+    a = torch.as_tensor(normalised_weights(weights, len(aligned)))
+    pooled = mixture_moments(moments, a.numpy())
     network = deepcopy(fused)
     notes = dict(pooled.skipped)
     for name in pooled.layers:
-        own = [_own(model, name, one, off_diagonal) for model, one in zip(aligned, moments, strict=True)]
+        model_layers = [
+            _model_layer(model, name, of_model, off_diagonal) for model, of_model in zip(aligned, moments, strict=True)
+        ]
         layer: Any = network.get_submodule(name)
-        read = torch.stack([one.weight.ne(0).any(dim=0) for one in own])
-        if (read != read[0]).any():
+        # Columns of zeros belong to units that a model lacks; their covariances with other units are unknown.
+        reads = torch.stack([model.weight.ne(0).any(dim=0) for model in model_layers])  # (models, d)
+        if (reads != reads[0]).any():
             notes[name] = "reads units that not all models have: it keeps the average"
             continue
-        start = layer.weight.detach().to("cpu", torch.float64).flatten(1)
-        fitted, biases = start.clone(), torch.zeros(len(start), dtype=torch.float64)
-        owned = torch.stack([one.owned for one in own])
-        for held in torch.unique(owned, dim=1).T:
-            rows = (owned == held[:, None]).all(dim=0)
-            counts = share * held
-            if counts.sum() > 0:
-                joint = _pooled(own, counts / counts.sum(), rows)
-                fitted[rows], biases[rows] = joint.fit(start[rows], layer.bias is not None, ridge)
-        put(layer.weight, fitted.reshape(layer.weight.shape))
+        initial = layer.weight.detach().to("cpu", torch.float64).flatten(1)  # (k, d)
+        # Channels that no model has keep their weights, and get a bias of zero.
+        weight, bias = initial.clone(), torch.zeros(len(initial), dtype=torch.float64)
+        has_unit = torch.stack([model.has_unit for model in model_layers])  # (models, k)
+        # Channels that the same models have share one linear system.
+        for owners in torch.unique(has_unit, dim=1).T:
+            rows = (has_unit == owners[:, None]).all(dim=0)
+            owner_weights = a * owners
+            if owner_weights.sum() > 0:
+                joint = _pooled_moments(model_layers, owner_weights / owner_weights.sum(), rows)
+                weight[rows], bias[rows] = joint.solve(initial[rows], layer.bias is not None, ridge)
+        write_parameter(layer.weight, weight.reshape(layer.weight.shape))
         if layer.bias is not None:
-            put(layer.bias, biases)
+            write_parameter(layer.bias, bias)
     return Repaired(network, notes=notes)
 
 
 @dataclass(frozen=True, eq=False)
-class _Own:
-    """What one model's layer has (float64, CPU): weights (k, d), biases (k,), moments of its input, units it has."""
+class _ModelLayer:
+    """One model's layer: weights (k, d), biases (k,), mean (d,) and covariance (d, d) of its inputs; float64, CPU."""
 
     weight: Tensor
     bias: Tensor
@@ -140,35 +184,47 @@ class _Own:
     covariance: Tensor
 
     @property
-    def owned(self) -> Tensor:
+    def has_unit(self) -> Tensor:
+        """Whether the model has the unit of each channel (k,): any weight or bias."""
         return self.weight.ne(0).any(dim=1) | self.bias.ne(0)
 
 
-def _own(model: nn.Module, name: str, moments: Moments, off_diagonal: float) -> _Own:
+def _model_layer(model: nn.Module, name: str, moments: Moments, off_diagonal: float) -> _ModelLayer:
+    """Return a model's layer with the moments of its inputs, off-diagonal covariances damped."""
     layer: Any = model.get_submodule(name)
     weight = layer.weight.detach().to("cpu", torch.float64).flatten(1)
     bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().to("cpu", torch.float64)
-    one = moments.layers[name]
-    if weight.shape[1] != len(one.mean):
+    inputs = moments.layers[name]
+    if weight.shape[1] != len(inputs.mean):
         raise InputError(
-            f"moments: layer {name} has {len(one.mean)} inputs where the model has {weight.shape[1]}; moments move as "
-            "their model does"
+            f"moments: layer {name} has {len(inputs.mean)} inputs where the model has {weight.shape[1]}; moments move "
+            "as their model does"
         )
-    covariance = torch.as_tensor(one.covariance)
+    covariance = torch.as_tensor(inputs.covariance)
+    # RegMean's regularisation: off-diagonal entries times 0.9 by default, the diagonal as it is.
     covariance = off_diagonal * covariance + (1 - off_diagonal) * torch.diag(covariance.diagonal())
-    return _Own(weight, bias, torch.as_tensor(one.mean), covariance)
+    return _ModelLayer(weight, bias, torch.as_tensor(inputs.mean), covariance)
 
 
-def _pooled(own: Sequence[_Own], share: Tensor, rows: Tensor) -> Joint:
-    """Return the joint moments of the models' inputs and what some channels of theirs answer to them."""
-    answers = [one.weight[rows] @ one.mean + one.bias[rows] for one in own]
-    given = sum((a * one.mean for a, one in zip(share, own, strict=True)), torch.zeros_like(own[0].mean))
-    wanted = sum((a * one for a, one in zip(share, answers, strict=True)), torch.zeros_like(answers[0]))
-    covariance, cross = torch.zeros_like(own[0].covariance), torch.zeros_like(own[0].weight[rows])
-    for a, one, answer in zip(share, own, answers, strict=True):
-        covariance += a * (one.covariance + torch.outer(one.mean - given, one.mean - given))
-        cross += a * (one.weight[rows] @ one.covariance + torch.outer(answer - wanted, one.mean - given))
-    return Joint(given, wanted, covariance, cross)
+def _pooled_moments(models: Sequence[_ModelLayer], weights: Tensor, rows: Tensor) -> RegressionMoments:
+    """Return the moments of the mixture of the models' inputs, and of their outputs y_i = W_i x_i + b_i in some rows.
+
+    A mixture's covariance is the weighted mean of the models' covariances plus that of their means.
+    """
+    # (k_rows,) each
+    output_means = [model.weight[rows] @ model.mean + model.bias[rows] for model in models]
+    input_mean = sum(
+        (a * model.mean for a, model in zip(weights, models, strict=True)), torch.zeros_like(models[0].mean)
+    )
+    target_mean = sum(
+        (a * mean for a, mean in zip(weights, output_means, strict=True)), torch.zeros_like(output_means[0])
+    )
+    covariance, cross = torch.zeros_like(models[0].covariance), torch.zeros_like(models[0].weight[rows])
+    for a, model, output_mean in zip(weights, models, output_means, strict=True):
+        shift = model.mean - input_mean
+        covariance += a * (model.covariance + torch.outer(shift, shift))
+        cross += a * (model.weight[rows] @ model.covariance + torch.outer(output_mean - target_mean, shift))
+    return RegressionMoments(input_mean, target_mean, covariance, cross)
 
 
 def require_ridge(ridge: float) -> None:

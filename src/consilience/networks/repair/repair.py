@@ -1,15 +1,16 @@
-"""REPAIR: give the channels of a fused network the means and deviations that the models' channels have.
+"""REPAIR: rescale the channels of a fused network to the means and deviations of the models' channels.
 
 Averaging units that are not quite the same lets their signals cancel: deviations of pre-activations collapse from layer
-to layer. Every channel y of the fused network becomes
+to layer (variance collapse). Every channel y of the fused network becomes
 
     (y - mu) / s * sum_i a_i s_i + sum_i a_i mu_i
 
-with mu and s its own mean and deviation, mu_i and s_i those of the aligned models. (Jordan, Sedghi, Saukh, Entezari,
-Neyshabur 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair", ICLR.) Factors and shifts are
-folded into the weights, so that the architecture stays. Layers are done from the input to the output, each measured
-after those before it were done: then all of them meet their goals at the end. Where batch normalisation follows a
-layer, it is its output that is repaired, and its running statistics become those measured.
+with mu and s its own mean and deviation, mu_i and s_i those of the aligned model i, a_i the weights of the models.
+(Jordan, Sedghi, Saukh, Entezari, Neyshabur 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair",
+ICLR.) Factors and shifts are folded into the weights, so that the architecture stays. Layers are visited from the input
+to the output, each measured after those before it were repaired: at the end all of them meet their targets. Where batch
+normalisation follows a layer, its output is repaired, and its running statistics become those measured. A channel
+without any deviation is left as it is, and what could not be repaired is named in the notes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,22 @@ from torch import Tensor, nn
 
 from consilience.checks import Array, as_weights
 from consilience.errors import InputError
-from consilience.networks.repair.channel_statistics import channel_statistics, goals, measured, rescale, restate
-from consilience.networks.repair.layer_moments import Moments, mixture
-from consilience.networks.repair.partial_forward import Stage, Structure, as_batches, evaluated, is_norm, structure
+from consilience.networks.repair.channel_statistics import (
+    channel_statistics,
+    measure_channels,
+    rescale_channels,
+    set_running_statistics,
+    target_statistics,
+)
+from consilience.networks.repair.layer_moments import Moments, mixture_moments
+from consilience.networks.repair.partial_forward import (
+    LayerOrder,
+    PartialForward,
+    as_batches,
+    evaluation_without_gradients,
+    is_norm,
+    layer_order,
+)
 from consilience.networks.repair.predicted_statistics import pre_activations
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -38,12 +52,12 @@ class Repaired(Generic[_Module]):
 
     Parameters
     ----------
-    module
+    module : Module
         The network.
-    factors
-        Name of a layer or batch normalisation -> what its channels were multiplied by (channels,); far from one where
-        there was much to repair.
-    notes
+    factors : mapping of str to Tensor of shape (channels,)
+        Name of a layer or batch normalisation -> what its channels were multiplied by; far from one where there was
+        much to repair.
+    notes : mapping of str to str
         Name of a part that was left alone, wholly or in part -> why.
     """
 
@@ -61,24 +75,29 @@ def repair(
 ) -> Repaired[_Module]:
     """Return a copy of a fused network whose channels have the means and deviations of the models' (REPAIR).
 
-    A layer that has no bias, and no batch normalisation after it, is only scaled: its deviations meet their goals, its
-    means do not.
+    A layer that has no bias, and no batch normalisation after it, is only scaled: its deviations meet their targets,
+    its means do not.
 
     Parameters
     ----------
-    fused
+    fused : Module
         A network; it is left as it is.
-    aligned
+    aligned : sequence of Module
         The models, of the same architecture and width, their units in the fused network's order.
-    weights
-        What each counts; None counts all alike.
-    batches
+    weights : array_like of shape (n_models,) or None
+        Weight a_i of each model; None: equal weights.
+    batches : Tensor of shape (n, ...) or iterable of batches
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
         They are gone through once for each model and layer, and only once in all for an ``nn.Sequential`` whose
         batches are in memory.
-    output
-        Whether the output layer is repaired too. It is not by default: nothing follows that would suffer from a lost
+    output : bool, optional
+        Whether the output layer is repaired too. Default: False, since nothing follows that would suffer from a lost
         deviation, while logits of the models' mean size are surer than those of the fused network deserve.
+
+    Returns
+    -------
+    Repaired
+        The copy, its factors, and notes on what was left alone.
 
     Raises
     ------
@@ -88,41 +107,46 @@ def repair(
     Examples
     --------
     >>> import torch
-    >>> one, two = nn.Sequential(nn.Linear(1, 1), nn.ReLU()), nn.Sequential(nn.Linear(1, 1), nn.ReLU())
-    >>> _ = nn.init.constant_(one[0].weight, 1.0), nn.init.constant_(two[0].weight, 3.0)
+    >>> net_a, net_b = nn.Sequential(nn.Linear(1, 1), nn.ReLU()), nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    >>> _ = nn.init.constant_(net_a[0].weight, 1.0), nn.init.constant_(net_b[0].weight, 3.0)
     >>> weak = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
     >>> _ = nn.init.constant_(weak[0].weight, 0.5)
-    >>> found = repair(weak, [one, two], None, torch.tensor([[1.0], [2.0]]), output=True).module
-    >>> round(found[0].weight.item(), 4)
+    >>> repaired = repair(weak, [net_a, net_b], None, torch.tensor([[1.0], [2.0]]), output=True).module
+    >>> round(repaired[0].weight.item(), 4)
     2.0
     """
-    rows, share = as_batches(batches), shares(weights, len(aligned))
-    form = structure(fused, next(iter(rows)))
-    points = repair_points(form, output)
-    wanted = [channel_statistics(model, rows, points) for model in aligned]
+    batches, a = as_batches(batches), normalised_weights(weights, len(aligned))
+    order = layer_order(fused, next(iter(batches)))
+    names = repaired_layers(order, output)
+    # The models do not change, so one pass over each measures all of its layers.
+    model_statistics = [channel_statistics(model, batches, names) for model in aligned]
     network = deepcopy(fused)
-    factors, notes = {}, dict(form.skipped)
-    with evaluated(network):
-        stage = Stage.at_input(network, rows)
-        for name in points:
-            stage = stage.advanced(name)
+    factors, notes = {}, dict(order.skipped)
+    with evaluation_without_gradients(network):
+        forward = PartialForward.at_input(network, batches)
+        for name in names:
+            forward = forward.advance_to(name)
             part: Any = network.get_submodule(name)
             if is_norm(part) and part.running_mean is not None:
-                given = measured(stage, name, given=True)
-                restate(part, given.mean, given.std.square(), keep_function=True)
+                # Running statistics become those measured, gamma and beta follow: the function is the same as before.
+                inputs = measure_channels(forward, name, of_inputs=True)
+                set_running_statistics(part, inputs.mean, inputs.std.square(), keep_function=True)
             if part.weight is None:
                 notes[name] = "has no gain: only its running statistics were set"
                 continue
-            factors[name] = rescale(part, measured(stage, name), goals([one[name] for one in wanted], share))
+            # Then outputs are rescaled, y -> (y - mu) s* / s + mu*, to the mean statistics mu*, s* of the models.
+            target = target_statistics([statistics[name] for statistics in model_statistics], a)
+            factors[name] = rescale_channels(part, measure_channels(forward, name), target)
             if part.bias is None:
                 notes[name] = "has no bias: deviations were repaired, means were not"
     return Repaired(network, factors, notes)
 
 
-def repair_points(form: Structure, output: bool) -> list[str]:
-    """Return where pre-activations are repaired: at batch normalisation, and at layers without one."""
-    left = set(form.normalised) | (set() if output else form.outputs)
-    return [name for name in form.order if name not in left]
+def repaired_layers(order: LayerOrder, output: bool) -> list[str]:
+    """Return the parts whose channels are repaired: batch normalisations, and layers without one."""
+    # Of a layer with batch normalisation after it the normalised output is repaired, not the pre-activation.
+    excluded = set(order.normalised) | (set() if output else order.outputs)
+    return [name for name in order.not_recurrent if name not in excluded]
 
 
 def repair_from_moments(
@@ -135,58 +159,69 @@ def repair_from_moments(
 ) -> Repaired[_Module]:
     """Return a copy of a fused network, repaired without inputs: from moments of layer inputs that models came with.
 
-    A layer of the fused network is taken to be given what that layer of the models is given, each as often as it
-    counts. That is exact for the first layer. For deeper ones it holds as far as what the layers before give is like
-    what they give in the models, which is what the repair sees to.
+    The input of a layer of the fused network is taken to be distributed as the mixture of the models' inputs of that
+    layer. That is exact for the first layer. For deeper ones it holds as far as the outputs of the layers before
+    resemble those in the models, which the repair of these layers sees to.
 
     Parameters
     ----------
-    fused
+    fused : Module
         A network; it is left as it is.
-    aligned
+    aligned : sequence of Module
         The models, of the same architecture and width, their units in the fused network's order.
-    weights
-        What each counts; None counts all alike.
-    moments
+    weights : array_like of shape (n_models,) or None
+        Weight a_i of each model; None: equal weights.
+    moments : sequence of Moments
         Those of each model, moved as the model was (`Moments.moved`).
-    rescaled
-        Whether channels are given the means and deviations of the models' (REPAIR); otherwise only the running
+    rescaled : bool, optional
+        Whether channels are given the means and deviations of the models' (REPAIR; default); otherwise only the running
         statistics of batch normalisation are set.
-    output
-        Whether the output layer is repaired too.
+    output : bool, optional
+        Whether the output layer is repaired too. Default: False.
+
+    Returns
+    -------
+    Repaired
+        The copy, its factors, and notes on what was left alone.
 
     Raises
     ------
     InputError
         When the moments are of other networks.
     """
-    share = shares(weights, len(aligned))
-    pooled = mixture(moments, share)
+    a = normalised_weights(weights, len(aligned))
+    pooled = mixture_moments(moments, a)
     network = deepcopy(fused)
     factors: dict[str, Tensor] = {}
     notes = dict(pooled.skipped)
     for name in pooled.layers:
         norm_name = pooled.normalised.get(name)
-        now = pre_activations(network, name, pooled)
-        own = [pre_activations(model, name, one) for model, one in zip(aligned, moments, strict=True)]
-        point = name if norm_name is None else norm_name
-        part: Any = network.get_submodule(point)
+        # Pre-activations of the fused layer, and of each model's, for the inputs that the moments describe.
+        current = pre_activations(network, name, pooled)
+        model_statistics = [
+            pre_activations(model, name, of_model) for model, of_model in zip(aligned, moments, strict=True)
+        ]
+        part_name = name if norm_name is None else norm_name
+        part: Any = network.get_submodule(part_name)
         if norm_name is not None:
-            restate(part, now.mean, now.std.square(), keep_function=False)
-            now = now.through(part)
-            norms: list[Any] = [model.get_submodule(point) for model in aligned]
-            own = [one.through(norm) for one, norm in zip(own, norms, strict=True)]
+            # Unlike in `repair`, gamma and beta do not follow: the network is to use the right statistics.
+            set_running_statistics(part, current.mean, current.std.square(), keep_function=False)
+            current = current.after_batch_norm(part)
+            norms: list[Any] = [model.get_submodule(part_name) for model in aligned]
+            model_statistics = [
+                statistics.after_batch_norm(norm) for statistics, norm in zip(model_statistics, norms, strict=True)
+            ]
         elif name in pooled.outputs and not output:
-            continue
+            continue  # without normalisation, the output layer has nothing to set and is not to be rescaled
         if rescaled and part.weight is not None:
-            factors[point] = rescale(part, now, goals(own, share))
+            factors[part_name] = rescale_channels(part, current, target_statistics(model_statistics, a))
             if part.bias is None:
-                notes[point] = "has no bias: deviations were repaired, means were not"
+                notes[part_name] = "has no bias: deviations were repaired, means were not"
     return Repaired(network, factors, notes)
 
 
-def shares(weights: ArrayLike | None, count: int) -> Array:
-    """Return weights that sum to one.
+def normalised_weights(weights: ArrayLike | None, count: int) -> Array:
+    """Return the weights of the models (count,), which sum to one.
 
     Raises
     ------
@@ -195,5 +230,5 @@ def shares(weights: ArrayLike | None, count: int) -> Array:
     """
     if count == 0:
         raise InputError("aligned: expected at least one model, found none")
-    found = as_weights(weights, count)
-    return found / found.sum()
+    unnormalised = as_weights(weights, count)
+    return unnormalised / unnormalised.sum()

@@ -1,16 +1,22 @@
-"""Inputs made up without any data, to ask several networks the same.
+"""Synthetic inputs, made without any data from the networks' first layers: Gaussian, words, or dead leaves.
 
-Where networks start with a linear layer, its weights tell what inputs are like, since they lie where inputs vary: made
-up are Gaussian inputs with a covariance proportional to sum_i a_i W_i' W_i, and a little white noise. That is noise
-sent backwards through the first layer; through a convolution over sequences it gives a stationary process, and through
-the weights of all gates of a recurrent layer sequences whose steps do not depend on each other.
+Where networks start with a linear layer, its weights tell what inputs are like, since they lie where inputs vary.
+Inputs are Gaussian with
+
+    cov(x) proportional to sum_i a_i W_i^T W_i + a little white noise,
+
+W_i the first weights and a_i the weight of model i: noise sent backwards through the first layer. Through a convolution
+over sequences this gives a stationary process; through the input weights of all gates of a recurrent layer it gives
+sequences whose steps are independent.
 
 Where networks start with an embedding, words are drawn uniformly from its vocabulary, padding left out.
 
-The few pixels under a kernel tell nothing of what images are like further on, so images are made up of dead leaves:
-ellipses of random place, colour and size (by a power law) that cover each other, which have the edges and the spectrum
-of pictures. (Lee, Mumford, Huang 2001, "Occlusion models for natural images"; that networks learn from them: Baradad,
+The few pixels under a kernel tell nothing of what images are like further on, so images are dead leaves: ellipses of
+random position, colour and size (by a power law) that cover each other, which have the edges and the spectrum of
+pictures. (Lee, Mumford, Huang 2001, "Occlusion models for natural images"; that networks learn from them: Baradad,
 Wulff, Wang, Isola, Torralba 2021, "Learning to See by Looking at Noise", NeurIPS.)
+
+Networks that start otherwise are refused.
 """
 
 from __future__ import annotations
@@ -27,19 +33,28 @@ from torch import Tensor, nn
 
 from consilience.checks import Array, is_count
 from consilience.errors import OptionError, UnsupportedError
-from consilience.networks.repair.partial_forward import Stage, call, evaluated, is_norm, structure
-from consilience.networks.repair.recurrent_layers import Recurrent, called_with, is_recurrent
-from consilience.networks.repair.repair import shares
+from consilience.networks.repair.partial_forward import (
+    PartialForward,
+    call_module,
+    evaluation_without_gradients,
+    is_norm,
+    layer_order,
+)
+from consilience.networks.repair.recurrent_layers import Recurrent, input_and_initial_state, is_recurrent
+from consilience.networks.repair.repair import normalised_weights
 
-_WHITE = 1e-4
-"""White noise everywhere, as a share of the mean variance."""
-_LEAVES = 80
-"""Ellipses in an image."""
-_SIZES = (0.058, 0.78)
-"""Radii of the least and the largest, as shares of the image's side."""
-_ALIKE = 0.9
-"""Correlation of the channels of a colour: pictures are more bright or dark than coloured."""
-_AT_ONCE = 1024
+_WHITE_NOISE_VARIANCE = 1e-4
+"""Variance of the white noise that is added everywhere, as a share of the mean variance. Chosen by hand; nobody has
+measured other values."""
+_N_LEAVES = 80
+"""Ellipses in an image. The settings of images were judged by the refit of VGG11 and ResNet20 on validation images of
+one seed (docs/experiments_networks.md); which other values were tried is not recorded."""
+_LEAF_RADII = (0.058, 0.78)
+"""Radii of the smallest and the largest ellipse, as shares of the image's side; chosen as `_N_LEAVES`."""
+_CHANNEL_CORRELATION = 0.9
+"""Correlation of the channels of a colour: pictures are more bright or dark than coloured. Chosen as `_N_LEAVES`."""
+_INPUTS_AT_ONCE = 1024
+"""Inputs made at once, a bound on memory. Draws are made in this order: another value gives other inputs."""
 
 
 def synthetic_inputs(
@@ -49,23 +64,28 @@ def synthetic_inputs(
     count: int,
     rng: np.random.Generator | int = 0,
 ) -> Tensor:
-    """Return made-up inputs (count, ...) for networks that read the same data: of unit variance, or words.
+    """Return synthetic inputs (count, ...) for networks that read the same data: of unit variance, or words.
 
     Those of unit variance serve networks whose inputs are scaled to about mean zero and variance one, as most are.
 
     Parameters
     ----------
-    modules
+    modules : sequence of Module
         The networks; they are left as they are.
-    weights
-        What each counts; None counts all alike.
-    example
-        Inputs of the right shape (n, ...), of which only one is looked at, and only to see what reads it. Where a
-        recurrent layer reads along the first axis, inputs are (steps, count, ...), with the steps of the example.
-    count
-        How many.
-    rng
-        Draws them.
+    weights : array_like of shape (n_models,) or None
+        Weight a_i of each model; None: equal weights.
+    example : Tensor of shape (n, ...)
+        Inputs of the right shape, of which only one is looked at, and only to see what reads it. Where a recurrent
+        layer reads along the first axis, inputs are (steps, count, ...), with the steps of the example.
+    count : int
+        Number of inputs.
+    rng : numpy.random.Generator or int, optional
+        Random generator, or its seed. Default: 0.
+
+    Returns
+    -------
+    Tensor of shape (count, ...)
+        The inputs, in the type and on the device of the example.
 
     Raises
     ------
@@ -77,42 +97,47 @@ def synthetic_inputs(
     --------
     >>> layer = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.0)
-    >>> made = synthetic_inputs([nn.Sequential(layer)], None, torch.zeros(1, 2), 100)
-    >>> made.shape, bool((made[:, 0] - made[:, 1]).abs().max() < 0.1)
+    >>> inputs = synthetic_inputs([nn.Sequential(layer)], None, torch.zeros(1, 2), 100)
+    >>> inputs.shape, bool((inputs[:, 0] - inputs[:, 1]).abs().max() < 0.1)
     (torch.Size([100, 2]), True)
     """
     if not is_count(count):
         raise OptionError(f"count: expected a positive whole number, found {count!r}")
-    share, draw = shares(weights, len(modules)), np.random.default_rng(rng)
-    along_first = _goes_along_first(modules[0], example)
-    shape = (example.shape[0], *example.shape[2:]) if along_first else tuple(example.shape[1:])
+    a, rng = normalised_weights(weights, len(modules)), np.random.default_rng(rng)
+    steps_first = _has_steps_first(modules[0], example)
+    shape = (example.shape[0], *example.shape[2:]) if steps_first else tuple(example.shape[1:])  # of one input
     if example.is_floating_point():
-        probe = torch.as_tensor(draw.standard_normal((1, *shape))).to(example)
-        firsts = [first_layer(module, probe.transpose(0, 1) if along_first else probe) for module in modules]
-        made = _numbers(firsts, share, (count, *shape), draw).to(example)
+        # Random numbers, so that a layer's input is recognised as the network's input by its values.
+        probe = torch.as_tensor(rng.standard_normal((1, *shape))).to(example)
+        first_layers = [first_layer(module, probe.transpose(0, 1) if steps_first else probe) for module in modules]
+        inputs = _real_inputs(first_layers, a, (count, *shape), rng).to(example)
     else:
         # one and two, so that nothing else that an embedding may read, such as places or segments, is the same
         probe = (1 + (torch.arange(3 * prod(shape)) % 3 == 0).long()).reshape(3, *shape).to(example)
-        known = _known_words(modules, probe.transpose(0, 1) if along_first else probe)
-        made = torch.as_tensor(draw.choice(known, (count, *shape))).to(example)
-    return made.transpose(0, 1).contiguous() if along_first else made
+        vocabulary = _shared_vocabulary(modules, probe.transpose(0, 1) if steps_first else probe)
+        inputs = torch.as_tensor(rng.choice(vocabulary, (count, *shape))).to(example)
+    return inputs.transpose(0, 1).contiguous() if steps_first else inputs
 
 
-def _numbers(
-    firsts: Sequence[tuple[Any, tuple[int, ...]]], share: Array, shape: tuple[int, ...], draw: np.random.Generator
+def _real_inputs(
+    first_layers: Sequence[tuple[Any, tuple[int, ...]]], a: Array, shape: tuple[int, ...], rng: np.random.Generator
 ) -> Tensor:
-    """Return inputs of unit variance for networks of these first layers."""
-    sizes = [min(_AT_ONCE, shape[0] - start) for start in range(0, shape[0], _AT_ONCE)]
-    like: Tensor = firsts[0][0].weight
-    if isinstance(firsts[0][0], nn.Conv2d):
-        made = torch.cat([torch.as_tensor(dead_leaves(size, shape[1:], draw)).to(like) for size in sizes])
+    """Return inputs of unit variance for networks of these first layers, each with the shape in which it reads one."""
+    chunk_sizes = [min(_INPUTS_AT_ONCE, shape[0] - start) for start in range(0, shape[0], _INPUTS_AT_ONCE)]
+    # All networks read the same data: the first one's kind of layer decides.
+    like: Tensor = first_layers[0][0].weight
+    if isinstance(first_layers[0][0], nn.Conv2d):
+        inputs = torch.cat([torch.as_tensor(dead_leaves(size, shape[1:], rng)).to(like) for size in chunk_sizes])
     else:
-        made = torch.cat([_seen_by(firsts, share, (size, *shape[1:]), draw).to(like) for size in sizes])
-    made = made + _WHITE**0.5 * made.std() * torch.as_tensor(draw.standard_normal(tuple(made.shape))).to(made)
-    return made / made.std()
+        inputs = torch.cat(
+            [_backpropagated_noise(first_layers, a, (size, *shape[1:]), rng).to(like) for size in chunk_sizes]
+        )
+    white_noise = torch.as_tensor(rng.standard_normal(tuple(inputs.shape))).to(inputs)
+    inputs = inputs + _WHITE_NOISE_VARIANCE**0.5 * inputs.std() * white_noise
+    return inputs / inputs.std()
 
 
-def _known_words(modules: Sequence[nn.Module], probe: Tensor) -> np.ndarray:
+def _shared_vocabulary(modules: Sequence[nn.Module], probe: Tensor) -> np.ndarray:
     """Return the numbers of the words that all networks know, without padding.
 
     Raises
@@ -120,103 +145,105 @@ def _known_words(modules: Sequence[nn.Module], probe: Tensor) -> np.ndarray:
     UnsupportedError
         When a network has no embedding that reads the input itself.
     """
-    tables: list[Any] = []
+    embeddings: list[Any] = []
     for module in modules:
-        own = [part for part, given in _called(module, probe, nn.Embedding) if _same(given, probe)]
-        if not own:
+        readers = [part for part, inputs in _recorded_calls(module, probe, nn.Embedding) if _is_probe(inputs, probe)]
+        if not readers:
             raise UnsupportedError(_refusal(module))
-        tables += own
-    padding = [table.padding_idx for table in tables if table.padding_idx is not None]
-    return np.setdiff1d(np.arange(min(table.num_embeddings for table in tables)), padding)
+        embeddings += readers
+    padding = [embedding.padding_idx for embedding in embeddings if embedding.padding_idx is not None]
+    return np.setdiff1d(np.arange(min(embedding.num_embeddings for embedding in embeddings)), padding)
 
 
-def _goes_along_first(module: nn.Module, example: Tensor) -> bool:
+def _has_steps_first(module: nn.Module, example: Tensor) -> bool:
     """Return whether a network's first recurrent layer takes the first axis of the input as its steps."""
     if example.ndim < 2:
         return False
     size = 2 if example.shape[1] != 2 else 3  # unlike the second axis, so that the two can be told apart
-    for part, given in _called(module, example[:1].expand(size, *example.shape[1:]), nn.RNNBase):
+    for part, inputs in _recorded_calls(module, example[:1].expand(size, *example.shape[1:]), nn.RNNBase):
         layer: Any = part
-        if isinstance(given, Tensor) and given.ndim == 3:
-            steps, samples = given.shape[:2][:: -1 if layer.batch_first else 1]
-            return bool(steps == size != samples)
+        if isinstance(inputs, Tensor) and inputs.ndim == 3:
+            n_steps, n_samples = inputs.shape[:2][:: -1 if layer.batch_first else 1]
+            return bool(n_steps == size != n_samples)
     return False
 
 
-def _called(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> list[tuple[nn.Module, Any]]:
-    """Return the parts of a kind that a network calls, in that order, with what they are given.
+def _recorded_calls(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> list[tuple[nn.Module, Any]]:
+    """Return the parts of a kind that a network calls, in that order, with their inputs.
 
     Raises
     ------
     UnsupportedError
         When the network fails on such inputs.
     """
-    found: list[tuple[nn.Module, Any]] = []
+    calls: list[tuple[nn.Module, Any]] = []
     parts = [part for part in module.modules() if isinstance(part, kind)]
     if not parts:
-        return found
+        return calls
 
     def hook(part: nn.Module, arguments: Any, keywords: Any) -> None:
-        found.append((part, called_with(arguments, keywords)[0]))
+        calls.append((part, input_and_initial_state(arguments, keywords)[0]))
 
-    with evaluated(module), ExitStack() as stack:
+    with evaluation_without_gradients(module), ExitStack() as stack:
         for part in parts:
             stack.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
         try:
-            call(module, probe)
+            call_module(module, probe)
         except (RuntimeError, IndexError, ValueError) as error:  # what torch and Python say of shapes and numbers
             raise UnsupportedError(
                 f"{type(module).__name__}: fails on inputs of another number, which would be made up ({error}); give "
                 "inputs"
             ) from error
-    return found
+    return calls
 
 
-def _same(given: Any, probe: Tensor) -> bool:
-    """Return whether a part is given the input itself, in some shape or with its first two axes exchanged."""
-    if not isinstance(given, Tensor) or given.numel() != probe.numel():
+def _is_probe(inputs: Any, probe: Tensor) -> bool:
+    """Return whether a part's input is the probe itself, in some shape or with its first two axes exchanged."""
+    if not isinstance(inputs, Tensor) or inputs.numel() != probe.numel():
         return False
-    wanted = probe.to(given).flatten()
-    return torch.equal(given.flatten(), wanted) or (
-        given.ndim > 1 and torch.equal(given.transpose(0, 1).flatten(), wanted)
+    flat_probe = probe.to(inputs).flatten()
+    return torch.equal(inputs.flatten(), flat_probe) or (
+        inputs.ndim > 1 and torch.equal(inputs.transpose(0, 1).flatten(), flat_probe)
     )
 
 
 def first_layer(module: nn.Module, probe: Tensor) -> tuple[Any, tuple[int, ...]]:
     """Return the layer that reads a network's input itself, and the shape in which it reads one.
 
-    In place of a recurrent layer comes a linear one that noise is sent back through alike; linear layers read rows.
+    In place of a recurrent layer comes a linear layer through which noise has the same distribution; linear layers read
+    rows.
 
     Raises
     ------
     UnsupportedError
         When there is none.
     """
-    form = structure(module, probe)
-    name = next(iter(form.calls), None)
+    order = layer_order(module, probe)
+    name = next(iter(order.names), None)
     layer: Any = module if name is None else module.get_submodule(name)
     if name is not None and not is_norm(layer):
-        with evaluated(module):
-            given, _ = next(Stage.at_input(module, [probe]).before(name))
-        if _same(given, probe):
-            rows = (given.numel() // given.shape[-1], given.shape[-1])
+        with evaluation_without_gradients(module):
+            inputs, _ = next(PartialForward.at_input(module, [probe]).inputs_and_initial_states(name))
+        if _is_probe(inputs, probe):
+            row_shape = (inputs.numel() // inputs.shape[-1], inputs.shape[-1])
             if is_recurrent(layer):
-                return _reading(layer), rows
-            return layer, rows if isinstance(layer, nn.Linear) else tuple(given.shape[1:])
+                return _equivalent_linear(layer), row_shape
+            return layer, row_shape if isinstance(layer, nn.Linear) else tuple(inputs.shape[1:])
     raise UnsupportedError(_refusal(module))
 
 
-def _reading(layer: Recurrent) -> nn.Linear:
-    """Return a linear layer that noise is sent back through as through what all gates, both ways, make of an input.
+def _equivalent_linear(layer: Recurrent) -> nn.Linear:
+    """Return a linear layer through which noise goes backwards as through all gates, both ways, of a recurrent layer.
 
-    Of the weights W on the input it has the triangular factor R, W = Q R: W' e and R' e have one distribution.
+    Its weights are the triangular factor R of the input weights W = Q R of all gates: for white noise e, W^T e and
+    R^T e have one distribution, with covariance W^T W = R^T R.
     """
-    ways = ("", "_reverse") if layer.bidirectional else ("",)
-    weight = torch.cat([getattr(layer, f"weight_ih_l0{way}").detach() for way in ways])
-    factor = torch.linalg.qr(weight.to(torch.float64), mode="r").R.to(weight)
-    found = nn.Linear(factor.shape[1], factor.shape[0], bias=False).to(weight)
-    found.weight = nn.Parameter(factor, requires_grad=False)
-    return found
+    suffixes = ("", "_reverse") if layer.bidirectional else ("",)
+    weight = torch.cat([getattr(layer, f"weight_ih_l0{suffix}").detach() for suffix in suffixes])
+    triangle = torch.linalg.qr(weight.to(torch.float64), mode="r").R.to(weight)
+    linear = nn.Linear(triangle.shape[1], triangle.shape[0], bias=False).to(weight)
+    linear.weight = nn.Parameter(triangle, requires_grad=False)
+    return linear
 
 
 def _refusal(module: nn.Module) -> str:
@@ -226,37 +253,54 @@ def _refusal(module: nn.Module) -> str:
     )
 
 
-def _seen_by(firsts: Sequence[tuple[Any, tuple[int, ...]]], share: Array, shape: tuple[int, ...], draw: Any) -> Tensor:
-    """Return the sum over networks of white noise sent backwards through the first layer."""
+def _backpropagated_noise(
+    first_layers: Sequence[tuple[Any, tuple[int, ...]]], a: Array, shape: tuple[int, ...], rng: Any
+) -> Tensor:
+    """Return sum_i sqrt(a_i) W_i^T e_i with white noise e_i, by a backward pass through each first layer; float64."""
     total = torch.zeros(shape, dtype=torch.float64)
-    for scale, (layer, own) in zip(np.sqrt(share).tolist(), firsts, strict=True):
+    for scale, (layer, input_shape) in zip(np.sqrt(a).tolist(), first_layers, strict=True):
         with torch.enable_grad():
-            given = torch.zeros(
-                (shape[0], *own), dtype=layer.weight.dtype, device=layer.weight.device, requires_grad=True
+            inputs = torch.zeros(
+                (shape[0], *input_shape), dtype=layer.weight.dtype, device=layer.weight.device, requires_grad=True
             )
-            answer = layer(given)
-            noise = torch.as_tensor(draw.standard_normal(tuple(answer.shape))).to(answer)
-            total += scale * torch.autograd.grad(answer, given, noise)[0].to(total).reshape(shape)
+            outputs = layer(inputs)
+            noise = torch.as_tensor(rng.standard_normal(tuple(outputs.shape))).to(outputs)
+            total += scale * torch.autograd.grad(outputs, inputs, noise)[0].to(total).reshape(shape)
     return total
 
 
-def dead_leaves(count: int, shape: tuple[int, ...], draw: np.random.Generator) -> np.ndarray:
-    """Return images (count, channels, height, width) of ellipses that cover each other, float32."""
+def dead_leaves(count: int, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Return images (count, channels, height, width) of ellipses that cover each other, float32.
+
+    Parameters
+    ----------
+    count : int
+        Number of images.
+    shape : tuple of int
+        (channels, height, width).
+    rng : numpy.random.Generator
+        For positions, radii, shapes and colours.
+    """
     channels, height, width = shape
     side = max(height, width)
     rows, columns = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
-    colours = np.linalg.cholesky(np.full((channels, channels), _ALIKE) + (1 - _ALIKE) * np.eye(channels))
-    least, largest = (side * size for size in _SIZES)
+    # Colours are normal, of unit variance and equal correlation between channels.
+    covariance = np.full((channels, channels), _CHANNEL_CORRELATION) + (1 - _CHANNEL_CORRELATION) * np.eye(channels)
+    colour_factor = np.linalg.cholesky(covariance)
+    smallest, largest = (side * radius for radius in _LEAF_RADII)
     images = np.zeros((count, *shape), dtype=np.float32)
-    for _ in range(_LEAVES):
-        place = (draw.random((2, count, 1, 1)) * 1.25 - 0.125) * np.array([height, width]).reshape(2, 1, 1, 1)
-        # areas with a density of 1 / area^2 beside the limits: radii of 1 / sqrt(uniform)
-        radius = least / (np.sqrt(draw.random((count, 1, 1))) + least / largest)
-        turn, stretch = draw.random((count, 1, 1)) * np.pi, 0.6 + 0.8 * draw.random((count, 1, 1))
-        y, x = rows - place[0].astype(np.float32), columns - place[1].astype(np.float32)
-        cosine, sine = np.cos(turn).astype(np.float32), np.sin(turn).astype(np.float32)
+    for _ in range(_N_LEAVES):
+        # Centres lie up to an eighth of the side outside of the image, so that its edge is covered as its middle is.
+        centre = (rng.random((2, count, 1, 1)) * 1.25 - 0.125) * np.array([height, width]).reshape(2, 1, 1, 1)
+        # Areas with a density of 1 / area^2 beside the limits: radii of 1 / sqrt(uniform).
+        radius = smallest / (np.sqrt(rng.random((count, 1, 1))) + smallest / largest)
+        # Axes are stretched by 0.6 to 1.4 and shrunk by as much, so that the area stays; chosen as the other settings.
+        angle, stretch = rng.random((count, 1, 1)) * np.pi, 0.6 + 0.8 * rng.random((count, 1, 1))
+        y, x = rows - centre[0].astype(np.float32), columns - centre[1].astype(np.float32)  # (count, height, width)
+        cosine, sine = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         along, across = (x * cosine + y * sine) * stretch, (y * cosine - x * sine) / stretch
-        covered = along**2 + across**2 < radius**2
-        colour = (draw.standard_normal((count, channels)) @ colours.T).astype(np.float32)
-        images = np.where(covered[:, None], colour[:, :, None, None], images)
+        is_inside = along**2 + across**2 < radius**2
+        colour = (rng.standard_normal((count, channels)) @ colour_factor.T).astype(np.float32)
+        # (count, 1, height, width) and (count, channels, 1, 1): a later leaf covers earlier ones.
+        images = np.where(is_inside[:, None], colour[:, :, None, None], images)
     return images

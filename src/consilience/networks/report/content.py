@@ -1,4 +1,4 @@
-"""Everything the report shows of a fusion of networks, as plain values."""
+"""Content of the report of fused networks, as plain values: inputs, groups, layers, proof, barriers, planes, scores."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.networks.report.couplings import Coupling
-from consilience.networks.report.layers import Layer
-from consilience.networks.report.quality import Group
+from consilience.networks.report.layers import LayerSummary
+from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.report.details import Findings, findings_of
 
@@ -19,22 +19,27 @@ if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
     from consilience.networks.landscape.plane import Plane
 
-_SHOWN_ELSEWHERE = ("units", "notes", "proved", "refit", "repaired", "starts", "groups", "distances")
-_PAGE_HAS = 2_000  # steps of a history that a figure can show
+_RESULT_SHOWN_APART = ("units", "notes", "proved", "refit", "repaired", "starts", "groups", "distances")
+"""Keys of a result that the page shows in places of their own."""
+
+_MAX_HISTORY_STEPS = 2_000
+"""Steps of a history beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a network's parameters: Fisher information.
+class InformationSummary:
+    """The Fisher information that came with a network, in numbers.
 
     Parameters
     ----------
-    kind, rank
-        "diagonal" or "factors", and how many.
-    observations
-        How many it stands for; None where nobody said.
-    prior_precision
-        Of the prior; None where nobody said.
+    kind : str
+        "diagonal" or "factors".
+    rank : int
+        Number of factors; 0 for a diagonal.
+    observations : float or None, optional
+        How many it is summed over; None where the file does not say.
+    prior_precision : float or None, optional
+        Precision of the prior of training; None where the file does not say.
     """
 
     kind: str
@@ -44,22 +49,22 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Site:
-    """One of the networks that went in.
+class InputNetworkSummary:
+    """One of the networks that went in, in numbers.
 
     Parameters
     ----------
-    name, full_name
+    name, full_name : str
         What it is called here, and in full.
-    units
-        All its units that can move.
-    parameters
+    units : int
+        Number of its units that can move.
+    parameters : int or None
         Number of its entries; None where its arrays are not known.
-    weight
-        How much it counted.
-    sha256
+    weight : float
+        Its weight in the average.
+    sha256 : str or None
         Digest of its file, if it was one.
-    known
+    fisher : InformationSummary or None, optional
         The Fisher information that it came with, if the method weighed by it.
     """
 
@@ -69,34 +74,36 @@ class Site:
     parameters: int | None
     weight: float
     sha256: str | None
-    known: Known | None = None
+    fisher: InformationSummary | None = None
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a fusion says of itself beside its numbers.
+class NetworkFindings:
+    """Findings of a fusion of networks: proof of the symmetry, fitted layers, repair, starts, facts by group.
 
     Parameters
     ----------
-    proved
+    is_proved : bool or None
         Whether the symmetry is proved; None for networks that need none, side by side or with units as they are.
-    trials, deviation
-        Random changes of every group in that proof, and the largest relative difference of outputs they made.
-    notes
+    trials : int or None
+        Random changes of every group in that proof.
+    deviation : float or None
+        The largest relative difference of outputs that these made.
+    notes : tuple of str
         What the tracer could not look through, so that its units never move.
-    refit
-        What became of fitting layers anew; None where that was no question.
-    repaired
+    refit : str or None
+        Outcome of fitting layers anew; None where nobody asked for it.
+    repaired : str or None
         How statistics were repaired; None if they were not.
-    needs_repair
+    needs_repair : bool
         Whether the network has statistics that averaging left wrong.
-    starts
+    starts : tuple of float
         Objective of every start.
-    by_group
-        Single facts by group: (group, ((name, value), ...)).
+    group_facts : tuple of (group, ((name, value), ...))
+        Facts of one value each, by group.
     """
 
-    proved: bool | None
+    is_proved: bool | None
     trials: int | None
     deviation: float | None
     notes: tuple[str, ...]
@@ -104,39 +111,59 @@ class Told:
     repaired: str | None
     needs_repair: bool
     starts: tuple[float, ...]
-    by_group: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+    group_facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 
     @property
-    def refused(self) -> bool:
+    def refit_refused(self) -> bool:
         """Whether layers were to be fitted anew, but were not."""
         return self.refit is not None and self.refit.startswith("not done")
 
     @property
-    def facts(self) -> tuple[str, ...]:
+    def fact_names(self) -> tuple[str, ...]:
         """Names of all facts by group."""
-        return tuple(dict.fromkeys(name for _, facts in self.by_group for name, _ in facts))
+        return tuple(dict.fromkeys(name for _, facts in self.group_facts for name, _ in facts))
 
 
 @dataclass(frozen=True)
 class NetworkContent:
-    """Everything the report shows; parts that nothing is known of are empty.
+    """Everything the report shows of a fusion of networks; parts that are not known are empty.
 
     Parameters
     ----------
-    parameters
+    method : str
+        Name of the method.
+    options, versions : tuple of (name, value)
+        Options of the method, and versions of libraries, by name.
+    seed : int or None
+        Seed of the fusion; None where it was given a generator.
+    sites : tuple of InputNetworkSummary
+        The networks that went in.
+    groups : tuple of GroupSummary
+        Groups of units that move together.
+    parameters : int
         Number of entries of the fused network.
-    side_by_side
-        Whether the fused model is all models together.
-    apart
+    findings : Findings
+        Status, objective and details of the method.
+    network_findings : NetworkFindings
+        Proof, fitted layers, repair, starts and facts by group.
+    unrelated_distance : float or None, optional
         Distance from their average, as a share of the mean square, of models that have nothing in common.
-    from_file
-        Whether this was read from files, which do not hold who is who.
+    side_by_side : bool, optional
+        Whether the fused model is all models together.
+    is_from_file : bool, optional
+        Whether this was read from files, which do not hold the matching.
+    layers : tuple of LayerSummary, optional
+        Distances of the models by layer.
+    couplings : tuple of Coupling, optional
+        The matching of every group of every model.
+    barriers, planes, scores : mapping, optional
+        By name, what was given beside the fusion.
     """
 
     noun: ClassVar[str] = "network"
-    each: ClassVar[str] = ""
+    parameter_note: ClassVar[str] = ""
     methods: ClassVar[tuple[type[NetworkMethod], ...]] = NETWORK_METHODS
-    distance_is: ClassVar[str] = (
+    distance_definition: ClassVar[str] = (
         "The weighted mean squared distance of the models from their average, over all arrays that touch the group, as "
         "a share of their mean square"
     )
@@ -145,15 +172,15 @@ class NetworkContent:
     options: tuple[tuple[str, Any], ...]
     seed: int | None
     versions: tuple[tuple[str, str], ...]
-    sites: tuple[Site, ...]
-    groups: tuple[Group, ...]
+    sites: tuple[InputNetworkSummary, ...]
+    groups: tuple[GroupSummary, ...]
     parameters: int
     findings: Findings
-    told: Told
-    apart: float | None = None
+    network_findings: NetworkFindings
+    unrelated_distance: float | None = None
     side_by_side: bool = False
-    from_file: bool = False
-    layers: tuple[Layer, ...] = ()
+    is_from_file: bool = False
+    layers: tuple[LayerSummary, ...] = ()
     couplings: tuple[Coupling, ...] = ()
     barriers: Mapping[str, Barrier] = field(default_factory=dict)
     planes: Mapping[str, Plane] = field(default_factory=dict)
@@ -162,46 +189,50 @@ class NetworkContent:
     @property
     def summary(self) -> str:
         """The method in a line; empty for one this library does not have."""
-        return next((kind.summary for kind in self.methods if kind.name == self.method), "")
+        return next((method.summary for method in self.methods if method.name == self.method), "")
 
     @property
     def units(self) -> int:
         """Units of the fused network that can move, each counted once."""
-        return sum(one.fused for one in self.groups if one.parent is None)
+        return sum(group.fused for group in self.groups if group.parent is None)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of all scores, in the order in which they come."""
-        return tuple(dict.fromkeys(name for own in self.scores.values() for name in own))
+        return tuple(dict.fromkeys(name for model_scores in self.scores.values() for name in model_scores))
 
     def digits(self, metric: str) -> int:
         """Return how many digits after the point a score is shown with, so that its column lines up."""
-        known = (abs(own[metric]) for own in self.scores.values() if metric in own and math.isfinite(own[metric]))
-        largest = max(known, default=0.0)
+        magnitudes = (
+            abs(model_scores[metric])
+            for model_scores in self.scores.values()
+            if metric in model_scores and math.isfinite(model_scores[metric])
+        )
+        largest = max(magnitudes, default=0.0)
         return 6 if largest < 0.01 else 4 if largest < 10 else 2
 
     @property
     def has_distances(self) -> bool:
         """Whether the distance of the models is known in any group."""
-        return any(one.after is not None or one.before is not None for one in self.groups)
+        return any(group.after is not None or group.before is not None for group in self.groups)
 
     @property
-    def drawn_history(self) -> tuple[float, ...]:
-        """As much of the history as is drawn."""
-        return self.findings.history[:_PAGE_HAS]
+    def shown_history(self) -> tuple[float, ...]:
+        """The first steps of the history, as many as are drawn."""
+        return self.findings.history[:_MAX_HISTORY_STEPS]
 
 
-def findings_and_told(
+def findings_of_networks(
     result: Mapping[str, Any], symmetry: Symmetry | None, needs_repair: bool, side_by_side: bool
-) -> tuple[Findings, Told]:
-    """Return what a method found, from the ``result`` of a provenance, which may come from a file of somebody else.
+) -> tuple[Findings, NetworkFindings]:
+    """Return the findings of a method, from the ``result`` of a provenance, which may come from somebody else's file.
 
     Whether the symmetry is proved is not taken from what the result says, but from the proof itself.
     """
     proof = None if symmetry is None or not symmetry.proved else symmetry.proof
     refit, repaired = (result.get(name) for name in ("refit", "repaired"))
-    told = Told(
-        proved=None if side_by_side or (symmetry is not None and not symmetry.all_groups) else proof is not None,
+    network_findings = NetworkFindings(
+        is_proved=None if side_by_side or (symmetry is not None and not symmetry.all_groups) else proof is not None,
         trials=None if proof is None else proof.trials,
         deviation=None if proof is None else proof.deviation,
         notes=() if symmetry is None else symmetry.notes,
@@ -209,23 +240,29 @@ def findings_and_told(
         repaired=repaired if isinstance(repaired, str) else None,
         needs_repair=needs_repair and not side_by_side,
         starts=findings_of({"history": result.get("starts")}).history,
-        by_group=_facts(result.get("groups")),
+        group_facts=_scalar_facts(result.get("groups")),
     )
-    return findings_of({name: value for name, value in result.items() if name not in _SHOWN_ELSEWHERE}), told
+    return findings_of(
+        {name: value for name, value in result.items() if name not in _RESULT_SHOWN_APART}
+    ), network_findings
 
 
-def _facts(values: object) -> tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]:
+def _scalar_facts(values: object) -> tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]:
     """Return the single facts of every group, or nothing where anything else is among them."""
-    if not isinstance(values, Mapping) or not all(isinstance(own, Mapping) for own in values.values()):
+    if not isinstance(values, Mapping) or not all(isinstance(facts, Mapping) for facts in values.values()):
         return ()
-    found = []
-    for group, own in values.items():
-        single = [(str(name), value) for name, value in own.items() if isinstance(value, str | int | float | None)]
-        found.append((str(group), tuple(single)))
-    return tuple(found) if any(facts for _, facts in found) else ()
+    group_facts = []
+    for group, facts in values.items():
+        scalars = [(str(name), value) for name, value in facts.items() if isinstance(value, str | int | float | None)]
+        group_facts.append((str(group), tuple(scalars)))
+    return tuple(group_facts) if any(facts for _, facts in group_facts) else ()
 
 
-def apart_of(weights: Sequence[float]) -> float | None:
-    """Return 1 - sum a_i^2 for weights that sum to 1; None for weights that no fusion has."""
+def unrelated_distance_of(weights: Sequence[float]) -> float | None:
+    """Return 1 - sum_j a_j^2 for weights a_j, scaled to sum 1; None for weights that no fusion has.
+
+    Models theta_j of independent entries of mean zero and one variance s^2 have the average theta = sum_j a_j theta_j,
+    so E sum_j a_j |theta_j - theta|^2 / E sum_j a_j |theta_j|^2 = 1 - sum_j a_j^2.
+    """
     total = sum(weights)
     return 1.0 - sum((weight / total) ** 2 for weight in weights) if total > 0 and min(weights) >= 0 else None

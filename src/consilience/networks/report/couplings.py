@@ -1,7 +1,9 @@
-"""Who became whom in each group of units: permutations and soft couplings as heat maps.
+"""Heat maps of couplings: permutations and soft transport plans of each group of units.
 
-A row of a map is a fused unit (or some neighbouring ones), a column a unit of a model; the shade is the share of the
-fused unit that came from there.
+A row of a map is a fused unit, a column a unit of a model; the shade is the share of the fused unit that came from
+there, p_gi = Pi_gi / sum_i Pi_gi for a soft plan Pi (k, k_i). Larger groups are drawn in blocks of neighbouring units,
+of which a cell shows the mean over its rows of the sum over its columns. Columns of a soft plan are ordered by the
+fused unit that received most of each, so that a sharp diagonal is a permutation.
 """
 
 from __future__ import annotations
@@ -16,25 +18,31 @@ import numpy as np
 from markupsafe import Markup
 
 from consilience.checks import Array, Labels
-from consilience.drawing.cells import BLANK, cells
+from consilience.drawing.cells import BLANK, cell_map
 from consilience.drawing.svg import drawing, element, text
-from consilience.drawing.words import counted, fixed, shortened
+from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.matching.result import Matching
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.couplings import CouplingDiagnostics
 
-MAPS_AT_MOST = 48
-"""More than these are not drawn."""
+MAX_MAPS = 48
+"""Maps beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
-BOUNDS = (0.02, 0.1, 0.25, 0.5, 0.75)
-"""Shares from which on each shade is used; less than the first is left blank."""
+SHARE_BOUNDS = (0.02, 0.1, 0.25, 0.5, 0.75)
+"""Shares from which on each shade is used; less than the first is left blank. Chosen by eye."""
 
-SHADES_OF_SHARES = (1, 3, 5, 6, 8)
+SHARE_SHADES = (1, 3, 5, 6, 8)
+"""Shade from each of the bounds on, out of `N_SHADES`."""
 
-_SIDE_AT_MOST, _SIDE_AT_LEAST = 64, 12
-_CELLS_AT_MOST = 40_000  # of all maps together: 0.3 MB at the very worst
-_SIZE, _LEFT, _TOP, _BOTTOM = 190.0, 40.0, 8.0, 38.0
+_MAX_SIDE, _MIN_SIDE = 64, 12
+"""Most and fewest cells of a side of a map, as far as its group has as many units. Chosen by eye."""
+
+_MAX_CELLS = 40_000
+"""Cells of all maps together, as far as `_MIN_SIDE` allows: 0.3 MB at the very worst."""
+
+_MAP_SIZE, _LEFT, _TOP, _BOTTOM = 190.0, 40.0, 8.0, 38.0
+"""Longer side of a map, and margins around it. Chosen by eye."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,46 +51,51 @@ class Coupling:
 
     Parameters
     ----------
-    group, model
-        Their names.
-    own, fused
-        Numbers of units.
-    kept
+    group, model : str
+        Names of the group and of the model.
+    n_units, n_fused : int
+        Numbers of units of the model and of the fused network.
+    n_unmoved : int or None
         How many of the model's units kept their number; None for a soft coupling.
-    shares
-        Mean share of the fused units of each block of rows that came from each block of columns (R, C). None where all
-        units kept their numbers, and for maps beyond `MAPS_AT_MOST`.
-    diagnostics
+    shares : ndarray of shape (R, C) or None
+        Mean share of the fused units of each block of rows that came from each block of columns. None where all units
+        kept their numbers, and for maps beyond `MAX_MAPS`.
+    diagnostics : CouplingDiagnostics or None
         How close a soft coupling is to a permutation; None for a hard matching.
-    turned
-        How many of the model's units changed sign.
+    n_sign_flips : int, optional
+        How many of the model's units changed sign. Default: 0.
     """
 
     group: str
     model: str
-    own: int
-    fused: int
-    kept: int | None
+    n_units: int
+    n_fused: int
+    n_unmoved: int | None
     shares: Array | None
     diagnostics: CouplingDiagnostics | None
-    turned: int = 0
+    n_sign_flips: int = 0
 
     @property
-    def moved(self) -> bool:
-        """Whether any unit is somewhere else now."""
-        return self.kept is None or self.kept < self.own or self.own != self.fused or self.turned > 0
+    def is_moved(self) -> bool:
+        """Whether any unit has another number or sign, or the number of units is another."""
+        return (
+            self.n_unmoved is None
+            or self.n_unmoved < self.n_units
+            or self.n_units != self.n_fused
+            or self.n_sign_flips > 0
+        )
 
     @property
-    def block(self) -> tuple[int, int]:
+    def block_shape(self) -> tuple[int, int]:
         """How many fused units, and how many of the model's, a cell stands for."""
         if self.shares is None:
             return 1, 1
-        return math.ceil(self.fused / self.shares.shape[0]), math.ceil(self.own / self.shares.shape[1])
+        return math.ceil(self.n_fused / self.shares.shape[0]), math.ceil(self.n_units / self.shares.shape[1])
 
     @property
-    def summed(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether a cell stands for more than one unit."""
-        return self.block != (1, 1)
+        return self.block_shape != (1, 1)
 
 
 def couplings_of(matching: Mapping[str, Matching], models: Sequence[str]) -> tuple[Coupling, ...]:
@@ -90,24 +103,32 @@ def couplings_of(matching: Mapping[str, Matching], models: Sequence[str]) -> tup
 
     Parameters
     ----------
-    matching
+    matching : mapping of str to Matching
         By group, which fused unit each unit of every model became.
-    models
+    models : sequence of str
         What to call the models.
     """
-    found = [
-        _Found(group, model, one, number)
-        for group, one in matching.items()
-        for number, model in enumerate(models)
-        if one.of_site(number).size
+    matchings = [
+        _GroupMatching(group, model, group_matching, site)
+        for group, group_matching in matching.items()
+        for site, model in enumerate(models)
+        if group_matching.of_site(site).size
     ]
-    drawn = [one for one in found if one.soft or not one.stays][:MAPS_AT_MOST]
-    side = max(_SIDE_AT_LEAST, min(_SIDE_AT_MOST, math.isqrt(_CELLS_AT_MOST // max(len(drawn), 1))))
-    return tuple(one.coupling(side if any(one is other for other in drawn) else None) for one in found)
+    drawn_matchings = [
+        group_matching for group_matching in matchings if group_matching.is_soft or not group_matching.is_identity
+    ][:MAX_MAPS]
+    # Side^2 cells each: as fine as the bound on all cells of the page allows.
+    side = max(_MIN_SIDE, min(_MAX_SIDE, math.isqrt(_MAX_CELLS // max(len(drawn_matchings), 1))))
+    return tuple(
+        group_matching.coupling(side if any(group_matching is drawn for drawn in drawn_matchings) else None)
+        for group_matching in matchings
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _GroupMatching:
+    """The matching of one group of one model: which fused unit each of its units became."""
+
     group: str
     model: str
     matching: Matching
@@ -118,93 +139,119 @@ class _Found:
         return self.matching.of_site(self.number)
 
     @property
-    def soft(self) -> bool:
+    def is_soft(self) -> bool:
+        # A plan that is a permutation in every row is drawn as the hard matching that it is.
         return self.matching.coupling is not None and bool(((self._plan > 0).sum(axis=1) > 1).any())
 
     @property
-    def stays(self) -> bool:
-        whole = len(self.labels) == self.matching.n_components and self.turned == 0
+    def is_identity(self) -> bool:
+        whole = len(self.labels) == self.matching.n_components and self.n_sign_flips == 0
         return whole and np.array_equal(self.labels, np.arange(len(self.labels)))
 
     @property
-    def turned(self) -> int:
+    def n_sign_flips(self) -> int:
         """How many units changed sign."""
         signs = self.matching.signs
         return 0 if signs is None else int((signs[self.matching.owner == self.number] < 0).sum())
 
     @property
     def _plan(self) -> Array:
-        """The plan (k, k_i): how much of every fused unit is from each of the model's."""
+        """The plan Pi (k, k_i): how much of every fused unit is from each of the model's."""
         assert self.matching.coupling is not None  # noqa: S101  (narrows the type)
+        # Rows of the coupling are the units of all models, one model after the other.
         start, end = np.searchsorted(self.matching.owner, [self.number, self.number + 1])
         return self.matching.coupling[start:end].T
 
     def coupling(self, side: int | None) -> Coupling:
-        fused, labels = self.matching.n_components, self.labels
-        kept = int((labels == np.arange(len(labels))).sum())
-        if not self.soft:
-            own = np.flatnonzero(labels >= 0)
-            shares = None if side is None else _blocks(labels[own], own, np.ones(len(own)), fused, len(labels), side)
-            return Coupling(self.group, self.model, len(labels), fused, kept, shares, None, self.turned)
+        """Return the coupling, with a map of at most `side` cells each way; without a map for None."""
+        n_fused, labels = self.matching.n_components, self.labels
+        n_unmoved = int((labels == np.arange(len(labels))).sum())
+        if not self.is_soft:
+            assigned = np.flatnonzero(labels >= 0)
+            shares = (
+                None
+                if side is None
+                else _block_means(labels[assigned], assigned, np.ones(len(assigned)), n_fused, len(labels), side)
+            )
+            return Coupling(self.group, self.model, len(labels), n_fused, n_unmoved, shares, None, self.n_sign_flips)
         from consilience.networks.landscape.couplings import coupling_diagnostics  # here, since its package needs torch
 
         plan = self._plan
         shares = None
         if side is not None:
-            rows = plan.sum(axis=1, keepdims=True)
-            ordered = (plan / np.where(rows > 0, rows, 1.0))[:, np.argsort(labels, kind="stable")]
-            row, column = np.nonzero(ordered)
-            shares = _blocks(row, column, ordered[row, column], fused, len(labels), side)
+            row_mass = plan.sum(axis=1, keepdims=True)
+            # (k, k_i), rows of sum 1, columns ordered by the fused unit that has most of each
+            row_shares = (plan / np.where(row_mass > 0, row_mass, 1.0))[:, np.argsort(labels, kind="stable")]
+            row, column = np.nonzero(row_shares)
+            shares = _block_means(row, column, row_shares[row, column], n_fused, len(labels), side)
         return Coupling(
-            self.group, self.model, len(labels), fused, None, shares, coupling_diagnostics(plan), self.turned
+            self.group, self.model, len(labels), n_fused, None, shares, coupling_diagnostics(plan), self.n_sign_flips
         )
 
 
-def _blocks(row: Labels, column: Labels, value: Array, rows: int, columns: int, side: int) -> Array:
-    """Return the mean over the rows of each block of the sum over its columns, in at most `side` blocks each way."""
-    high, wide = math.ceil(rows / side), math.ceil(columns / side)
-    shape = math.ceil(rows / high), math.ceil(columns / wide)
-    total = np.bincount((row // high) * shape[1] + column // wide, weights=value, minlength=shape[0] * shape[1])
-    size = np.diff(np.minimum(np.arange(shape[0] + 1) * high, rows))
-    return np.asarray(total.reshape(shape) / size[:, None], dtype=np.float64)
+def _block_means(row: Labels, column: Labels, value: Array, rows: int, columns: int, side: int) -> Array:
+    """Return the mean over the rows of each block of the sum over its columns, in at most `side` blocks each way.
+
+    Parameters
+    ----------
+    row, column, value : ndarray of shape (n,)
+        Entries of a matrix (rows, columns) that are not zero.
+    rows, columns, side : int
+        Size of the matrix, and most blocks along each axis.
+    """
+    block_rows, block_columns = math.ceil(rows / side), math.ceil(columns / side)
+    n_blocks = math.ceil(rows / block_rows), math.ceil(columns / block_columns)
+    total = np.bincount(
+        (row // block_rows) * n_blocks[1] + column // block_columns, weights=value, minlength=n_blocks[0] * n_blocks[1]
+    )
+    # The last block of rows may be smaller than the others.
+    rows_in_block = np.diff(np.minimum(np.arange(n_blocks[0] + 1) * block_rows, rows))
+    return np.asarray(total.reshape(n_blocks) / rows_in_block[:, None], dtype=np.float64)
 
 
-def coupling_map(one: Coupling, shares: Array) -> Markup:
+def coupling_map(coupling: Coupling, shares: Array) -> Markup:
     """Return the heat map of one coupling."""
-    level = np.searchsorted(BOUNDS, shares, side="right") - 1
-    shades = np.append(np.array(SHADES_OF_SHARES), BLANK)[level]
-    longest = max(one.own, one.fused)
-    wide, high = (max(60.0, _SIZE * count / longest) for count in (one.own, one.fused))
-    foot = _TOP + high
+    bound_index = np.searchsorted(SHARE_BOUNDS, shares, side="right") - 1  # (R, C); -1 takes the last shade, BLANK
+    shades = np.append(np.array(SHARE_SHADES), BLANK)[bound_index]
+    n_longest = max(coupling.n_units, coupling.n_fused)
+    map_width, map_height = (max(60.0, _MAP_SIZE * count / n_longest) for count in (coupling.n_units, coupling.n_fused))
+    map_bottom = _TOP + map_height
     parts = [
-        cells(shades, _LEFT, _TOP, wide, high),
-        element("rect", x=_LEFT, y=_TOP, width=wide, height=high, kind="border"),
+        cell_map(shades, _LEFT, _TOP, map_width, map_height),
+        element("rect", x=_LEFT, y=_TOP, width=map_width, height=map_height, kind="border"),
         text(_LEFT - 6, _TOP + 11, "0", "tick", "end"),
-        text(_LEFT - 6, foot, str(one.fused - 1), "tick", "end"),
-        text(_LEFT, foot + 15, "0" if one.kept is not None else "", "tick"),
-        text(_LEFT + wide, foot + 15, str(one.own - 1) if one.kept is not None else "", "tick", "end"),
+        text(_LEFT - 6, map_bottom, str(coupling.n_fused - 1), "tick", "end"),
+        text(_LEFT, map_bottom + 15, "0" if coupling.n_unmoved is not None else "", "tick"),
+        text(
+            _LEFT + map_width,
+            map_bottom + 15,
+            str(coupling.n_units - 1) if coupling.n_unmoved is not None else "",
+            "tick",
+            "end",
+        ),
         element(
             "text",
             "fused unit",
-            transform=f"translate({_LEFT - 20:.0f} {_TOP + high / 2:.0f}) rotate(-90)",
+            transform=f"translate({_LEFT - 20:.0f} {_TOP + map_height / 2:.0f}) rotate(-90)",
             kind="axis",
             text_anchor="middle",
         ),
-        text(_LEFT + 0.5 * wide, foot + 31, "unit of the model", "axis", "middle"),
+        text(_LEFT + 0.5 * map_width, map_bottom + 31, "unit of the model", "axis", "middle"),
     ]
-    return drawing(parts, foot + _BOTTOM, _alt(one, shares), _LEFT + max(wide, 120.0) + 6)
+    return drawing(parts, map_bottom + _BOTTOM, _description(coupling, shares), _LEFT + max(map_width, 120.0) + 6)
 
 
-def _alt(one: Coupling, shares: Array) -> str:
-    said = f"Group {shortened(one.group, 40)}: {counted(one.own, 'unit')} of {shortened(one.model, 40)} against "
-    said += f"{counted(one.fused, 'fused unit')}, in {shares.shape[0]} × {shares.shape[1]} cells. "
-    if one.kept is not None:
-        return f"{said}{counted(one.kept, 'unit')} kept their number."
-    partners = one.diagnostics.effective_partners if one.diagnostics is not None else math.nan
-    return f"{said}A fused unit is made of {fixed(partners, 2)} units in effect."
+def _description(coupling: Coupling, shares: Array) -> str:
+    sizes = f"Group {shorten(coupling.group, 40)}: {format_count(coupling.n_units, 'unit')} of "
+    sizes += f"{shorten(coupling.model, 40)} against {format_count(coupling.n_fused, 'fused unit')}, in "
+    sizes += f"{shares.shape[0]} × {shares.shape[1]} cells. "
+    if coupling.n_unmoved is not None:
+        return f"{sizes}{format_count(coupling.n_unmoved, 'unit')} kept their number."
+    n_partners = coupling.diagnostics.effective_partners if coupling.diagnostics is not None else math.nan
+    return f"{sizes}A fused unit is made of {format_fixed(n_partners, 2)} units in effect."
 
 
 def share_legend() -> tuple[tuple[int, str], ...]:
     """Return every shade with the shares that it stands for."""
-    ends = [f"{low:.0%} to {high:.0%}".replace("%", " %") for low, high in pairwise(BOUNDS)]
-    return tuple(zip(SHADES_OF_SHARES, [*ends, f"{BOUNDS[-1]:.0%} or more".replace("%", " %")], strict=True))
+    ends = [f"{low:.0%} to {high:.0%}".replace("%", " %") for low, high in pairwise(SHARE_BOUNDS)]
+    return tuple(zip(SHARE_SHADES, [*ends, f"{SHARE_BOUNDS[-1]:.0%} or more".replace("%", " %")], strict=True))

@@ -1,6 +1,7 @@
-"""What the report shows of a fused network, from its file and, where they are given, the files of its sites.
+"""Content of the report of fused networks, read from files: the fused one and those of its sites, where given.
 
-The file says how it was made, not who became whom: distances after matching and couplings are known to the fusion only.
+A fused file has the provenance, not the matching: distances after matching and couplings are known to the fusion only.
+Its provenance is validated before anything of it is shown, since it may come from somebody else.
 """
 
 from __future__ import annotations
@@ -15,20 +16,27 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError, InputError
-from consilience.files.document import validated
+from consilience.files.document import validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import NetworkFile, read_network
 from consilience.networks.match_quality import match_quality
-from consilience.networks.network import Network, identity, total_size
-from consilience.networks.report.content import Known, NetworkContent, Site, apart_of, findings_and_told
-from consilience.networks.report.layers import Layer, layers_of
-from consilience.networks.report.quality import Group
+from consilience.networks.network import Network, identity_transports, total_size
+from consilience.networks.report.content import (
+    InformationSummary,
+    InputNetworkSummary,
+    NetworkContent,
+    findings_of_networks,
+    unrelated_distance_of,
+)
+from consilience.networks.report.layers import LayerSummary, layers_of
+from consilience.networks.report.quality import GroupSummary
 
 _Count = Annotated[int, Field(ge=0, lt=10**15)]
+"""A whole number far beyond any network, and far below what a page could not print. Chosen by hand."""
 
 
-class _Known(BaseModel):
-    """What was known of a network's parameters."""
+class _FisherRecord(BaseModel):
+    """The Fisher information that a network came with."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
     kind: Literal["diagonal", "factors"]
@@ -37,7 +45,7 @@ class _Known(BaseModel):
     prior_precision: Annotated[float, Field(ge=0, le=1e300)] | None = None
 
 
-class _Input(BaseModel):
+class _InputRecord(BaseModel):
     """One of the models that a fused network was made from."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -45,7 +53,7 @@ class _Input(BaseModel):
     weight: Annotated[float, Field(ge=0, le=1e300)]
     units: dict[str, _Count] = Field(default_factory=dict)
     sha256: str | None = None
-    fisher: _Known | None = None
+    fisher: _FisherRecord | None = None
 
 
 class _Provenance(BaseModel):
@@ -55,7 +63,7 @@ class _Provenance(BaseModel):
     method: str
     options: dict[str, Any]
     seed: int | None
-    inputs: Annotated[list[_Input], Field(min_length=1)]
+    inputs: Annotated[list[_InputRecord], Field(min_length=1)]
     result: dict[str, Any]
     versions: dict[str, str]
 
@@ -69,13 +77,13 @@ def network_content_of_files(
 
     Parameters
     ----------
-    fused
+    fused : Path or SafetensorsFile
         The file that a fusion was saved to.
-    sites
+    sites : sequence of Path or SafetensorsFile, optional
         Files of networks that it was made from, in any order, not necessarily all; each is known by its SHA-256. With
-        all of them the page also shows how far apart they are as they stand.
-    read
-        How each of these files is read.
+        all of them the page also shows how far apart they are as they stand. Default: none.
+    read : callable, optional
+        Function that reads one of these files. Default: `read_network`.
 
     Raises
     ------
@@ -90,109 +98,126 @@ def network_content_of_files(
         raise FileFormatError(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
         )
-    made = validated(fused.label, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to")
-    names = short_names([one.name for one in made.inputs])
-    order = sorted(range(len(names)), key=lambda i: (natural_key(made.inputs[i].name), str(made.inputs[i].sha256)))
-    inputs, names = [made.inputs[i] for i in order], [names[i] for i in order]
-    known = _sites(fused, file, inputs, [as_file(site) for site in sites], read)
-    weights = [one.weight for one in inputs]
-    needs_repair = made.result.get("repaired") is None and any(key.endswith("running_var") for key in file.arrays)
-    findings, told = findings_and_told(made.result, file.symmetry, needs_repair, side_by_side=False)
-    distances, layers = _apart(known, weights)
+    provenance = validate_document(
+        fused.label, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to"
+    )
+    names = short_names([record.name for record in provenance.inputs])
+    site_order = sorted(
+        range(len(names)),
+        key=lambda position: (natural_key(provenance.inputs[position].name), str(provenance.inputs[position].sha256)),
+    )
+    inputs, names = (
+        [provenance.inputs[position] for position in site_order],
+        [names[position] for position in site_order],
+    )
+    site_networks = _read_sites(fused, file, inputs, [as_file(site) for site in sites], read)
+    weights = [record.weight for record in inputs]
+    needs_repair = provenance.result.get("repaired") is None and any(key.endswith("running_var") for key in file.arrays)
+    findings, network_findings = findings_of_networks(
+        provenance.result, file.symmetry, needs_repair, side_by_side=False
+    )
+    distances, layers = _distances_unmoved(site_networks, weights)
     return NetworkContent(
-        method=made.method,
-        options=tuple(sorted(made.options.items())),
-        seed=made.seed,
-        versions=tuple(sorted(made.versions.items())),
+        method=provenance.method,
+        options=tuple(sorted(provenance.options.items())),
+        seed=provenance.seed,
+        versions=tuple(sorted(provenance.versions.items())),
         sites=tuple(
-            Site(
+            InputNetworkSummary(
                 name,
-                one.name,
-                _movable(one.units, file),
-                None if site is None else total_size(site.arrays),
-                one.weight,
-                one.sha256,
-                None if one.fisher is None else Known(**one.fisher.model_dump()),
+                record.name,
+                _n_movable_units(record.units, file),
+                None if network is None else total_size(network.arrays),
+                record.weight,
+                record.sha256,
+                None if record.fisher is None else InformationSummary(**record.fisher.model_dump()),
             )
-            for one, name, site in zip(inputs, names, known, strict=True)
+            for record, name, network in zip(inputs, names, site_networks, strict=True)
         ),
         groups=_groups(fused, file, inputs, distances),
-        parameters=total_size(_own(file)),
+        parameters=total_size(_own_arrays(file)),
         findings=findings,
-        told=told,
-        apart=apart_of(weights),
-        from_file=True,
+        network_findings=network_findings,
+        unrelated_distance=unrelated_distance_of(weights),
+        is_from_file=True,
         layers=layers,
     )
 
 
-def _sites(
+def _read_sites(
     fused: SafetensorsFile,
     file: NetworkFile,
-    inputs: Sequence[_Input],
+    inputs: Sequence[_InputRecord],
     sites: Sequence[SafetensorsFile],
     read: Callable[[SafetensorsFile], NetworkFile],
 ) -> list[NetworkFile | Network | None]:
     """Return the network of every input whose file was given: with the symmetry, where the fused file has one."""
-    place = {one.sha256: i for i, one in enumerate(inputs) if one.sha256 is not None}
-    found: list[NetworkFile | Network | None] = [None] * len(inputs)
-    given: dict[int, SafetensorsFile] = {}
+    record_of_digest = {record.sha256: i for i, record in enumerate(inputs) if record.sha256 is not None}
+    networks: list[NetworkFile | Network | None] = [None] * len(inputs)
+    file_of_record: dict[int, SafetensorsFile] = {}
     problems: list[str] = []
     for site in sites:
         try:
             digest = site.digest
-            if not place:
+            if not record_of_digest:
                 problems.append(
                     f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
                 )
-            elif digest not in place:
+            elif digest not in record_of_digest:
                 problems.append(
                     f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
                 )
-            elif place[digest] in given:
-                problems.append(f"{site}: is the same file as {given[place[digest]]}; leave one out")
+            elif record_of_digest[digest] in file_of_record:
+                problems.append(
+                    f"{site}: is the same file as {file_of_record[record_of_digest[digest]]}; leave one out"
+                )
             else:
-                one = read(site)
-                found[place[digest]] = one if file.symmetry is None else Network(one.arrays, file.symmetry, str(site))
-                given[place[digest]] = site
+                record = read(site)
+                networks[record_of_digest[digest]] = (
+                    record if file.symmetry is None else Network(record.arrays, file.symmetry, str(site))
+                )
+                file_of_record[record_of_digest[digest]] = site
         except InputError as error:
             problems += error.problems
         except OSError as error:
             problems.append(f"{site}: cannot be read: {error.strerror or error}")
     if problems:
         raise InputError(problems)
-    return found
+    return networks
 
 
-def _apart(
-    known: Sequence[NetworkFile | Network | None], weights: Sequence[float]
-) -> tuple[dict[str, float], tuple[Layer, ...]]:
-    """Return how far apart the sites are with no unit moved, by group and layer; nothing if not all are known."""
-    networks = [one for one in known if isinstance(one, Network)]
-    total = sum(weights)
-    if len(networks) < len(known) or not 0 < total < math.inf:
+def _distances_unmoved(
+    site_networks: Sequence[NetworkFile | Network | None], weights: Sequence[float]
+) -> tuple[dict[str, float], tuple[LayerSummary, ...]]:
+    """Return how far apart the sites are with no unit moved, by group and layer; nothing if not all are known.
+
+    Networks of different widths have no such distance either.
+    """
+    networks = [network for network in site_networks if isinstance(network, Network)]
+    total_weight = sum(weights)
+    if len(networks) < len(site_networks) or not 0 < total_weight < math.inf:
         return {}, ()
-    if any(dict(one.units) != dict(networks[0].units) for one in networks):
+    if any(dict(network.units) != dict(networks[0].units) for network in networks):
         return {}, ()
-    shares, still = np.array(weights) / total, [identity(one.units) for one in networks]
-    found = match_quality(networks, shares, still)
-    layers = layers_of(networks, shares, still)
+    shares, identities = np.array(weights) / total_weight, [identity_transports(network.units) for network in networks]
+    quality = match_quality(networks, shares, identities)
+    layers = layers_of(networks, shares, identities)
     return (
-        {name: one.distance for name, one in found.items()},
-        tuple(Layer(one.name, one.entries, None, one.before) for one in layers),
+        {name: network.distance for name, network in quality.items()},
+        tuple(LayerSummary(network.name, network.entries, None, network.before) for network in layers),
     )
 
 
 def _groups(
-    fused: SafetensorsFile, file: NetworkFile, inputs: Sequence[_Input], distances: dict[str, float]
-) -> tuple[Group, ...]:
+    fused: SafetensorsFile, file: NetworkFile, inputs: Sequence[_InputRecord], distances: dict[str, float]
+) -> tuple[GroupSummary, ...]:
     if file.symmetry is None:
         return ()
-    network = Network(_own(file), file.symmetry, str(fused))
+    network = Network(_own_arrays(file), file.symmetry, str(fused))
     return tuple(
-        Group(
+        GroupSummary(
             name,
-            tuple(one.units[name] for one in inputs if name in one.units),
+            tuple(record.units[name] for record in inputs if name in record.units),
             network.units[name],
             before=distances.get(name),
             parent=group.parent,
@@ -201,13 +226,13 @@ def _groups(
     )
 
 
-def _movable(units: dict[str, int], file: NetworkFile) -> int:
-    """Return how many units can move, those inside the units of another group not counted again."""
+def _n_movable_units(units: dict[str, int], file: NetworkFile) -> int:
+    """Return how many units can move; those inside the units of another group are not counted again."""
     groups = {} if file.symmetry is None else file.symmetry.by_name
     return sum(count for name, count in units.items() if name not in groups or groups[name].parent is None)
 
 
-def _own(file: NetworkFile) -> dict[str, Any]:
+def _own_arrays(file: NetworkFile) -> dict[str, Any]:
     """Return the arrays without other names of tied weights."""
     aliases = {} if file.symmetry is None else file.symmetry.aliases
     return {key: values for key, values in file.arrays.items() if key not in aliases or aliases[key] not in file.arrays}

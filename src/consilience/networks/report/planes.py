@@ -1,6 +1,8 @@
-"""Planes through three networks: filled levels of what the networks there give, with where networks lie.
+"""Filled contour maps of loss surfaces on the plane through three networks, with markers where networks lie.
 
-Between the points that were evaluated, values are interpolated linearly (their logarithms where levels are ratios).
+Between the points of the grid (alpha_i, beta_j) values are interpolated bilinearly, V = R E C^T with the surface E
+(B, A) and interpolation weights R (rows, B) and C (columns, A) of two entries a row: their logarithms where levels are
+about equal ratios apart. A cell near a point that is not finite is drawn as unknown.
 """
 
 from __future__ import annotations
@@ -14,29 +16,38 @@ import numpy as np
 from markupsafe import Markup
 
 from consilience.checks import Array, Labels
-from consilience.drawing.cells import UNKNOWN, cells, of_scale, shaded
+from consilience.drawing.cells import UNKNOWN, cell_map, class_shade, shade_classes
 from consilience.drawing.svg import Scale, drawing, element, text, tick_label, ticks
-from consilience.drawing.words import fixed, number, shortened
+from consilience.drawing.words import format_fixed, format_number, shorten
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.plane import Marker, Plane
 
-_CLASSES = 7
-_RATIO = 20.0  # of the greatest to the least value, from which on levels are ratios
+_N_CLASSES = 7
+"""About how many classes of values, each with a shade. Chosen by eye, so that neighbouring shades differ."""
+
+_MIN_LOG_RATIO = 20.0
+"""Ratio of the greatest to the least value from which on levels are ratios. Chosen by eye."""
+
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 390.0, 62.0, 14.0, 30.0, 40.0
-_HEIGHTS = (120.0, 420.0)
-_FINE = 200  # cells across
+"""Width of the drawing, and margins around the map. Chosen by eye."""
+
+_HEIGHT_RANGE = (120.0, 420.0)
+"""Least and greatest height of a map; a plane outside this is drawn to two scales. Chosen by eye."""
+
+_CELLS_ACROSS = 200
+"""Cells of a map across: about two units of the drawing each, finer than an eye sees. Chosen by eye."""
 
 
 @dataclass(frozen=True)
-class Levels:
-    """Where the shades of one quantity change, the same in all planes.
+class ContourLevels:
+    """Values at which the shade of one quantity changes, the same in all planes.
 
     Parameters
     ----------
-    edges
-        Ascending; one shade more than these.
-    ratios
+    edges : tuple of float
+        The values, ascending; there is one shade more than these.
+    ratios : bool
         Whether they are about equal ratios apart rather than equal differences.
     """
 
@@ -44,7 +55,7 @@ class Levels:
     ratios: bool
 
 
-def levels_of(surfaces: Iterable[Array]) -> Levels:
+def levels_of(surfaces: Iterable[Array]) -> ContourLevels:
     """Return round levels between the least and the greatest value.
 
     Examples
@@ -57,152 +68,197 @@ def levels_of(surfaces: Iterable[Array]) -> Levels:
     values = np.concatenate([surface.ravel() for surface in surfaces])
     values = values[np.isfinite(values)]
     if values.size == 0 or values.min() == values.max():
-        return Levels((), ratios=False)
+        return ContourLevels((), ratios=False)
     low, high = float(values.min()), float(values.max())
-    if low > 0 and high > _RATIO * low:
-        exact = np.geomspace(low, high, _CLASSES + 1)[1:-1].tolist()
-        return Levels(tuple(dict.fromkeys(float(f"{value:.2g}") for value in exact)), ratios=True)
-    inner = [float(f"{mark:.12g}") for mark in ticks(low, high, _CLASSES) if low < mark < high]
-    return Levels(tuple(inner), ratios=False)
+    if low > 0 and high > _MIN_LOG_RATIO * low:  # two digits of each level, so that the legend is short
+        exact_edges = np.geomspace(low, high, _N_CLASSES + 1)[1:-1].tolist()
+        return ContourLevels(tuple(dict.fromkeys(float(f"{value:.2g}") for value in exact_edges)), ratios=True)
+    edges = [float(f"{mark:.12g}") for mark in ticks(low, high, _N_CLASSES) if low < mark < high]
+    return ContourLevels(tuple(edges), ratios=False)
 
 
-def plane_map(plane: Plane, quantity: str, levels: Levels) -> Markup:
+def plane_map(plane: Plane, quantity: str, levels: ContourLevels) -> Markup:
     """Return the map of one quantity on a plane."""
-    across, upwards = plane.alphas * plane.dx, plane.betas * plane.dy
-    wide = _WIDTH - _LEFT - _RIGHT
-    high = min(max(wide * float(np.ptp(upwards) / np.ptp(across)), _HEIGHTS[0]), _HEIGHTS[1])
-    foot = _TOP + high
-    x = Scale(float(across[0]), float(across[-1]), _LEFT, _LEFT + wide)
-    y = Scale(float(upwards[0]), float(upwards[-1]), foot, _TOP)
-    rows = max(2, round(_FINE * high / wide))
-    classes = _classes(plane.values[quantity], plane.alphas, plane.betas, (rows, _FINE), levels)
-    shades = [of_scale(place, len(levels.edges) + 1) for place in range(len(levels.edges) + 1)]
-    parts = [text(0, 14, shortened(quantity, 40), "axis"), text(_WIDTH - _RIGHT, foot + 36, "distance", "axis", "end")]
-    parts.append(cells(shaded(classes[::-1], shades), _LEFT, _TOP, wide, high))
+    x_values, y_values = plane.alphas * plane.dx, plane.betas * plane.dy
+    map_width = _WIDTH - _LEFT - _RIGHT
+    map_height = min(max(map_width * float(np.ptp(y_values) / np.ptp(x_values)), _HEIGHT_RANGE[0]), _HEIGHT_RANGE[1])
+    map_bottom = _TOP + map_height
+    x = Scale(float(x_values[0]), float(x_values[-1]), _LEFT, _LEFT + map_width)
+    y = Scale(float(y_values[0]), float(y_values[-1]), map_bottom, _TOP)
+    rows = max(2, round(_CELLS_ACROSS * map_height / map_width))
+    classes = _class_grid(plane.values[quantity], plane.alphas, plane.betas, (rows, _CELLS_ACROSS), levels)
+    shades = [class_shade(index, len(levels.edges) + 1) for index in range(len(levels.edges) + 1)]
+    parts = [
+        text(0, 14, shorten(quantity, 40), "axis"),
+        text(_WIDTH - _RIGHT, map_bottom + 36, "distance", "axis", "end"),
+    ]
+    # The first row of a map is at the top, that of a surface at the least beta.
+    parts.append(cell_map(shade_classes(classes[::-1], shades), _LEFT, _TOP, map_width, map_height))
     marks = ticks(x.low, x.high, 6)
-    parts += [text(x(mark), foot + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
+    parts += [text(x(mark), map_bottom + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
     marks = ticks(y.low, y.high, 6)
     parts += [text(_LEFT - 8, y(mark) + 4, tick_label(mark, marks), "tick", "end") for mark in marks]
-    parts += _markers(plane, x, y)
-    parts += _legend(levels, shades, foot + _BOTTOM + 6, wide, bool((classes == UNKNOWN).any()))
-    return drawing(parts, foot + _BOTTOM + 46, _alt(plane, quantity), _WIDTH)
+    parts += _marker_shapes(plane, x, y)
+    parts += _legend(levels, shades, map_bottom + _BOTTOM + 6, map_width, bool((classes == UNKNOWN).any()))
+    return drawing(parts, map_bottom + _BOTTOM + 46, _description(plane, quantity), _WIDTH)
 
 
-def drawable(plane: Plane) -> bool:
+def is_drawable(plane: Plane) -> bool:
     """Return whether a plane, which may come from a file of somebody else, has a grid with an area."""
     sides = (plane.alphas * plane.dx, plane.betas * plane.dy)
     return all(len(side) > 1 and bool(np.all(np.isfinite(side)) and np.all(np.diff(side) > 0)) for side in sides)
 
 
-def stretched(plane: Plane) -> bool:
+def is_stretched(plane: Plane) -> bool:
     """Return whether the two directions had to be drawn to different scales."""
     ratio = float(np.ptp(plane.betas) * plane.dy / (np.ptp(plane.alphas) * plane.dx))
-    wide = _WIDTH - _LEFT - _RIGHT
-    return not _HEIGHTS[0] <= wide * ratio <= _HEIGHTS[1]
+    map_width = _WIDTH - _LEFT - _RIGHT
+    return not _HEIGHT_RANGE[0] <= map_width * ratio <= _HEIGHT_RANGE[1]
 
 
-def _classes(surface: Array, alphas: Array, betas: Array, shape: tuple[int, int], levels: Levels) -> Labels:
-    """Return the class of every fine cell, its middle interpolated; `UNKNOWN` where a point near it is not finite."""
-    down, across = _weights(betas, shape[0]), _weights(alphas, shape[1])
-    known = np.isfinite(surface)
-    values = np.where(known, surface, 1.0)
+def _class_grid(surface: Array, alphas: Array, betas: Array, shape: tuple[int, int], levels: ContourLevels) -> Labels:
+    """Return the class of the value at the middle of every cell; `UNKNOWN` where a grid point near it is not finite.
+
+    Parameters
+    ----------
+    surface : ndarray of shape (B, A)
+        Values on the grid.
+    alphas, betas : ndarray of shape (A,) and (B,)
+        The grid.
+    shape : tuple of two int
+        Rows and columns of cells.
+    levels : ContourLevels
+        Where classes change.
+
+    Returns
+    -------
+    ndarray of shape (rows, columns)
+        Class of each cell, the first row at the least beta.
+    """
+    row_weights, column_weights = _interpolation_weights(betas, shape[0]), _interpolation_weights(alphas, shape[1])
+    # One in place of what is not finite: it keeps the product and the logarithm finite, and is not drawn.
+    is_finite = np.isfinite(surface)
+    values = np.where(is_finite, surface, 1.0)
     edges = np.array(levels.edges)
     if levels.ratios:
         values, edges = np.log(values), np.log(edges)
-    fine = down @ values @ across.T
-    found = np.searchsorted(edges, fine, side="right")
-    return np.where(down @ (~known).astype(np.float64) @ across.T > 0, UNKNOWN, found)
+    interpolated = row_weights @ values @ column_weights.T  # (rows, columns)
+    classes = np.searchsorted(edges, interpolated, side="right")
+    return np.where(row_weights @ (~is_finite).astype(np.float64) @ column_weights.T > 0, UNKNOWN, classes)
 
 
-def _weights(places: Array, count: int) -> Array:
-    """Return the weights (count, n) that interpolate values at n places at the middles of as many equal cells."""
-    middles = places[0] + (np.arange(count) + 0.5) / count * (places[-1] - places[0])
-    right = np.clip(np.searchsorted(places, middles), 1, len(places) - 1)
-    part = (middles - places[right - 1]) / (places[right] - places[right - 1])
-    weights = np.zeros((count, len(places)))
-    weights[np.arange(count), right - 1] = 1.0 - part
-    weights[np.arange(count), right] = part
+def _interpolation_weights(grid: Array, n_cells: int) -> Array:
+    """Return the weights (n_cells, n) that interpolate values on a grid (n,) at the middles of equal cells over it."""
+    cell_middles = grid[0] + (np.arange(n_cells) + 0.5) / n_cells * (grid[-1] - grid[0])
+    # Each middle lies between two neighbouring grid points, the nearer of which has the larger weight.
+    right_neighbour = np.clip(np.searchsorted(grid, cell_middles), 1, len(grid) - 1)
+    fraction = (cell_middles - grid[right_neighbour - 1]) / (grid[right_neighbour] - grid[right_neighbour - 1])
+    weights = np.zeros((n_cells, len(grid)))
+    weights[np.arange(n_cells), right_neighbour - 1] = 1.0 - fraction
+    weights[np.arange(n_cells), right_neighbour] = fraction
     return weights
 
 
-def _markers(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
-    """Return the networks on the map with their names, each where it covers no other as far as there is room."""
-    ends = (plane.alphas[[0, -1]], plane.betas[[0, -1]])
+def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
+    """Return the networks on the map with their names, each where it covers no other as far as there is room.
+
+    Greedy, in the order of the markers: a name goes right, left, above or below its network, to where the area that it
+    covers of networks and of earlier names, weighted by their prices, plus a price for leaving the map, is least.
+    """
+    grid_ends = (plane.alphas[[0, -1]], plane.betas[[0, -1]])
     inside = [
-        one for one in plane.markers if ends[0][0] <= one.alpha <= ends[0][1] and ends[1][0] <= one.beta <= ends[1][1]
+        marker
+        for marker in plane.markers
+        if grid_ends[0][0] <= marker.alpha <= grid_ends[0][1] and grid_ends[1][0] <= marker.beta <= grid_ends[1][1]
     ]
-    places = [(x(one.alpha * plane.dx), y(one.beta * plane.dy)) for one in inside]
-    taken = [(px - 7, py - 7, px + 7, py + 7) for px, py in places]
-    dear = [20.0] * len(taken)  # to cover a network is worse than to cover a name
-    dots, names = [], []
-    for one, (px, py) in zip(inside, places, strict=True):
-        name = shortened(one.name, 26)
-        length = _SIGN * len(name)
+    positions = [(x(marker.alpha * plane.dx), y(marker.beta * plane.dy)) for marker in inside]
+    # Boxes that a name should not cover: the dots of all networks, then names as they are placed.
+    occupied = [(px - 7, py - 7, px + 7, py + 7) for px, py in positions]
+    prices = [20.0] * len(occupied)  # to cover a network is worse than to cover a name
+    dots, labels = [], []
+    for marker, (px, py) in zip(inside, positions, strict=True):
+        name = shorten(marker.name, 26)
+        length = _CHARACTER_WIDTH * len(name)
         middle = min(max(px, _LEFT + length / 2), _WIDTH - _RIGHT - length / 2)
-        spots = (
+        label_spots = (
             ("start", px + 11, py + 4),
             ("end", px - 11, py + 4),
             ("middle", middle, py - 12),
             ("middle", middle, py + 22),
         )
-        boxes = [_box(anchor, a, b, length) for anchor, a, b in spots]
-        cost = [
-            sum(p * _overlap(box, other) for other, p in zip(taken, dear, strict=True)) + _outside(box) for box in boxes
+        boxes = [_box(anchor, a, b, length) for anchor, a, b in label_spots]
+        costs = [
+            sum(price * _overlap_area(box, other) for other, price in zip(occupied, prices, strict=True))
+            + _overhang_price(box)
+            for box in boxes
         ]
-        best = int(np.argmin(cost))
-        taken.append(boxes[best])
-        dear.append(1.0)
-        beside = one.distance > 1e-6 * math.hypot(plane.dx, plane.dy)
-        dots.append(element("circle", cx=px, cy=py, r=5.5, kind="marker off" if beside else "marker"))
-        anchor, a, b = spots[best]
-        names.append(text(a, b, name, "marker-name", anchor))
-    return dots + names
+        best = int(np.argmin(costs))
+        occupied.append(boxes[best])
+        prices.append(1.0)
+        is_off_plane = marker.distance > 1e-6 * math.hypot(plane.dx, plane.dy)
+        dots.append(element("circle", cx=px, cy=py, r=5.5, kind="marker off" if is_off_plane else "marker"))
+        anchor, a, b = label_spots[best]
+        labels.append(text(a, b, name, "marker-name", anchor))
+    return dots + labels
 
 
-_SIGN = 8.2  # width of a bold sign, on average
+_CHARACTER_WIDTH = 8.2
+"""Width of a bold character, on average, in the fonts of report.css; measured by eye."""
+
 Box = tuple[float, float, float, float]
 
 
 def _box(anchor: str, x: float, y: float, length: float) -> Box:
-    """Return what a line of text covers."""
+    """Return the box (left, top, right, bottom) that a line of text covers."""
     start = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * length
     return start, y - 11.0, start + length, y + 4.0
 
 
-def _overlap(one: Box, other: Box) -> float:
-    wide, high = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
-    return max(wide, 0.0) * max(high, 0.0)
+def _overlap_area(box: Box, other: Box) -> float:
+    overlap_width, overlap_height = (
+        min(box[2], other[2]) - max(box[0], other[0]),
+        min(box[3], other[3]) - max(box[1], other[1]),
+    )
+    return max(overlap_width, 0.0) * max(overlap_height, 0.0)
 
 
-def _outside(box: Box) -> float:
-    """Return how much of a text is off the map, on which it is easiest to read."""
+def _overhang_price(box: Box) -> float:
+    """Return the price of the part of a text that is off the map, on which it is easiest to read."""
     return 15.0 * (max(0.0, _LEFT - box[0]) + max(0.0, box[2] - _WIDTH + _RIGHT) + max(0.0, _TOP - box[1]))
 
 
-def _legend(levels: Levels, shades: Sequence[int], y: float, wide: float, unknown: bool) -> list[Markup]:
-    count = len(shades) + unknown
-    step = min(60.0, wide / count)
+def _legend(
+    levels: ContourLevels, shades: Sequence[int], y: float, legend_width: float, has_unknown: bool
+) -> list[Markup]:
+    n_boxes = len(shades) + has_unknown
+    step = min(60.0, legend_width / n_boxes)
     parts = []
-    for place, shade in enumerate(shades):
-        parts.append(element("rect", x=_LEFT + step * place, y=y, width=step, height=13, kind=f"h{shade}"))
-    for place, edge in enumerate(levels.edges):
-        parts.append(text(_LEFT + step * (place + 1), y + 29, number(edge), "tick", "middle"))
-    if unknown:
+    for index, shade in enumerate(shades):
+        parts.append(element("rect", x=_LEFT + step * index, y=y, width=step, height=13, kind=f"h{shade}"))
+    for index, edge in enumerate(levels.edges):
+        parts.append(text(_LEFT + step * (index + 1), y + 29, format_number(edge), "tick", "middle"))
+    if has_unknown:
         x = _LEFT + step * len(shades) + 6
         parts.append(element("rect", x=x, y=y, width=step - 6, height=13, kind="unknown-box"))
         parts.append(text(x + (step - 6) / 2, y + 29, "none", "tick", "middle"))
     return parts
 
 
-def _alt(plane: Plane, quantity: str) -> str:
+def _description(plane: Plane, quantity: str) -> str:
     surface = plane.values[quantity]
     finite = surface[np.isfinite(surface)]
-    ends = f"from {number(float(finite.min()))} to {number(float(finite.max()))}" if finite.size else "nowhere finite"
-    told = [_told(one, quantity) for one in plane.markers[:12]]
+    range_text = (
+        f"from {format_number(float(finite.min()))} to {format_number(float(finite.max()))}"
+        if finite.size
+        else "nowhere finite"
+    )
+    descriptions = [_marker_description(marker, quantity) for marker in plane.markers[:12]]
     size = f"{len(plane.alphas)} × {len(plane.betas)} points"
-    return f"{shortened(quantity, 40).capitalize()} on a plane of {size}: {ends}. {'; '.join(told)}."
+    return f"{shorten(quantity, 40).capitalize()} on a plane of {size}: {range_text}. {'; '.join(descriptions)}."
 
 
-def _told(one: Marker, quantity: str) -> str:
-    value = number(float(one.values[quantity])) if quantity in one.values else "–"
-    return f"{shortened(one.name, 40)} at ({fixed(one.alpha, 2)}, {fixed(one.beta, 2)}) has {value}"
+def _marker_description(marker: Marker, quantity: str) -> str:
+    value = format_number(float(marker.values[quantity])) if quantity in marker.values else "–"
+    return (
+        f"{shorten(marker.name, 40)} at ({format_fixed(marker.alpha, 2)}, {format_fixed(marker.beta, 2)}) has {value}"
+    )

@@ -1,4 +1,11 @@
-"""How far apart the units of each group are, before and after matching, as bars."""
+"""Bar chart of match quality: distance of the models from their average by group, before and after matching.
+
+The distance of a group is, over all arrays that touch it and with a_j the weight and theta_j the parameters of model j,
+
+    sum_j a_j |theta_j - theta|^2 / sum_j a_j |theta_j|^2,        theta = sum_j a_j theta_j,
+
+which is 0 for copies and 1 - sum_j a_j^2 for models of independent parameters of mean zero ("nothing in common").
+"""
 
 from __future__ import annotations
 
@@ -8,29 +15,33 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from consilience.drawing.svg import WIDTH, Scale, drawing, element, line, text, tick_label, ticks
-from consilience.drawing.words import counted, fixed, shortened
+from consilience.drawing.words import format_count, format_fixed, shorten
 
-ROWS_AT_MOST = 60
+MAX_ROWS = 60
+"""Groups beyond these get no bar. Bounds the size of the page; chosen by hand."""
+
 _STEP, _TOP, _BOTTOM = 34.0, 30.0, 46.0
 
 
 @dataclass(frozen=True)
-class Group:
-    """One group of units that move together.
+class GroupSummary:
+    """Numbers and distances of one group of units that move together.
 
     Parameters
     ----------
-    units
-        Of each model, in their order.
-    fused
-        Of the fused network.
-    shared
+    name : str
+        Name of the group.
+    units : tuple of int
+        Number of units of each model, in their order.
+    fused : int
+        Number of units of the fused network.
+    shared : int or None, optional
         How many of these more than one model has; None where that is not known.
-    after, before
+    after, before : float or None, optional
         Distance of the models from their average with units matched and as they are, as a share of the mean square;
         None where it is not known.
-    parent
-        The group whose units its own lie in.
+    parent : str or None, optional
+        The group whose units its own lie in, as heads have.
     """
 
     name: str
@@ -42,49 +53,58 @@ class Group:
     parent: str | None = None
 
     @property
-    def told(self) -> str:
+    def unit_counts_text(self) -> str:
         """The units of the models in a few words."""
         if len(set(self.units)) <= 1:
             return f"{self.units[0]:,}" + (" each" if len(self.units) > 1 else "") if self.units else "–"
         return ", ".join(f"{count:,}" for count in self.units[:8]) + (" …" if len(self.units) > 8 else "")
 
 
-def bars(groups: Sequence[Group], apart: float | None) -> Markup:
-    """Return the distances of every group; `apart` is that of models with nothing in common, drawn as a line."""
-    shown = [one for one in groups if one.after is not None or one.before is not None][:ROWS_AT_MOST]
-    values = [value for one in shown for value in (one.before, one.after) if value is not None]
-    names = [shortened(one.name, 30) for one in shown]
-    left = max(60.0, 16.0 + 7.4 * max(map(len, names)))
-    x = Scale(0.0, max([*values, *([] if apart is None else [1.08 * apart]), 1e-3]), left, WIDTH - 60)
-    foot = _TOP + _STEP * len(shown)
+def bars(groups: Sequence[GroupSummary], unrelated_distance: float | None) -> Markup:
+    """Return bars of the distances of every group; a line marks that of models with nothing in common, if given."""
+    drawn = [group for group in groups if group.after is not None or group.before is not None][:MAX_ROWS]
+    values = [value for group in drawn for value in (group.before, group.after) if value is not None]
+    names = [shorten(group.name, 30) for group in drawn]
+    left_margin = max(60.0, 16.0 + 7.4 * max(map(len, names)))
+    x = Scale(
+        0.0,
+        # Room for the label of the line, and a positive length where all distances are zero.
+        max([*values, *([] if unrelated_distance is None else [1.08 * unrelated_distance]), 1e-3]),
+        left_margin,
+        WIDTH - 60,
+    )
+    axis_y = _TOP + _STEP * len(drawn)
     marks = ticks(0.0, x.high, 6)
     parts = [text(0, 14, "group", "axis")]
-    parts += [line(x(mark), _TOP - 4, x(mark), foot, "grid") for mark in marks]
-    parts += [text(x(mark), foot + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
-    parts.append(text(WIDTH - 60, foot + 40, "distance from the average, as a share of the mean square", "axis", "end"))
-    if apart is not None:
-        parts.append(line(x(apart), _TOP - 4, x(apart), foot, "chosen"))
-        parts.append(text(x(apart), 16, "nothing in common", "tick", "middle"))
-    for row, (one, name) in enumerate(zip(shown, names, strict=True)):
+    parts += [line(x(mark), _TOP - 4, x(mark), axis_y, "grid") for mark in marks]
+    parts += [text(x(mark), axis_y + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
+    parts.append(
+        text(WIDTH - 60, axis_y + 40, "distance from the average, as a share of the mean square", "axis", "end")
+    )
+    if unrelated_distance is not None:
+        parts.append(line(x(unrelated_distance), _TOP - 4, x(unrelated_distance), axis_y, "chosen"))
+        parts.append(text(x(unrelated_distance), 16, "nothing in common", "tick", "middle"))
+    for row, (group, name) in enumerate(zip(drawn, names, strict=True)):
         y = _TOP + _STEP * row
-        parts.append(text(left - 12, y + 21, name, "name", "end"))
-        for value, offset, kind in ((one.before, 4.0, "bar-before"), (one.after, 16.0, "bar-after")):
+        parts.append(text(left_margin - 12, y + 21, name, "name", "end"))
+        for value, offset, kind in ((group.before, 4.0, "bar-before"), (group.after, 16.0, "bar-after")):
             if value is not None:
-                length = max(x(value) - left, 1.0)
-                parts.append(element("rect", x=left, y=y + offset, width=length, height=11, kind=kind))
-                parts.append(text(left + length + 6, y + offset + 10, fixed(value, 3), "tick clear"))
-    return drawing(parts, foot + _BOTTOM, _alt(shown))
+                length = max(x(value) - left_margin, 1.0)
+                parts.append(element("rect", x=left_margin, y=y + offset, width=length, height=11, kind=kind))
+                parts.append(text(left_margin + length + 6, y + offset + 10, format_fixed(value, 3), "tick clear"))
+    return drawing(parts, axis_y + _BOTTOM, _description(drawn))
 
 
-def _alt(shown: Sequence[Group]) -> str:
-    told = [
-        f"{shortened(one.name, 40)} "
+def _description(drawn: Sequence[GroupSummary]) -> str:
+    descriptions = [
+        f"{shorten(group.name, 40)} "
         + " then ".join(
-            f"{fixed(value, 3)} {when}"
-            for value, when in ((one.before, "before"), (one.after, "after"))
+            f"{format_fixed(value, 3)} {when}"
+            for value, when in ((group.before, "before"), (group.after, "after"))
             if value is not None
         )
-        for one in shown[:12]
+        for group in drawn[:12]
     ]
-    more = f", and {len(shown) - 12} more" if len(shown) > 12 else ""
-    return f"Distances of the models from their average in {counted(len(shown), 'group')}: {'; '.join(told)}{more}."
+    more = f", and {len(drawn) - 12} more" if len(drawn) > 12 else ""
+    n_groups = format_count(len(drawn), "group")
+    return f"Distances of the models from their average in {n_groups}: {'; '.join(descriptions)}{more}."

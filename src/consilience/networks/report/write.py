@@ -14,26 +14,32 @@ from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality
 from consilience.networks.network import Network, total_size
-from consilience.networks.report.content import Known, NetworkContent, Site, apart_of, findings_and_told
+from consilience.networks.report.content import (
+    InformationSummary,
+    InputNetworkSummary,
+    NetworkContent,
+    findings_of_networks,
+    unrelated_distance_of,
+)
 from consilience.networks.report.couplings import couplings_of
 from consilience.networks.report.layers import layers_of
 from consilience.networks.report.page import write_network_content
-from consilience.networks.report.quality import Group
+from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
     from consilience.networks.landscape.plane import Plane
 
-Shown = TypeVar("Shown")
+Comparison = TypeVar("Comparison")
 
 
 class FusedInput(Protocol):
-    """One of the networks that went in, as ``consilience.networks.fusion`` has it."""
+    """Protocol of an input of a fusion: what the report reads of that of ``consilience.networks.fusion``."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the network."""
 
     @property
     def network(self) -> Network:
@@ -41,7 +47,7 @@ class FusedInput(Protocol):
 
     @property
     def weight(self) -> float:
-        """How much it counted."""
+        """Its weight in the average."""
 
     @property
     def sha256(self) -> str | None:
@@ -49,11 +55,11 @@ class FusedInput(Protocol):
 
     @property
     def information(self) -> FisherInformation | None:
-        """What is known of its parameters."""
+        """Fisher information of its parameters, if the method weighed by it."""
 
 
 class FusedNetworks(Protocol):
-    """What the report reads of a fusion, as ``consilience.networks.fusion`` has it."""
+    """Protocol of a fusion of networks: what the report reads of that of ``consilience.networks.fusion``."""
 
     @property
     def network(self) -> Network:
@@ -61,7 +67,7 @@ class FusedNetworks(Protocol):
 
     @property
     def matching(self) -> Mapping[str, Matching]:
-        """Who is who, by group."""
+        """Fused unit of every unit of every model, by group."""
 
     @property
     def transports(self) -> tuple[Mapping[str, Transport], ...]:
@@ -69,11 +75,11 @@ class FusedNetworks(Protocol):
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """How it came to be."""
+        """Method, options, seed, result and versions."""
 
     @property
     def inputs(self) -> Sequence[FusedInput]:
-        """What went in."""
+        """The networks that went in."""
 
     @property
     def quality(self) -> Mapping[str, GroupQuality]:
@@ -81,7 +87,7 @@ class FusedNetworks(Protocol):
 
     @property
     def needs_repair(self) -> bool:
-        """Whether its statistics are wrong."""
+        """Whether it has statistics of batch normalisation that averaging left wrong."""
 
     @property
     def keeps_models(self) -> bool:
@@ -100,16 +106,17 @@ def write_network_page(
 
     Parameters
     ----------
-    path
-        Where to.
-    fusion
+    path : Path
+        The file to write.
+    fusion : FusedNetworks
         What ``fuse`` gave for networks.
-    barriers
-        By name, such as "as they are" and "aligned": drawn on common axes.
-    planes
-        By name.
-    scores
+    barriers : mapping of str to Barrier, optional
+        By name, such as "as they are" and "aligned": drawn on common axes. Default: none.
+    planes : mapping of str to Plane, optional
+        By name. Default: none.
+    scores : mapping of str to mapping of str to float, optional
         By model, in the order to show: its numbers by name, such as ``{"model 0": {"accuracy": 0.98}}``.
+        Default: none.
 
     Raises
     ------
@@ -126,100 +133,107 @@ def network_content_of(
     scores: Mapping[str, Mapping[str, float]] | None = None,
 ) -> NetworkContent:
     """Return what the report shows of a fusion; parameters as for `write_network_page`."""
-    made = fusion.provenance
-    names = short_names([one.name for one in fusion.inputs])
-    weights = [float(one.weight) for one in fusion.inputs]
-    findings, told = findings_and_told(
-        made["result"], fusion.network.symmetry, fusion.needs_repair, fusion.keeps_models
+    provenance = fusion.provenance
+    names = short_names([fused_input.name for fused_input in fusion.inputs])
+    weights = [float(fused_input.weight) for fused_input in fusion.inputs]
+    findings, network_findings = findings_of_networks(
+        provenance["result"], fusion.network.symmetry, fusion.needs_repair, fusion.keeps_models
     )
-    networks = [one.network for one in fusion.inputs]
-    matched = bool(fusion.matching) and not fusion.keeps_models
+    networks = [fused_input.network for fused_input in fusion.inputs]
+    has_matching = bool(fusion.matching) and not fusion.keeps_models
     return NetworkContent(
-        method=made["method"],
-        options=tuple(sorted(made["options"].items())),
-        seed=made["seed"],
-        versions=tuple(sorted(made["versions"].items())),
+        method=provenance["method"],
+        options=tuple(sorted(provenance["options"].items())),
+        seed=provenance["seed"],
+        versions=tuple(sorted(provenance["versions"].items())),
         sites=tuple(
-            Site(
+            InputNetworkSummary(
                 name,
-                one.name,
-                _units(one.network),
-                total_size(one.network.arrays),
+                fused_input.name,
+                _n_movable_units(fused_input.network),
+                total_size(fused_input.network.arrays),
                 weight,
-                one.sha256,
-                _known(one.information),
+                fused_input.sha256,
+                _fisher_summary(fused_input.information),
             )
-            for one, name, weight in zip(fusion.inputs, names, weights, strict=True)
+            for fused_input, name, weight in zip(fusion.inputs, names, weights, strict=True)
         ),
-        groups=_groups(fusion, networks) if matched else (),
+        groups=_groups(fusion, networks) if has_matching else (),
         parameters=total_size(fusion.network.arrays),
         findings=findings,
-        told=told,
-        apart=apart_of(weights),
+        network_findings=network_findings,
+        unrelated_distance=unrelated_distance_of(weights),
         side_by_side=fusion.keeps_models,
-        layers=layers_of(networks, np.array(weights), fusion.transports) if matched else (),
-        couplings=couplings_of(fusion.matching, names) if matched else (),
+        layers=layers_of(networks, np.array(weights), fusion.transports) if has_matching else (),
+        couplings=couplings_of(fusion.matching, names) if has_matching else (),
         barriers=_barriers(barriers),
         planes=_planes(planes),
         scores=_scores(scores),
     )
 
 
-def _known(information: FisherInformation | None) -> Known | None:
+def _fisher_summary(information: FisherInformation | None) -> InformationSummary | None:
     if information is None:
         return None
-    return Known(information.kind, information.rank, information.observations, information.prior_precision)
+    return InformationSummary(information.kind, information.rank, information.observations, information.prior_precision)
 
 
-def _units(network: Network) -> int:
+def _n_movable_units(network: Network) -> int:
     return sum(network.units[name] for name, group in network.symmetry.by_name.items() if group.parent is None)
 
 
-def _groups(fusion: FusedNetworks, networks: Sequence[Network]) -> tuple[Group, ...]:
-    found = []
-    for name, one in fusion.quality.items():
+def _groups(fusion: FusedNetworks, networks: Sequence[Network]) -> tuple[GroupSummary, ...]:
+    groups = []
+    for name, quality in fusion.quality.items():
         units = tuple(network.units[name] for network in networks)
         parent = fusion.network.symmetry.by_name[name].parent
-        found.append(Group(name, units, one.units, one.shared, one.distance, one.before, parent))
-    return tuple(found)
+        groups.append(
+            GroupSummary(name, units, quality.units, quality.shared, quality.distance, quality.before, parent)
+        )
+    return tuple(groups)
 
 
-def _barriers(given: Mapping[str, Barrier] | None) -> dict[str, Barrier]:
-    if not given:
+def _barriers(barriers: Mapping[str, Barrier] | None) -> dict[str, Barrier]:
+    if not barriers:
         return {}
     from consilience.networks.landscape.barrier import Barrier  # here, since it needs torch
 
-    return _of(given, Barrier, "barriers", "barriers by name, as consilience.barrier returns them")
+    return _check_comparisons(barriers, Barrier, "barriers", "barriers by name, as consilience.barrier returns them")
 
 
-def _planes(given: Mapping[str, Plane] | None) -> dict[str, Plane]:
-    if not given:
+def _planes(planes: Mapping[str, Plane] | None) -> dict[str, Plane]:
+    if not planes:
         return {}
     from consilience.networks.landscape.plane import Plane  # here, since it needs torch
 
-    return _of(given, Plane, "planes", "planes by name, as consilience.plane returns them")
+    return _check_comparisons(planes, Plane, "planes", "planes by name, as consilience.plane returns them")
 
 
-def _of(given: Mapping[str, Shown], kind: type[Shown], what: str, expected: str) -> dict[str, Shown]:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{what}: expected {expected}, found {type(given).__name__}; write {{'aligned': ...}}")
-    if wrong := [name for name, one in given.items() if not isinstance(one, kind)]:
-        raise InputError(f"{what}: expected {expected}, found {type(given[wrong[0]]).__name__} under {wrong[0]!r}")
-    return {str(name): one for name, one in given.items()}
+def _check_comparisons(
+    comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
+) -> dict[str, Comparison]:
+    if not isinstance(comparisons, Mapping):
+        raise InputError(
+            f"{argument}: expected {expected}, found {type(comparisons).__name__}; write {{'aligned': ...}}"
+        )
+    if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
+        name = wrong_names[0]
+        raise InputError(f"{argument}: expected {expected}, found {type(comparisons[name]).__name__} under {name!r}")
+    return {str(name): comparison for name, comparison in comparisons.items()}
 
 
-def _scores(given: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
-    if not given:
+def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
+    if not scores:
         return {}
     expected = "scores: expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}"
-    if not isinstance(given, Mapping):
-        raise InputError(f"{expected}, found {type(given).__name__}")
-    found: dict[str, dict[str, float]] = {}
-    for model, own in given.items():
-        if not isinstance(own, Mapping):
-            raise InputError(f"{expected}, found {type(own).__name__} under {model!r}")
+    if not isinstance(scores, Mapping):
+        raise InputError(f"{expected}, found {type(scores).__name__}")
+    scores_by_model: dict[str, dict[str, float]] = {}
+    for model, model_scores in scores.items():
+        if not isinstance(model_scores, Mapping):
+            raise InputError(f"{expected}, found {type(model_scores).__name__} under {model!r}")
         try:
-            found[str(model)] = {str(name): float(value) for name, value in own.items()}
+            scores_by_model[str(model)] = {str(name): float(value) for name, value in model_scores.items()}
         except (TypeError, ValueError) as error:
             raise InputError(f"{expected}; under {model!r}: {error}") from error
-    return found
+    return scores_by_model

@@ -1,1 +1,1 @@
-"""Which axes of a network's arrays move together, and how units are moved."""
+"""Permutation, sign and scale symmetries of networks, and the transport of units between networks."""

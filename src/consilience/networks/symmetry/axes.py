@@ -1,9 +1,13 @@
-"""What a symmetry is made of: segments of axes, the axes of an array, groups of units, and where these stand.
+"""Segments, axes, layouts and unit groups: the parts of a network's symmetry.
 
-An axis is a list of *segments*. A segment is laid out as (outer, units, inner) in row-major order: a convolution's
-channels are (1, units, 1), channels flattened together with their positions (1, units, positions), the stacked gates of
-an LSTM (4, units, 1); concatenated layers are several segments. Offsets follow from shapes, so that one symmetry serves
-networks of different widths.
+A *group* g is k_g units that may be renumbered without changing what the network computes. Every axis of every array is
+a list of *segments*, and a segment of group g is laid out in row-major order as
+
+    (outer, k_g, inner)        so that unit u of copy c has the entries (c * k_g + u) * inner + 0 .. inner - 1.
+
+A convolution's channels are (1, k, 1), channels flattened together with their positions (1, k, positions), the stacked
+gates of an LSTM (4, k, 1). Concatenated layers are several segments on one axis. A segment without a group never moves.
+Offsets follow from shapes, so that one symmetry serves networks of different widths.
 """
 
 from __future__ import annotations
@@ -17,29 +21,29 @@ import numpy as np
 from consilience.checks import Array
 
 Side = Literal["output", "input", "both"]
-"""What an axis is to its units: it makes them (rows, biases), reads them (columns), or both (a tied embedding)."""
+"""Role of an axis for its units: "output" makes them (rows, biases), "input" reads them (columns), "both" does both (a
+tied embedding)."""
 
 Action = Literal["permute", "sign", "scale"]
-"""What may be done to the units of a group: renumber, flip the sign, multiply by a positive number."""
+"""Action on the units of a group: renumber them, flip their signs, multiply them by positive numbers."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of an axis.
+    """A stretch of an axis with the row-major layout (outer, units, inner).
 
     Parameters
     ----------
-    group
-        The group whose units it holds; None for a stretch that never moves.
-    outer
-        How often the units are repeated as a whole: the gates of a recurrent cell.
-    inner
-        How many neighbouring entries belong to one unit: the positions of a flattened channel. The length of a
-        stretch that never moves is ``outer * inner``.
-    odd
-        Which of the ``outer`` copies change sign with the unit; None for all. Of the gates of a recurrent cell only
-        the one that proposes the new state does: a unit of an LSTM or a GRU turns with its sign while its other gates
-        open as before.
+    group : str or None
+        Name of the group whose units it holds; None for a stretch that never moves.
+    outer : int, optional
+        Number of copies of all units one after the other, such as the gates of a recurrent cell. Default: 1.
+    inner : int, optional
+        Number of neighbouring entries of one unit in one copy, such as the positions of a flattened channel. A stretch
+        that never moves has ``outer * inner`` entries. Default: 1.
+    odd : tuple of int, optional
+        Which of the ``outer`` copies change sign with the unit; None for all. Of the gates of an LSTM or a GRU only the
+        one that proposes the new state does: the unit's state is multiplied by -1 while its other gates open as before.
     """
 
     group: str | None
@@ -48,20 +52,36 @@ class Segment:
     odd: tuple[int, ...] | None = None
 
     def length(self, units: Mapping[str, int]) -> int:
-        """Return how many entries it covers in a network with so many units by group."""
+        """Return its number of entries in a network with these numbers of units by group."""
         return self.outer * self.inner * (1 if self.group is None else units[self.group])
 
     def along(self, values: Array, signed: bool = False) -> Array:
-        """Return a value for every entry, given one for every unit; with `signed`, 1 in copies that are not odd."""
-        copies = np.repeat(values, self.inner)
+        """Return one value per entry, (outer * k * inner,), from one value per unit.
+
+        Parameters
+        ----------
+        values : array of shape (k,)
+            Value of each unit.
+        signed : bool, optional
+            Whether the values are factors that may be negative; copies that are not odd then get 1. Default: False.
+        """
+        one_copy = np.repeat(values, self.inner)  # (k * inner,)
         if not signed or self.odd is None:
-            return np.tile(copies, self.outer)
-        return np.concatenate([copies if n in self.odd else np.ones_like(copies) for n in range(self.outer)])
+            return np.tile(one_copy, self.outer)
+        return np.concatenate([one_copy if copy in self.odd else np.ones_like(one_copy) for copy in range(self.outer)])
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of an array: its segments in order, and what it is to their units."""
+    """One axis of an array.
+
+    Parameters
+    ----------
+    segments : tuple of Segment
+        Its stretches in order.
+    side : {"output", "input", "both"}, optional
+        Whether the array makes the units along this axis, reads them, or both. Default: "output".
+    """
 
     segments: tuple[Segment, ...]
     side: Side = "output"
@@ -72,7 +92,7 @@ class Axis:
         return any(segment.group is not None for segment in self.segments)
 
     def length(self, units: Mapping[str, int]) -> int:
-        """Return its length in a network with so many units by group."""
+        """Return its length in a network with these numbers of units by group."""
         return sum(segment.length(units) for segment in self.segments)
 
 
@@ -82,22 +102,22 @@ class Layout:
 
     Parameters
     ----------
-    axes
-        One for every axis of the array.
-    blocks
-        For the weight of a grouped convolution whose input channels move too: the number of blocks. The axes then are
-        those of the dense weight, which is zero outside the blocks; the array holds only the blocks, so that its axis 1
-        is shorter by that factor. 1 for everything else.
+    axes : tuple of Axis
+        Every axis of the array, in order.
+    blocks : int, optional
+        Number of blocks of a grouped convolution's weight whose input channels move too. The axes then are those of the
+        dense, block-diagonal weight; the array holds only the blocks, so that its axis 1 is shorter by this factor.
+        Default: 1, the array itself.
     """
 
     axes: tuple[Axis, ...]
     blocks: int = 1
 
     def shape(self, units: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the array's shape in a network with so many units by group."""
+        """Return the array's shape in a network with these numbers of units by group."""
         lengths = [axis.length(units) for axis in self.axes]
         if self.blocks > 1:
-            lengths[1] //= self.blocks
+            lengths[1] //= self.blocks  # (out, in) of the dense weight is stored as (out, in / blocks)
         return tuple(lengths)
 
 
@@ -107,19 +127,19 @@ class Group:
 
     Parameters
     ----------
-    name
-        What it is called in messages and results: the array that makes its units, without ``.weight``.
-    size
-        Number of units in the network that was traced; inside one unit of the parent, if it has one.
-    order
-        Its place in the order of computation, from 0.
-    parent
-        The group whose units its own lie in: what is inside an attention head follows its head. Units are then
-        numbered (parent's unit, own unit), and may be renumbered differently inside every unit of the parent.
-    actions
-        What may be done to its units without changing any output; each was proved.
-    resizable
-        Whether networks may differ in its number of units.
+    name : str
+        Its name in messages and results: that of the array that makes its units, without ``.weight``.
+    size : int
+        Number of units in the network that was traced; per unit of the parent, if it has one.
+    order : int
+        Its position in the order of computation, from 0.
+    parent : str, optional
+        Name of the group that contains it: what is inside an attention head follows its head. Unit u of parent unit h
+        has the number ``h * size + u``, and units may be renumbered differently inside every unit of the parent.
+    actions : tuple of {"permute", "sign", "scale"}, optional
+        What may be done to its units without changing any output; each was proved. Default: ("permute",).
+    resizable : bool, optional
+        Whether networks may differ in its number of units. Default: True.
     """
 
     name: str
@@ -132,7 +152,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Place:
-    """A segment by where it stands: array, axis, and number of the segment on that axis."""
+    """Position of a segment: array, axis, and number of the segment on that axis.
+
+    Parameters
+    ----------
+    array : str
+        Name of the array.
+    axis : int
+        Number of the axis.
+    segment : int
+        Number of the segment on that axis.
+    side : {"output", "input", "both"}
+        Side of the axis.
+    """
 
     array: str
     axis: int
@@ -145,16 +177,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Proof:
-    """That random changes of every group left the outputs as they were.
+    """Record that random changes of every group left the outputs as they were.
 
     Parameters
     ----------
-    digest
-        `Symmetry.digest` of what was proved; a proof of anything else is worth nothing.
-    deviation
-        Largest difference of outputs seen, relative to their size.
-    trials
-        Number of random changes of each group.
+    digest : str
+        `Symmetry.digest` of the symmetry that was proved; the proof holds for no other.
+    deviation : float
+        Largest difference of outputs over all changes, relative to the largest output.
+    trials : int
+        Number of random inputs and arrays on which each group was changed.
     """
 
     digest: str

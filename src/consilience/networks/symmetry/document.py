@@ -1,8 +1,10 @@
-"""From JSON to a symmetry: what a file says of groups is checked before anything relies on it.
+"""JSON schema and reader of symmetries.
 
-The counterpart of ``symmetry.symmetry_to_json``. Types and ranges are checked field by field, then
-every name that refers to another. Whether the symmetry fits the arrays beside it is for `Symmetry.units` to say, and
-whether it holds for its proof: a document that was changed is read, but no longer proved.
+The counterpart of `symmetry_to_json`. A file may be damaged or made to do harm, so that its symmetry is checked before
+anything relies on it: first the number of entries, then types and ranges field by field, then every name that refers to
+another. Each failure is a `FileFormatError` that names the file and the entry. `Symmetry.units` then checks whether the
+symmetry fits the arrays of the file, and the digest of its proof whether it was changed: a changed document is read,
+but is no longer proved.
 """
 
 from __future__ import annotations
@@ -14,39 +16,46 @@ from typing import Annotated, Any
 from pydantic import FailFast, Field
 
 from consilience.errors import FileFormatError
-from consilience.files.document import validated
-from consilience.files.schemas import Entries, Plain, Strict
+from consilience.files.document import validate_document
+from consilience.files.schemas import Chunked, Entries, StrictModel
 from consilience.networks.symmetry.axes import Action, Axis, Group, Layout, Proof, Segment, Side
 from consilience.networks.symmetry.symmetry import Symmetry
 
 REMEDY = "trace it again with consilience.symmetry and write it with consilience.save"
-_LARGEST = 2**40  # no axis is longer, and sums and products of such numbers can still be printed
-_MOST_PARTS = 30_000
-_MOST_ENTRIES = 1_000_000
-_FEW = 5  # problems that a message lists; more are counted
+MAX_LENGTH = 2**40
+"""Largest size or position in a document. A bound that is not reached (an axis of it would hold terabytes), so that
+sums and products of sizes can still be printed in messages."""
+MAX_ITEMS = 30_000
+"""Most arrays, groups, aliases or notes of one symmetry. A bound against hostile files. Chosen by hand; nobody has
+measured other values."""
+MAX_ENTRIES = 1_000_000
+"""Most values in all layouts together. A bound against hostile files. Chosen by hand; nobody has measured other
+values."""
+MAX_LISTED_PROBLEMS = 5
+"""Problems that a message lists; more are counted. Chosen by hand, for legible messages."""
 
-Count = Annotated[int, Field(ge=1, le=_LARGEST)]
-Number = Annotated[int, Field(ge=0, le=_LARGEST)]
+Count = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
+Number = Annotated[int, Field(ge=0, le=MAX_LENGTH)]
 # JSON has no tuples, so the list itself is not taken strictly; what is in it is.
 SegmentEntry = Annotated[tuple[str | None, Count, Number], Field(strict=False)]
 
 
-class AxisEntry(Strict):
-    """One axis of an array: its segments as (group, outer, inner), and for each the odd copies, where not all are."""
+class AxisEntry(StrictModel):
+    """One axis of an array: its segments as (group, outer, inner), and the odd copies of each where not all are odd."""
 
     side: Side
     segments: Annotated[list[SegmentEntry], FailFast()]
-    odd: Plain[list[Plain[list[Number] | None]] | None] = None
+    odd: Chunked[list[Chunked[list[Number] | None]] | None] = None
 
 
-class LayoutEntry(Strict):
+class LayoutEntry(StrictModel):
     """The axes of an array."""
 
     axes: Annotated[list[AxisEntry], FailFast()]
     blocks: Count
 
 
-class GroupEntry(Strict):
+class GroupEntry(StrictModel):
     """Units that move together."""
 
     name: str
@@ -57,21 +66,21 @@ class GroupEntry(Strict):
     resizable: bool
 
 
-class ProofEntry(Strict):
-    """That the symmetry with this digest was proved."""
+class ProofEntry(StrictModel):
+    """Proof of the symmetry with this digest."""
 
     digest: str
     deviation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     trials: Count
 
 
-class SymmetryEntry(Strict):
+class SymmetryEntry(StrictModel):
     """A symmetry as ``symmetry_to_json`` writes it."""
 
     groups: Annotated[list[GroupEntry], FailFast()]
     arrays: Entries[LayoutEntry]
-    aliases: Plain[dict[str, str]]
-    notes: Plain[list[str]]
+    aliases: Chunked[dict[str, str]]
+    notes: Chunked[list[str]]
     proof: ProofEntry | None
 
 
@@ -80,15 +89,15 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
 
     Parameters
     ----------
-    document
-        What `symmetry_to_json` gave, after it went through a file.
-    where
+    document : JSON value
+        The document, as `symmetry_to_json` writes it.
+    where : str
         The file's name, for messages.
 
     Raises
     ------
     FileFormatError
-        Naming the file and the place: fields that are missing, unknown or of another type, sizes below 1, names of
+        Naming the file and the entry: fields that are missing, unknown or of another type, sizes below 1, names of
         groups or arrays that do not exist or stand twice, parents that have parents.
 
     Examples
@@ -99,10 +108,10 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
     >>> symmetry_from_json(symmetry_to_json(symmetry), "net.json") == symmetry
     True
     """
-    _refuse_many(document, where)
-    entry = validated(where, SymmetryEntry, document, "symmetry", REMEDY)
-    if problems := list(_wrong_names(entry)):
-        raise _refused(problems, where)
+    _refuse_oversized(document, where)
+    entry = validate_document(where, SymmetryEntry, document, "symmetry", REMEDY)
+    if problems := list(_name_problems(entry)):
+        raise _format_error(problems, where)
     symmetry = Symmetry(
         {
             name: Layout(
@@ -116,45 +125,48 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
         tuple(entry.notes),
         None if entry.proof is None else Proof(entry.proof.digest, entry.proof.deviation, entry.proof.trials),
     )
-    if problems := [problem for name in entry.arrays for problem in _wrong_blocks(symmetry, name)]:
-        raise _refused(problems, where)
+    if problems := [problem for name in entry.arrays for problem in _block_problems(symmetry, name)]:
+        raise _format_error(problems, where)
     return symmetry
 
 
-def _refuse_many(document: Any, where: str) -> None:
-    """Raise for more parts than any network has, before each of them becomes objects."""
-    for part in ("arrays", "groups", "aliases", "notes"):
-        parts = document.get(part) if isinstance(document, dict) else None
-        if isinstance(parts, dict | list) and len(parts) > _MOST_PARTS:
-            raise FileFormatError(f"{where}: its symmetry has {len(parts)} {part}, expected at most {_MOST_PARTS}")
+def _refuse_oversized(document: Any, where: str) -> None:
+    """Raise for a document with more entries than any network has, before pydantic builds an object of each."""
+    for field in ("arrays", "groups", "aliases", "notes"):
+        items = document.get(field) if isinstance(document, dict) else None
+        if isinstance(items, dict | list) and len(items) > MAX_ITEMS:
+            raise FileFormatError(f"{where}: its symmetry has {len(items)} {field}, expected at most {MAX_ITEMS}")
     arrays = document.get("arrays") if isinstance(document, dict) else None
     pending: list[Any] = list(arrays.values()) if isinstance(arrays, dict) else []
     count = 0
     while pending:  # layouts hold axes, which hold segments: dicts and lists, counted one by one
         value = pending.pop()
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        count += len(inner)
-        if count > _MOST_ENTRIES:
-            raise FileFormatError(f"{where}: its symmetry has more than {_MOST_ENTRIES} entries; {REMEDY}")
-        pending.extend(one for one in inner if isinstance(one, dict | list))
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(items)
+        if count > MAX_ENTRIES:
+            raise FileFormatError(f"{where}: its symmetry has more than {MAX_ENTRIES} entries; {REMEDY}")
+        pending.extend(item for item in items if isinstance(item, dict | list))
 
 
 def _segments(axis: AxisEntry) -> tuple[Segment, ...]:
-    odd = axis.odd or [None] * len(axis.segments)
+    """Return the segments of an axis; an axis without ``odd`` has copies that are all odd."""
+    odd_copies = axis.odd or [None] * len(axis.segments)
     return tuple(
         Segment(*entry, odd=None if copies is None else tuple(copies))
-        for entry, copies in zip(axis.segments, odd, strict=True)
+        for entry, copies in zip(axis.segments, odd_copies, strict=True)
     )
 
 
-def _refused(problems: list[str], where: str) -> FileFormatError:
-    shown = [f"{where}: its symmetry is not valid: {problem}; {REMEDY}" for problem in problems[:_FEW]]
-    more = [f"{where}: its symmetry has {len(problems) - _FEW} more such problems"] if len(problems) > _FEW else []
-    return FileFormatError(shown + more)
+def _format_error(problems: list[str], where: str) -> FileFormatError:
+    """Return the error that lists the problems of a document."""
+    listed = [f"{where}: its symmetry is not valid: {problem}; {REMEDY}" for problem in problems[:MAX_LISTED_PROBLEMS]]
+    unlisted = len(problems) - MAX_LISTED_PROBLEMS
+    count = [f"{where}: its symmetry has {unlisted} more such problems"] if unlisted > 0 else []
+    return FileFormatError(listed + count)
 
 
-def _wrong_names(entry: SymmetryEntry) -> Iterator[str]:
-    """Yield everything that is wrong between the parts of a document, each of which is right by itself."""
+def _name_problems(entry: SymmetryEntry) -> Iterator[str]:
+    """Yield every name of a group, parent or array that does not exist or is used twice, and impossible blocks."""
     parents = {group.name: group.parent for group in entry.groups}
     for name, count in Counter(group.name for group in entry.groups).items():
         if count > 1:
@@ -173,7 +185,7 @@ def _wrong_names(entry: SymmetryEntry) -> Iterator[str]:
         if layout.blocks > 1 and len(layout.axes) < 2:
             yield f"array {name!r} has {layout.blocks} blocks but {len(layout.axes)} axes, expected at least 2"
         for number, axis in enumerate(layout.axes):
-            if axis.odd is not None and not _are_copies(axis):
+            if axis.odd is not None and not _has_valid_odd_copies(axis):
                 yield f"array {name!r} axis {number} has odd copies {axis.odd}, expected some of each segment's"
             for group_name, _, inner in axis.segments:
                 if group_name is None:
@@ -183,7 +195,7 @@ def _wrong_names(entry: SymmetryEntry) -> Iterator[str]:
                 elif inner < 1:
                     yield f"array {name!r} axis {number} gives the units of {group_name!r} no entries"
                 placed.add(group_name)
-    # A group that no array has would be as large as it says, and nothing would contradict it.
+    # No shape would contradict the size of a group that stands in no array.
     placed |= {parent for name in placed if (parent := parents.get(name)) is not None}
     for name in parents:
         if name not in placed:
@@ -195,16 +207,17 @@ def _wrong_names(entry: SymmetryEntry) -> Iterator[str]:
             yield f"array {alias!r} is said to be {name!r}, but has axes of its own"
 
 
-def _are_copies(axis: AxisEntry) -> bool:
-    odd = axis.odd or []
-    return len(odd) == len(axis.segments) and all(
+def _has_valid_odd_copies(axis: AxisEntry) -> bool:
+    """Whether the odd copies of every segment are numbers of its copies, each once and in order."""
+    odd_copies = axis.odd or []
+    return len(odd_copies) == len(axis.segments) and all(
         copies is None or (copies == sorted(set(copies)) and all(copy < outer for copy in copies))
-        for copies, (_, outer, _) in zip(odd, axis.segments, strict=True)
+        for copies, (_, outer, _) in zip(odd_copies, axis.segments, strict=True)
     )
 
 
-def _wrong_blocks(symmetry: Symmetry, name: str) -> Iterator[str]:
-    """Yield what makes the blocks of a grouped convolution impossible."""
+def _block_problems(symmetry: Symmetry, name: str) -> Iterator[str]:
+    """Yield the axes of a grouped convolution's dense weight that its number of blocks does not divide."""
     layout = symmetry.layouts[name]
     for number, axis in enumerate(layout.axes[:2] if layout.blocks > 1 else ()):
         length = axis.length(symmetry.groups)

@@ -1,7 +1,14 @@
-"""Units that may be scaled: multiply what one receives by s, divide what it sends by s, and nothing changes.
+"""Rescaling symmetries of ReLU networks: the balanced form of least weight norm.
 
-Two networks of the same function may so be far apart. In balanced scales every unit receives and sends weights of the
-same norm, which is the form of least total squared weight; networks trained with weight decay are near it.
+A unit u whose nonlinearity is positively homogeneous may be rescaled: multiply what it receives by s_u > 0 and divide
+what it sends by s_u, and the network computes the same function. Networks of the same function may so be far apart as
+vectors of weights. The balanced form minimises the total squared weight over the scales of each group,
+
+    minimise_s  sum_u  s_u^2 |received_u|^2 + |sent_u|^2 / s_u^2      at     s_u = (|sent_u|^2 / |received_u|^2)^(1/4),
+
+where every unit receives and sends weights of the same norm. Networks trained with weight decay are near it. Groups
+share arrays, so the groups are balanced in turn, for a fixed number of sweeps; a step minimises the total exactly where
+the group's units have no weights among themselves. Units that receive or send nothing keep their scale.
 """
 
 from __future__ import annotations
@@ -13,75 +20,83 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray
 from consilience.networks.network import Network, same_values
 from consilience.networks.symmetry.axes import Place
-from consilience.networks.symmetry.transport import dense, undense
+from consilience.networks.symmetry.transport import to_blocks, to_dense
 from consilience.networks.symmetry.unit_rows import unit_rows
 
-_SWEEPS = 10
-"""Rounds over the groups; what is left after these is far below any difference of models."""
+N_BALANCING_SWEEPS = 10
+"""Sweeps over the groups. Chosen by hand; nobody has measured other values."""
 
 
 def shared_groups(networks: Sequence[Network]) -> set[str]:
     """Return the groups whose units are made by the same weights in all networks, such as a frozen embedding.
 
-    Such units are aligned, in scale too.
+    Such units are aligned already, in order and in scale. Balancing their scales differently in each model took a
+    fusion of networks on AG News from 80 to 71 % (docs/adr/0012).
     """
     first = networks[0]
-    found = set()
-    for name in first.symmetry.by_name:
-        made = {place.array for place in first.symmetry.places(name) if place.side == "output"} & set(first.working)
-        if any(first.working[key].ndim > 1 for key in made) and all(
-            same_values(first.working[key], other.working[key]) for other in networks[1:] for key in made
+    shared = set()
+    for group in first.symmetry.by_name:
+        makers = {place.array for place in first.symmetry.places(group) if place.side == "output"} & set(first.working)
+        # A weight must be among them: biases and gains alone may be equal because they are still zeros and ones.
+        if any(first.working[key].ndim > 1 for key in makers) and all(
+            same_values(first.working[key], other.working[key]) for other in networks[1:] for key in makers
         ):
-            found.add(name)
-    return found
+            shared.add(group)
+    return shared
 
 
-def balanced(network: Network, but: Collection[str] = ()) -> Network:
-    """Return the same function with every unit that may be scaled in balanced scale, of all groups but some.
+def balance_scales(network: Network, but: Collection[str] = ()) -> Network:
+    """Return the same function with the units of all scalable groups in balanced scale.
 
-    Units that receive or send nothing at all stay as they are.
+    Parameters
+    ----------
+    network : Network
+        The network; it is left as it is.
+    but : collection of str, optional
+        Groups that keep their scale. Default: none.
     """
     groups = [name for name, group in network.symmetry.by_name.items() if "scale" in group.actions and name not in but]
     if not groups:
         return network
     arrays = dict(network.working)
-    for _ in range(_SWEEPS):
+    for _ in range(N_BALANCING_SWEEPS):
         for group in groups:
             places = [place for place in network.symmetry.places(group) if place.array in arrays]
-            made = _squares(network, arrays, [place for place in places if place.side == "output"])
-            sent = _squares(network, arrays, [place for place in places if place.side == "input"])
-            xp = array_namespace(made)
-            alive = (made > 0) & (sent > 0)
-            ratio = xp.where(alive, sent, xp.ones_like(sent)) / xp.where(alive, made, xp.ones_like(made))
-            factor = ratio**0.25
+            received = _unit_square_sums(network, arrays, [place for place in places if place.side == "output"])  # (k,)
+            sent = _unit_square_sums(network, arrays, [place for place in places if place.side == "input"])  # (k,)
+            xp = array_namespace(received)
+            connected = (received > 0) & (sent > 0)
+            numerator = xp.where(connected, sent, xp.ones_like(sent))
+            denominator = xp.where(connected, received, xp.ones_like(received))
+            scales = (numerator / denominator) ** 0.25  # the fourth root, since these are squared norms
             for place in places:
-                arrays[place.array] = _scaled(network, arrays[place.array], place, factor)
+                arrays[place.array] = _scale_units(network, arrays[place.array], place, scales)
     return network.with_arrays(arrays, network.name)
 
 
-def _squares(network: Network, arrays: dict[str, AnyArray], places: list[Place]) -> AnyArray:
-    """Return the summed squares of each unit (k,) over some places."""
+def _unit_square_sums(network: Network, arrays: dict[str, AnyArray], places: list[Place]) -> AnyArray:
+    """Return the summed squares of each unit's weights (k,) over some places."""
     total: AnyArray = 0.0
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        rows = unit_rows(dense(arrays[place.array], layout), layout, place, network.units)
+        rows = unit_rows(to_dense(arrays[place.array], layout), layout, place, network.units)  # (k, F)
         total = total + array_namespace(rows).sum(rows**2, axis=1)
     return total
 
 
-def _scaled(network: Network, values: AnyArray, place: Place, factor: AnyArray) -> AnyArray:
-    """Return an array with the units at one place multiplied (output side) or divided (input side)."""
+def _scale_units(network: Network, values: AnyArray, place: Place, scales: AnyArray) -> AnyArray:
+    """Return an array with its units at one place multiplied (output side) or divided (input side) by scales (k,)."""
     xp = array_namespace(values)
     layout = network.symmetry.layouts[place.array]
     axis = layout.axes[place.axis]
-    parts = []
+    segment_factors = []
     for number, segment in enumerate(axis.segments):
         length = segment.length(network.units)
-        one = xp.ones((length,), dtype=values.dtype, device=values.device)
+        factors = xp.ones((length,), dtype=values.dtype, device=values.device)
         if number == place.segment:
-            own = xp.astype(factor if place.side == "output" else 1.0 / factor, values.dtype)
-            one = xp.tile(xp.repeat(own, segment.inner), (segment.outer,))
-        parts.append(one)
-    full = dense(values, layout)
-    shape = tuple(-1 if n == place.axis else 1 for n in range(full.ndim))
-    return undense(full * xp.reshape(xp.concat(parts), shape), layout)
+            unit_factors = xp.astype(scales if place.side == "output" else 1.0 / scales, values.dtype)
+            factors = xp.tile(xp.repeat(unit_factors, segment.inner), (segment.outer,))  # (outer * k * inner,)
+        segment_factors.append(factors)
+    dense = to_dense(values, layout)
+    shape = tuple(-1 if n == place.axis else 1 for n in range(dense.ndim))
+    return to_blocks(dense * xp.reshape(xp.concat(segment_factors), shape), layout)

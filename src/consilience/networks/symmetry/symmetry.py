@@ -1,9 +1,15 @@
-"""Which axes of a network's arrays move together.
+"""Symmetries of networks: the groups of units that move together, and where they stand in the arrays.
 
 Renumbering the hidden units of a layer changes no output as long as every array that touches them is renumbered alike:
-the rows of the weights that make the units, their biases and normalisation, the columns of the weights that read them.
-Such units are a *group*. A `Symmetry` names the groups of a network and says, for every axis of every array, which
-stretches of it follow which group. It knows no numbers but shapes and no framework.
+for y = W_2 f(W_1 x + b_1) and any permutation matrix P,
+
+    W_2 P^T f(P W_1 x + P b_1) = W_2 f(W_1 x + b_1).
+
+P acts on the rows of the weights that make the units, on their biases and normalisation, and on the columns of the
+weights that read them. Such units are a *group* (a permutation group of the specification in Git Re-Basin, Ainsworth et
+al. 2023). A `Symmetry` names the groups of a network and assigns the segments of every axis of every array to them. It
+contains names and shapes only, no weights and no framework. `Symmetry.units` reads the numbers of units off the shapes
+of another network, or refuses it with every array that does not fit.
 """
 
 from __future__ import annotations
@@ -18,8 +24,8 @@ from typing import Any
 from consilience.errors import InputError
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof
 
-_FEW = 5
-"""Arrays that a message names; more are counted."""
+MAX_LISTED_ARRAYS = 5
+"""Arrays that a message names; more are counted. Chosen by hand, for legible messages."""
 
 _REMEDY = "fuse networks of one architecture only, with a symmetry of theirs"
 
@@ -30,16 +36,16 @@ class Symmetry:
 
     Parameters
     ----------
-    layouts
-        Every array by name. Arrays without units have axes that never move.
-    all_groups
+    layouts : mapping of str to Layout
+        The axes of every array by name. Arrays without units have axes that never move.
+    all_groups : tuple of Group
         The groups, in the order of computation.
-    aliases
-        Other names of arrays that are one array (tied weights), to the name that `layouts` has.
-    notes
-        What the tracer could not look through, a line each; the units it concerns never move.
-    proof
-        That it holds; None for one nobody proved.
+    aliases : mapping of str to str, optional
+        Second names of tied arrays, to the name that `layouts` has. Default: none.
+    notes : tuple of str, optional
+        Operations that the tracer could not look through, a line each; the units that they touch never move.
+    proof : Proof, optional
+        Record of its proof; None for an unproved symmetry.
 
     Examples
     --------
@@ -65,7 +71,7 @@ class Symmetry:
     def groups(self) -> dict[str, int]:
         """Number of units of every group in the network that was traced, in the order of computation.
 
-        Units inside the units of a parent are counted over all of these.
+        Units inside a parent are counted over all of its units: group size times parent size.
         """
         return {name: self._sizes[name] for name in self.by_name}
 
@@ -76,18 +82,20 @@ class Symmetry:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        inside = {group.name: group.size for group in self.all_groups}
-        return {g.name: g.size * (1 if g.parent is None else inside[g.parent]) for g in self.all_groups}
+        """Number of units by group in the network that was traced, over all units of a parent."""
+        sizes = {group.name: group.size for group in self.all_groups}
+        return {g.name: g.size * (1 if g.parent is None else sizes[g.parent]) for g in self.all_groups}
 
     @cached_property
     def _places(self) -> dict[str, tuple[Place, ...]]:
-        found: dict[str, list[Place]] = {group.name: [] for group in self.all_groups}
+        """The places of every group, in the order of the arrays."""
+        places: dict[str, list[Place]] = {group.name: [] for group in self.all_groups}
         for array, layout in self.layouts.items():
-            for number, axis in enumerate(layout.axes):
-                for position, segment in enumerate(axis.segments):
+            for axis_number, axis in enumerate(layout.axes):
+                for segment_number, segment in enumerate(axis.segments):
                     if segment.group is not None:
-                        found[segment.group].append(Place(array, number, position, axis.side))
-        return {name: tuple(places) for name, places in found.items()}
+                        places[segment.group].append(Place(array, axis_number, segment_number, axis.side))
+        return {group: tuple(group_places) for group, group_places in places.items()}
 
     def places(self, group: str) -> tuple[Place, ...]:
         """Return every place of a group, in the order of the arrays."""
@@ -100,10 +108,20 @@ class Symmetry:
 
     def children(self, group: str) -> list[Group]:
         """Return the groups whose units lie inside the units of this one."""
-        return [one for one in self.all_groups if one.parent == group]
+        return [child for child in self.all_groups if child.parent == group]
 
     def units(self, shapes: Mapping[str, tuple[int, ...]], name: str = "network") -> dict[str, int]:
-        """Return how many units every group has in a network with arrays of these shapes.
+        """Return the number of units of every group in a network with arrays of these shapes.
+
+        A group whose size is not fixed is solved for, one axis at a time: an axis with a single group of unknown size k
+        has the length ``known entries + k * (entries per unit)``.
+
+        Parameters
+        ----------
+        shapes : mapping of str to tuple of int
+            Shape of every array by name.
+        name : str, optional
+            The network's name in messages. Default: "network".
 
         Raises
         ------
@@ -111,51 +129,53 @@ class Symmetry:
             Naming every array that is missing, unknown, or of a shape that no number of units explains.
         """
         missing = [key for key in self.layouts if key not in shapes]
-        known = set(self.layouts) | set(self.aliases)
-        more = [key for key in shapes if key not in known]
-        problems = [f"{name}: {_arrays(missing)} missing; {_REMEDY}"] if missing else []
-        problems += [f"{name}: {_arrays(more)} not in the symmetry; {_REMEDY}"] if more else []
-        found = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
+        expected = set(self.layouts) | set(self.aliases)
+        unexpected = [key for key in shapes if key not in expected]
+        problems = [f"{name}: {_describe_arrays(missing)} missing; {_REMEDY}"] if missing else []
+        problems += [f"{name}: {_describe_arrays(unexpected)} not in the symmetry; {_REMEDY}"] if unexpected else []
+        units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
+        # Axes with one group come first, so that what they determine is known where several groups are concatenated.
         for axis, length in self._lengths(shapes):
-            unknown = {s.group for s in axis.segments if s.group is not None} - set(found)
-            if len(unknown) == 1:
-                wanted = next(iter(unknown))
-                rest = length - sum(s.length(found) for s in axis.segments if s.group != wanted)
-                one = sum(s.outer * s.inner for s in axis.segments if s.group == wanted)
-                if rest > 0 and rest % one == 0:
-                    found[wanted] = rest // one
+            undetermined = {s.group for s in axis.segments if s.group is not None} - set(units)
+            if len(undetermined) == 1:
+                group_name = next(iter(undetermined))
+                remaining = length - sum(s.length(units) for s in axis.segments if s.group != group_name)
+                entries_per_unit = sum(s.outer * s.inner for s in axis.segments if s.group == group_name)
+                if remaining > 0 and remaining % entries_per_unit == 0:
+                    units[group_name] = remaining // entries_per_unit
         for group in self.all_groups:
-            if group.name not in found:
+            if group.name not in units:
                 if not missing:
                     problems.append(f"{name}: group {group.name}: no array tells its number of units")
-                found[group.name] = self._sizes[group.name]
+                units[group.name] = self._sizes[group.name]
         for key, layout in self.layouts.items():
-            if key in shapes and tuple(shapes[key]) != layout.shape(found):
+            if key in shapes and tuple(shapes[key]) != layout.shape(units):
                 problems.append(
                     f"{name}: array {key} has shape {tuple(shapes[key])}; by its groups "
-                    f"({_of(layout, found)}) it should have {layout.shape(found)}"
+                    f"({_describe_units(layout, units)}) it should have {layout.shape(units)}"
                 )
         if problems:
             raise InputError(problems)
-        return found
+        return units
 
     def _lengths(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Axis, int]]:
-        """Yield every moving axis with its length in the dense array, simple ones first."""
-        found: list[tuple[int, int, Axis, int]] = []
+        """Yield every moving axis with its length in the dense array, those of fewest groups first."""
+        moving_axes: list[tuple[int, int, Axis, int]] = []  # (number of groups, rank, axis, dense length)
         for key, layout in self.layouts.items():
             shape = shapes.get(key, ())
             if len(shape) != len(layout.axes):
                 continue
             for number, (axis, length) in enumerate(zip(layout.axes, shape, strict=True)):
                 if axis.moves:
-                    dense = length * (layout.blocks if number == 1 else 1)
-                    found.append((len({s.group for s in axis.segments}), len(found), axis, dense))
-        for _, _, axis, length in sorted(found, key=lambda one: one[:2]):
+                    dense_length = length * (layout.blocks if number == 1 else 1)
+                    n_groups = len({s.group for s in axis.segments})
+                    moving_axes.append((n_groups, len(moving_axes), axis, dense_length))
+        for _, _, axis, length in sorted(moving_axes, key=lambda entry: entry[:2]):
             yield axis, length
 
     @cached_property
     def digest(self) -> str:
-        """What a proof is bound to: names, axes and groups, not the number of units of groups that may differ."""
+        """SHA-256 of names, axes and groups, which a proof is bound to; sizes of resizable groups are left out."""
         document = symmetry_to_json(self)
         for key in ("proof", "notes"):
             document.pop(key)
@@ -166,31 +186,34 @@ class Symmetry:
 
     @property
     def proved(self) -> bool:
-        """Whether it carries a proof of itself, not of something else."""
+        """Whether it carries a proof of itself: one with its own digest."""
         return self.proof is not None and self.proof.digest == self.digest
 
 
-def _arrays(keys: list[str]) -> str:
+def _describe_arrays(keys: list[str]) -> str:
     """Return the names of arrays as the subject of a sentence."""
-    more = f" and {len(keys) - _FEW} more" if len(keys) > _FEW else ""
-    return f"array{'s' if len(keys) > 1 else ''} {', '.join(keys[:_FEW])}{more} {'are' if len(keys) > 1 else 'is'}"
+    unlisted = f" and {len(keys) - MAX_LISTED_ARRAYS} more" if len(keys) > MAX_LISTED_ARRAYS else ""
+    listed = ", ".join(keys[:MAX_LISTED_ARRAYS])
+    return f"array{'s' if len(keys) > 1 else ''} {listed}{unlisted} {'are' if len(keys) > 1 else 'is'}"
 
 
-def _of(layout: Layout, units: Mapping[str, int]) -> str:
+def _describe_units(layout: Layout, units: Mapping[str, int]) -> str:
+    """Return the groups of an array with their numbers of units, in words."""
     names = dict.fromkeys(s.group for axis in layout.axes for s in axis.segments if s.group is not None)
     return ", ".join(f"{name}: {units[name]}" for name in names) or "none"
 
 
 def _axis_to_json(axis: Axis) -> dict[str, Any]:
     """Return an axis as JSON values, with the odd copies of its segments where not all are odd."""
-    found: dict[str, Any] = {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
+    entry: dict[str, Any] = {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
     if any(segment.odd is not None for segment in axis.segments):
-        found["odd"] = [None if segment.odd is None else list(segment.odd) for segment in axis.segments]
-    return found
+        # Written only where needed, so that symmetries without recurrent cells keep the digests of earlier versions.
+        entry["odd"] = [None if segment.odd is None else list(segment.odd) for segment in axis.segments]
+    return entry
 
 
 def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
-    """Return a symmetry as JSON values."""
+    """Return a symmetry as JSON values; `symmetry_from_json` reads them."""
     return {
         "groups": [
             {

@@ -1,11 +1,19 @@
-"""Moving the units of a group: into another order, into other places, or spread over the units of another network.
+"""Transports of units between networks: permutations, injections and couplings applied to the axes of arrays.
 
-A weight that a unit *receives* belongs to the unit: where the unit goes, its row goes, and where units meet, their rows
-are averaged. A weight that a unit *sends* is read by others: where a unit is spread over several places, its column is
-split among them, so that what the readers receive stays the same. So the output side of a transport has rows that sum
-to 1 and its input side splits; for equal widths both are the same permutation or k times the same coupling. Formula (9)
-of the Wasserstein paper averages on both sides instead, which multiplies sums by k_new / k_old; `paper_scaling` of the
-methods asks for it.
+Let Pi be a coupling (k_new, k_old) of the units of a group, with marginals 1 / k_new and 1 / k_old. A weight that a
+unit *receives* belongs to the unit: where units meet, their rows are averaged. A weight that a unit *sends* is read by
+others: where a unit is spread over several places, its column is split among them, so that its readers receive the same
+sum. The two sides of a transport are therefore
+
+    T = diag(Pi 1)^-1 Pi         output side (rows, biases): rows sum to 1
+    S = Pi diag(Pi^T 1)^-1       input side (columns): columns sum to 1
+
+and a weight W of the layers l - 1 -> l becomes T_l W S_{l-1}^T. For permutations T = S, and moving one model into a
+network of twice its width leaves its function unchanged.
+
+Departure from the source: formula (9) of the Wasserstein paper (Akash et al. 2022), as printed, averages on both sides,
+k_l k_{l-1} Pi_l W Pi_{l-1}^T. Its input side sums to k_new / k_old instead of 1, which multiplies every sum over units
+by the change of width but not the biases. `Spread.scale`, set by the methods' option ``paper_scaling``, reproduces it.
 """
 
 from __future__ import annotations
@@ -23,16 +31,16 @@ from consilience.networks.symmetry.axes import Axis, Layout, Segment, Side
 
 @dataclass(frozen=True, eq=False)
 class Injection:
-    """Every old unit goes to a place of its own.
+    """Transport of every old unit to a new number of its own: a permutation, or one padded with zero units.
 
     Parameters
     ----------
-    slots
-        The new number of each old unit (k_old,), all different.
-    width
-        Number of new units, at least k_old; equal to it for a permutation.
-    signs
-        1 or -1 for each old unit (k_old,): whether it changes sign on its way; None where none does.
+    slots : ndarray of int, shape (k_old,)
+        New number of each old unit, all different.
+    width : int
+        Number of new units k_new, at least k_old; equal to it for a permutation.
+    signs : ndarray of shape (k_old,), optional
+        Factor 1 or -1 of each old unit; None where none changes its sign.
     """
 
     slots: Labels
@@ -41,21 +49,21 @@ class Injection:
 
     @cached_property
     def owned(self) -> Array:
-        """1 for new units that an old one became, 0 for the others (k_new,)."""
+        """Mask (k_new,): 1 for new units that come from an old one, 0 for the others."""
         owned = np.zeros(self.width)
         owned[self.slots] = 1.0
         return owned
 
     @cached_property
     def order(self) -> Labels:
-        """The old number of each new unit (k_new,); k_old where there is none."""
+        """Old number of each new unit (k_new,); k_old, one past the last, where there is none."""
         order = np.full(self.width, len(self.slots), dtype=np.int64)
         order[self.slots] = np.arange(len(self.slots))
         return order
 
     @cached_property
     def unmoved(self) -> bool:
-        """Whether every unit stays where it is, as it is."""
+        """Whether every unit keeps its number and its sign."""
         return (
             self.signs is None
             and len(self.slots) == self.width
@@ -64,33 +72,34 @@ class Injection:
 
     @property
     def labels(self) -> Labels:
-        """The new number of each old unit (k_old,)."""
+        """New number of each old unit (k_old,)."""
         return self.slots
 
     def then(self, later: Injection) -> Injection:
-        """Return this transport followed by another."""
+        """Return this transport followed by another one of its new units."""
         signs = self.signs
         if later.signs is not None:
+            # Signs are numbered by old units: those of the later step are looked up where each unit has gone.
             signs = later.signs[self.slots] * (1.0 if signs is None else signs)
         return Injection(later.slots[self.slots], later.width, signs)
 
     @property
     def inverse(self) -> Injection:
-        """The transport that undoes a permutation."""
+        """Inverse of a permutation."""
         return Injection(self.order, self.width, None if self.signs is None else self.signs[self.order])
 
     @property
     def unsigned(self) -> Injection:
-        """The same without changes of sign: how squares move, and what is the same for either sign."""
+        """The same transport without signs: for squares, and for whatever does not change sign with the unit."""
         return self if self.signs is None else Injection(self.slots, self.width)
 
     @property
     def squared(self) -> Injection:
-        """How squares of weights move on the input side."""
+        """Transport of squared weights on the input side."""
         return self.unsigned
 
     def move(self, values: AnyArray, axis: int, _side: Side) -> AnyArray:
-        """Return an array with the units along an axis of length k_old moved; places without a unit are zero."""
+        """Return an array with the units along an axis of length k_old moved; new units without an old one are zero."""
         if self.unmoved:
             return values
         xp = array_namespace(values)
@@ -98,6 +107,7 @@ class Injection:
             signs = xp.asarray(self.signs, dtype=values.dtype, device=values.device)
             values = values * xp.reshape(signs, (-1, *[1] * (values.ndim - axis - 1)))
         if self.width > len(self.slots):
+            # One zero entry more along the axis, which `order` refers to by the number k_old.
             shape = list(values.shape)
             shape[axis] = 1
             values = xp.concat([values, xp.zeros(tuple(shape), dtype=values.dtype, device=values.device)], axis=axis)
@@ -106,18 +116,18 @@ class Injection:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Every old unit is spread over the new ones by a coupling.
+    """Transport of every old unit to several new ones, by a coupling.
 
     Parameters
     ----------
-    coupling
-        Plan (k_new, k_old) with marginals 1 / k_new and 1 / k_old.
-    scale
-        What the columns of the input side sum to: 1 splits what units send. Formula (9) as printed averages instead,
-        which is k_new / k_old.
-    signs
-        1 or -1 for each new and old unit (k_new, k_old): whether what goes this way changes sign, between the two where
-        parts do and parts do not; None where none does.
+    coupling : ndarray of shape (k_new, k_old)
+        Coupling with marginals 1 / k_new and 1 / k_old.
+    scale : float, optional
+        Sum of each column of the input side. 1 splits what units send; k_new / k_old is formula (9) of Akash et al.
+        (2022) as printed. Default: 1.
+    signs : ndarray of shape (k_new, k_old), optional
+        Sign of the mass between each new and old unit: 1 or -1, or a value between them where a part of the mass
+        changes sign; None where nothing does.
     """
 
     coupling: Array
@@ -131,23 +141,23 @@ class Spread:
 
     @property
     def owned(self) -> Array:
-        """1 for every new unit (k_new,): all receive something."""
+        """Mask (k_new,) of ones: every new unit receives something."""
         return np.ones(self.width)
 
     @property
     def labels(self) -> Labels:
-        """The new unit that receives most of each old one (k_old,)."""
+        """New unit that receives most of each old one (k_old,)."""
         labels: Labels = self.coupling.argmax(axis=0)
         return labels
 
     @cached_property
     def receiving(self) -> Array:
-        """The output side (k_new, k_old): rows sum to 1, apart from signs."""
+        """Matrix T of the output side (k_new, k_old): rows sum to 1, before signs."""
         return self._signed(self.coupling / self.coupling.sum(axis=1, keepdims=True))
 
     @cached_property
     def sending(self) -> Array:
-        """The input side (k_new, k_old): columns sum to `scale`, apart from signs."""
+        """Matrix S of the input side (k_new, k_old): columns sum to `scale`, before signs."""
         return self._signed(self.coupling * (self.scale / self.coupling.sum(axis=0, keepdims=True)))
 
     def _signed(self, values: Array) -> Array:
@@ -162,51 +172,59 @@ class Spread:
 
     @property
     def unsigned(self) -> Spread:
-        """The same without changes of sign."""
+        """The same transport without signs."""
         return self if self.signs is None else Spread(self.coupling, self.scale)
 
     @property
     def squared(self) -> Spread:
-        """How squares of weights move on the input side, so that they sum to the mean squares under the coupling."""
+        """Transport of squared weights on the input side.
+
+        A unit spread evenly over m = k_new / k_old new ones sends w / m from each, whose squares sum to w**2 / m. So
+        the columns of this transport sum to ``scale**2 * k_old / k_new``.
+        """
         return Spread(self.coupling, self.scale**2 * self.coupling.shape[1] / self.width)
 
     def move(self, values: AnyArray, axis: int, side: Side) -> AnyArray:
-        """Return an array with the units along an axis of length k_old spread over k_new."""
+        """Return an array with the units along an axis of length k_old spread over k_new, by T or by S."""
         xp = array_namespace(values)
         matrix = xp.asarray(self.receiving if side == "output" else self.sending, device=values.device)
-        front = xp.moveaxis(values, axis, 0)
-        moved = xp.matmul(xp.astype(matrix, values.dtype), xp.reshape(front, (front.shape[0], -1)))
-        return xp.moveaxis(xp.reshape(moved, (self.width, *front.shape[1:])), 0, axis)
+        units_first = xp.moveaxis(values, axis, 0)  # (k_old, ...)
+        rows = xp.reshape(units_first, (units_first.shape[0], -1))
+        moved = xp.matmul(xp.astype(matrix, values.dtype), rows)  # (k_new, entries per unit)
+        return xp.moveaxis(xp.reshape(moved, (self.width, *units_first.shape[1:])), 0, axis)
 
 
 Transport = Injection | Spread
 
 
 def permutation(order: Labels) -> Injection:
-    """Return the transport that puts old unit ``order[u]`` at place u."""
+    """Return the permutation whose new unit u is the old unit ``order[u]``, for an order of shape (k,)."""
     slots = np.empty(len(order), dtype=np.int64)
     slots[order] = np.arange(len(order))
     return Injection(slots, len(order))
 
 
-def dense(values: AnyArray, layout: Layout) -> AnyArray:
-    """Return the weight of a grouped convolution with its zeros outside the blocks; anything else as it is."""
+def to_dense(values: AnyArray, layout: Layout) -> AnyArray:
+    """Return the block-diagonal weight (out, in, ...) of a grouped convolution stored as (out, in / blocks, ...).
+
+    Arrays whose layout has no blocks are returned as they are.
+    """
     if layout.blocks == 1:
         return values
     xp = array_namespace(values)
-    blocks, rows, columns = layout.blocks, values.shape[0] // layout.blocks, values.shape[1]
-    parts = []
+    blocks, rows, columns = layout.blocks, values.shape[0] // layout.blocks, values.shape[1]  # rows, columns of a block
+    block_rows = []
     for block in range(blocks):
-        part = values[block * rows : (block + 1) * rows]
+        weights = values[block * rows : (block + 1) * rows]
         left = xp.zeros((rows, block * columns, *values.shape[2:]), dtype=values.dtype, device=values.device)
         right_columns = (blocks - block - 1) * columns
         right = xp.zeros((rows, right_columns, *values.shape[2:]), dtype=values.dtype, device=values.device)
-        parts.append(xp.concat([left, part, right], axis=1))
-    return xp.concat(parts, axis=0)
+        block_rows.append(xp.concat([left, weights, right], axis=1))  # (out / blocks, in, ...)
+    return xp.concat(block_rows, axis=0)
 
 
-def undense(values: AnyArray, layout: Layout) -> AnyArray:
-    """Return only the blocks of a dense weight, where the layout has blocks."""
+def to_blocks(values: AnyArray, layout: Layout) -> AnyArray:
+    """Return the blocks (out, in / blocks, ...) of a block-diagonal weight (out, in, ...) where its layout has any."""
     if layout.blocks == 1:
         return values
     xp = array_namespace(values)
@@ -220,64 +238,77 @@ def undense(values: AnyArray, layout: Layout) -> AnyArray:
 def move_axis(
     values: AnyArray, number: int, axis: Axis, transports: Mapping[str, Transport], units: Mapping[str, int]
 ) -> AnyArray:
-    """Return an array with one axis moved by the transports of its groups; groups without one stay.
+    """Return an array with one axis moved by the transports of its groups; groups without a transport stay.
 
     Parameters
     ----------
-    values
+    values : array
         The array, dense.
-    number
-        Which axis.
-    axis
-        What it is made of.
-    transports
-        How the units of groups move.
-    units
+    number : int
+        Number of the axis.
+    axis : Axis
+        Its segments and its side. A tied axis ("both") moves as an output side.
+    transports : mapping of str to Transport
+        Transport of the units of each group that moves.
+    units : mapping of str to int
         Number of units of every group before.
     """
     if not any(segment.group in transports for segment in axis.segments):
         return values
     side: Side = "input" if axis.side == "input" else "output"
     if len(axis.segments) == 1 and axis.segments[0].outer == axis.segments[0].inner == 1:
+        # The common case, without a reshape: the axis is the units.
         return transports[str(axis.segments[0].group)].move(values, number, side)
     xp = array_namespace(values)
     before, after = tuple(values.shape[:number]), tuple(values.shape[number + 1 :])
-    pieces: list[AnyArray] = []
+    stretches: list[AnyArray] = []
     start = 0
     for segment in axis.segments:
         length = segment.length(units)
-        piece = values[(slice(None),) * number + (slice(start, start + length),)]
+        stretch = values[(slice(None),) * number + (slice(start, start + length),)]
         start += length
-        one = None if segment.group is None else transports.get(segment.group)
-        if one is not None:
+        transport = None if segment.group is None else transports.get(segment.group)
+        if transport is not None:
             split = (*before, segment.outer, length // (segment.outer * segment.inner), segment.inner, *after)
-            moved = _move_copies(xp.reshape(piece, split), number, segment, one, side)
-            piece = xp.reshape(moved, (*before, segment.outer * one.width * segment.inner, *after))
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=number)
+            moved = _move_copies(xp.reshape(stretch, split), number, segment, transport, side)
+            stretch = xp.reshape(moved, (*before, segment.outer * transport.width * segment.inner, *after))
+        stretches.append(stretch)
+    return stretches[0] if len(stretches) == 1 else xp.concat(stretches, axis=number)
 
 
-def _move_copies(values: AnyArray, number: int, segment: Segment, one: Transport, side: Side) -> AnyArray:
-    """Return an array with units along axis ``number + 1`` moved, where axis `number` counts the copies of a segment.
+def _move_copies(values: AnyArray, number: int, segment: Segment, transport: Transport, side: Side) -> AnyArray:
+    """Return an array (..., outer, k_new, inner, ...) from one (..., outer, k_old, inner, ...).
 
-    Copies that are not odd move without changes of sign.
+    `number` is that of the axis `outer`. Copies of the units that are not odd move without changes of sign.
     """
-    if one.signs is None or segment.odd is None:
-        return one.move(values, number + 1, side)
+    if transport.signs is None or segment.odd is None:
+        return transport.move(values, number + 1, side)
     xp = array_namespace(values)
     before = (slice(None),) * number
-    copies = [
-        (one if copy in segment.odd else one.unsigned).move(values[(*before, slice(copy, copy + 1))], number + 1, side)
-        for copy in range(segment.outer)
-    ]
+    copies = []
+    for copy in range(segment.outer):
+        copy_transport = transport if copy in segment.odd else transport.unsigned
+        copies.append(copy_transport.move(values[(*before, slice(copy, copy + 1))], number + 1, side))
     return xp.concat(copies, axis=number)
 
 
 def move(values: AnyArray, layout: Layout, transports: Mapping[str, Transport], units: Mapping[str, int]) -> AnyArray:
-    """Return an array with all its axes moved; see `move_axis`."""
+    """Return an array with all its axes moved.
+
+    Parameters
+    ----------
+    values : array
+        The array, as stored.
+    layout : Layout
+        Its axes.
+    transports : mapping of str to Transport
+        Transport of the units of each group that moves; the others stay.
+    units : mapping of str to int
+        Number of units of every group before.
+    """
     if not any(segment.group in transports for axis in layout.axes for segment in axis.segments):
         return values
-    moved = dense(values, layout)
+    moved = to_dense(values, layout)
     for number, axis in enumerate(layout.axes):
         moved = move_axis(moved, number, axis, transports, units)
-    return undense(moved, layout)
+    return to_blocks(moved, layout)

@@ -1,4 +1,9 @@
-"""What an array says of each unit of a group, as rows of a matrix, and arrays of some units only."""
+"""Unit rows: the weights of each unit of a group as a matrix, and arrays restricted to some units.
+
+An array touches the k units of a group at a *place*, one segment of one axis with the layout (outer, k, inner). Its
+unit rows there are the matrix (k, F) whose row u holds all entries of unit u, F = (array size) / k for an axis of one
+segment. Costs of matchings, norms and affinities are computed on these rows.
+"""
 
 from __future__ import annotations
 
@@ -11,73 +16,94 @@ from numpy.typing import NDArray
 
 from consilience.checks import AnyArray
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import dense, undense
+from consilience.networks.symmetry.transport import to_blocks, to_dense
 
 
 def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray[np.bool_]:
-    """Return which entries of `unit_rows` change sign with the unit (F,), for a dense array of this shape."""
+    """Return which columns of `unit_rows` change sign with the unit.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the dense array.
+    layout : Layout
+        Its layout.
+    place : Place
+        The place of which rows are taken.
+
+    Returns
+    -------
+    ndarray of bool, shape (F,)
+        In the order of the columns of `unit_rows`: (axes before, outer, inner and axes after).
+    """
     segment = layout.axes[place.axis].segments[place.segment]
     odd = np.zeros(
         (prod(shape[: place.axis]), segment.outer, segment.inner * prod(shape[place.axis + 1 :])), dtype=bool
     )
+    # (entries before, outer, inner and entries after): the columns of `unit_rows` before they are flattened.
     odd[:, slice(None) if segment.odd is None else list(segment.odd)] = True
     return odd.ravel()
 
 
 def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str, int]) -> AnyArray:
-    """Return what an array says of each unit at one of its places: a matrix (k, entries per unit).
+    """Return the entries of each unit at one of its places as the rows of a matrix.
 
     Parameters
     ----------
-    values
+    values : array
         The array, dense.
-    layout
+    layout : Layout
         Its layout.
-    place
-        The place.
-    units
+    place : Place
+        Which segment of which axis.
+    units : mapping of str to int
         Number of units of every group in this array.
+
+    Returns
+    -------
+    array of shape (k, F)
+        Row u holds all entries of unit u.
     """
     xp = array_namespace(values)
     axis = layout.axes[place.axis]
     lengths = [segment.length(units) for segment in axis.segments]
     start, length = sum(lengths[: place.segment]), lengths[place.segment]
     segment = axis.segments[place.segment]
-    piece = values
+    stretch = values
     if len(lengths) > 1:
-        piece = values[(slice(None),) * place.axis + (slice(start, start + length),)]
-    count = length // (segment.outer * segment.inner)
-    if segment.outer * segment.inner == 1:
-        front = xp.moveaxis(piece, place.axis, 0)
+        stretch = values[(slice(None),) * place.axis + (slice(start, start + length),)]
+    n_units = length // (segment.outer * segment.inner)
+    if segment.outer * segment.inner == 1:  # the axis is the units, no reshape is needed
+        units_first = xp.moveaxis(stretch, place.axis, 0)
     else:
-        before, after = tuple(piece.shape[: place.axis]), tuple(piece.shape[place.axis + 1 :])
-        split = xp.reshape(piece, (*before, segment.outer, count, segment.inner, *after))
-        front = xp.moveaxis(split, place.axis + 1, 0)
-    return xp.reshape(front, (count, -1))
+        before, after = tuple(stretch.shape[: place.axis]), tuple(stretch.shape[place.axis + 1 :])
+        split = xp.reshape(stretch, (*before, segment.outer, n_units, segment.inner, *after))
+        units_first = xp.moveaxis(split, place.axis + 1, 0)  # (k, *before, outer, inner, *after)
+    return xp.reshape(units_first, (n_units, -1))
 
 
 def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.bool_]]) -> AnyArray:
-    """Return an array with the entries of some units only.
+    """Return an array restricted to some units of each group.
 
     Parameters
     ----------
-    values
-        The array.
-    layout
+    values : array
+        The array, as stored.
+    layout : Layout
         Its layout.
-    masks
-        By group, which units stay (k,).
+    masks : mapping of str to ndarray of bool, shape (k,)
+        By group, which units stay.
     """
-    found = dense(values, layout)
-    xp = array_namespace(found)
+    taken = to_dense(values, layout)
+    xp = array_namespace(taken)
     for number, axis in enumerate(layout.axes):
         if axis.moves:
-            parts = [
+            entry_masks = [
                 np.ones(segment.inner * segment.outer)
                 if segment.group is None
                 else segment.along(masks[segment.group].astype(np.float64))
                 for segment in axis.segments
             ]
-            kept = np.flatnonzero(np.concatenate(parts))
-            found = xp.take(found, xp.asarray(kept, device=found.device), axis=number)
-    return undense(found, layout)
+            entries = np.flatnonzero(np.concatenate(entry_masks))
+            taken = xp.take(taken, xp.asarray(entries, device=taken.device), axis=number)
+    return to_blocks(taken, layout)

@@ -1,1 +1,1 @@
-"""Symmetries of PyTorch modules, traced from their exported graphs and proved by trial."""
+"""Tracing of PyTorch modules: which axes of their arrays move together, and the proof that they do."""

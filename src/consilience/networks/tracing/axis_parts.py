@@ -1,15 +1,20 @@
-"""What an axis of a tensor is made of, while it is not known yet what moves together.
+"""Axes of traced tensors as sums of products of axis parts.
 
-An axis is a row of *terms* (concatenation), a term a row-major product of factors, a factor a number (a stretch that
-never moves) or an *atom*: units that may be renumbered freely as far as is known. Operations join axes: two atoms that
-must move together become one, an atom that meets a concatenation or a product becomes one too, and one that meets what
-never moves is fixed. Everything that was built of an atom before sees what became of it, so that operations may be
-taken in any order.
+While a module is traced it is not known yet which units move together. An axis is a row of *terms*, one after the other
+(concatenation), and a term is a row-major product of *factors*. A factor is a number (a stretch that never moves) or an
+*axis part*: units that may be renumbered freely as far as is known. An axis of length 3 * 4 + 5, whose first stretch
+has 3 units of 4 fixed positions each, is
 
-An atom made by reshaping units to (outer, inner) lies *inside* the outer one: every outer unit may renumber its inner
-ones in its own way. Where the outer one never moves, the inner one becomes a *family*: one atom for every outer unit
-(queries, keys and values packed into one weight). Both hold only in tensors that have the outer axis beside the inner
-one; `Atoms.settle` makes inner units alike where this is not so.
+    ((part(3), 4), (5,)).
+
+Operations join axes. Two parts that must move together become one (a union-find forest: `AxisPart.merged_into`), a part
+that meets a concatenation or a product is expanded to it (`AxisPart.expansion`), and one that meets what never moves is
+fixed. Whatever was built of a part before sees what became of it, so that operations may be taken in any order.
+
+A part made by reshaping units to (outer, inner) lies *inside* the outer one: every outer unit may renumber its inner
+units in its own way. Where the outer part never moves, the inner one becomes a *family*: one member part for every unit
+of the outer one, its *host* (queries, keys and values packed into one weight). Both hold only in tensors that have the
+outer axis beside the inner one; `AxisAlgebra.drop_ambiguous_nesting` makes inner units alike where this is not so.
 """
 
 from __future__ import annotations
@@ -19,51 +24,69 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias, Union
 
-MOST_PIECES = 64
-"""Outer stretches that are told apart at most; beyond, what lies inside them is taken to be alike."""
+MAX_OUTER_UNITS = 64
+"""Fixed outer units whose inner units may differ, at most; inside more of them, inner units move alike. It bounds the
+number of terms of an axis. Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(eq=False)
-class Atom:
-    """Units that move together; mutable, because what is learnt later changes what was built before.
+class AxisPart:
+    """Units that move together, as far as is known.
+
+    Mutable, because what is learnt later changes what was built before.
 
     Parameters
     ----------
-    size
+    size : int
         Number of units.
-    named
-        Whether an array of the network has it; constants and broadcasts have atoms of their own.
+    in_array : bool, optional
+        Whether an array of the network has these units; constants and broadcasts have parts of their own.
+        Default: False.
+    fixed : bool, optional
+        Whether the units never move. Default: False.
+    merged_into : AxisPart, optional
+        The part that represents this one since both were joined.
+    expansion : AxisTerms, optional
+        The axis that this part turned out to be.
+    host : AxisPart, optional
+        For a family: the part, fixed, that has a member for every unit.
+    members : tuple of AxisPart, optional
+        For a family: the part inside each unit of the host.
+    outer_parts : list of AxisPart, optional
+        Parts whose units contain these; more than one until it is settled which of them does.
+    inner_parts : list of AxisPart, optional
+        Parts whose units lie inside these, and families that have this part as their host.
     """
 
     size: int
-    named: bool = False
+    in_array: bool = False
     fixed: bool = False
-    same: Atom | None = None
-    axis: AxisTerms | None = None
-    host: Atom | None = None
-    members: tuple[Atom, ...] = ()
-    inside: list[Atom] = field(default_factory=list)
-    contains: list[Atom] = field(default_factory=list)
+    merged_into: AxisPart | None = None
+    expansion: AxisTerms | None = None
+    host: AxisPart | None = None
+    members: tuple[AxisPart, ...] = ()
+    outer_parts: list[AxisPart] = field(default_factory=list)
+    inner_parts: list[AxisPart] = field(default_factory=list)
 
     @property
     def is_family(self) -> bool:
-        """Whether it is an atom of its own for every unit of its host."""
+        """Whether it stands for a part of its own in every unit of its host."""
         return bool(self.members)
 
 
-Factor: TypeAlias = Union[int, Atom]  # noqa: UP007  (an alias that mypy and Python 3.11 both evaluate)
+Factor: TypeAlias = Union[int, AxisPart]  # noqa: UP007  (an alias that mypy and Python 3.11 both evaluate)
 Term: TypeAlias = tuple[Factor, ...]
 AxisTerms: TypeAlias = tuple[Term, ...]
 
 
-def find(atom: Atom) -> Atom:
-    """Return the atom that stands for this one."""
-    while atom.same is not None:
-        atom = atom.same
-    return atom
+def representative(part: AxisPart) -> AxisPart:
+    """Return the part that represents this one."""
+    while part.merged_into is not None:
+        part = part.merged_into
+    return part
 
 
-def still(size: int) -> AxisTerms:
+def fixed_axis(size: int) -> AxisTerms:
     """Return an axis that never moves."""
     return ((size,),)
 
@@ -83,124 +106,130 @@ def axis_size(axis: AxisTerms) -> int:
     return sum(term_size(term) for term in axis)
 
 
-def packed(axis: AxisTerms) -> Atom:
-    """Return an atom that is just this axis, to be a factor of another."""
-    return Atom(axis_size(axis), axis=axis)
+def as_factor(axis: AxisTerms) -> AxisPart:
+    """Return a whole axis as one part, so that it can be a factor of a product."""
+    return AxisPart(axis_size(axis), expansion=axis)
 
 
-def free(size: int, named: bool = False) -> AxisTerms:
-    """Return an axis of units that may move."""
-    return still(size) if size == 1 else ((Atom(size, named),),)
+def free_axis(size: int, in_array: bool = False) -> AxisTerms:
+    """Return an axis of units that may move; a single unit cannot."""
+    return fixed_axis(size) if size == 1 else ((AxisPart(size, in_array),),)
 
 
 def resolve(axis: AxisTerms) -> AxisTerms:
-    """Return an axis in terms of what its atoms have become; neighbouring stretches that never move are one."""
+    """Return an axis in terms of what its parts have become; neighbouring stretches that never move are merged."""
     terms: list[Term] = []
     for term in axis:
-        for piece in _expand(term):
-            still_ones = terms and all(isinstance(f, int) for f in piece + terms[-1])
-            if still_ones:
-                terms[-1] = (term_size(terms[-1]) + term_size(piece),)
+        for expanded in _expand(term):
+            both_fixed = terms and all(isinstance(f, int) for f in expanded + terms[-1])
+            if both_fixed:
+                terms[-1] = (term_size(terms[-1]) + term_size(expanded),)
             else:
-                terms.append(piece)
+                terms.append(expanded)
     return tuple(terms)
 
 
 def _expand(term: Term) -> list[Term]:
+    """Return a term with every part replaced by what it has become; several terms where a factor is a concatenation."""
     factors: list[Factor] = []
     for number, factor in enumerate(term):
         if isinstance(factor, int):
             _append(factors, (factor,))
             continue
-        atom = find(factor)
-        if atom.size == 1:
+        part = representative(factor)
+        if part.size == 1:
             continue
-        if atom.axis is not None:
-            inner = resolve(atom.axis)
-            if len(inner) == 1:
-                _append(factors, inner[0])
-            elif (times := _times(factors)) is not None:
-                rest = term[number + 1 :]
-                return [p for _ in range(times) for one in inner for p in _expand(one + rest)]
+        if part.expansion is not None:
+            inner_axis = resolve(part.expansion)
+            if len(inner_axis) == 1:
+                _append(factors, inner_axis[0])
+            elif (repetitions := _n_repetitions(factors)) is not None:
+                # n * (a + b) * rest: the concatenation is written out once for each of the n fixed outer units.
+                following = term[number + 1 :]
+                return [p for _ in range(repetitions) for inner in inner_axis for p in _expand(inner + following)]
             else:
-                factors.append(atom)
-        elif atom.fixed and not hosted(atom):
-            _append(factors, (atom.size,))
+                factors.append(part)
+        elif part.fixed and not hosted_families(part):
+            _append(factors, (part.size,))
         else:
-            factors.append(atom)
+            factors.append(part)
     for number, factor in enumerate(factors):
-        rest = tuple(factors[number + 1 :])
-        if isinstance(factor, Atom) and any(host_of(one) is factor for one in rest):
-            times = _times(factors[:number])
-            if times is not None:
-                units = [_members_at(rest, factor, unit) for unit in range(factor.size)]
-                return [piece for _ in range(times) for one in units for piece in _expand(one)]
+        following = tuple(factors[number + 1 :])
+        if isinstance(factor, AxisPart) and any(host_of(inner) is factor for inner in following):
+            # A host beside its family: one term for every unit of the host, with the family's member there.
+            repetitions = _n_repetitions(factors[:number])
+            if repetitions is not None:
+                host_units = [_select_members(following, factor, unit) for unit in range(factor.size)]
+                return [p for _ in range(repetitions) for members in host_units for p in _expand(members)]
     return [tuple(factors) or (1,)]
 
 
-def atoms(axis: AxisTerms) -> list[Atom]:
-    """Return the atoms of a resolved axis, row by row; concatenations inside products are looked into."""
-    found = []
+def parts_of(axis: AxisTerms) -> list[AxisPart]:
+    """Return the parts of a resolved axis in order, those of concatenations inside products included."""
+    parts = []
     for term in resolve(axis):
         for factor in term:
-            if isinstance(factor, Atom):
-                found.extend([factor] if factor.axis is None else atoms(factor.axis))
-    return found
+            if isinstance(factor, AxisPart):
+                parts.extend([factor] if factor.expansion is None else parts_of(factor.expansion))
+    return parts
 
 
-def movable(axes: Iterable[AxisTerms]) -> bool:
+def may_move(axes: Iterable[AxisTerms]) -> bool:
     """Whether units of some array may still move along these axes."""
     return any(
-        any(find(one).named and not find(one).fixed for one in (atom.members or (atom,)))
+        any(
+            representative(member).in_array and not representative(member).fixed for member in (part.members or (part,))
+        )
         for axis in axes
-        for atom in atoms(axis)
+        for part in parts_of(axis)
     )
 
 
-def outer_of(atom: Atom) -> Atom | None:
-    """Return the atom whose units this one's lie in, once settled."""
-    return find(atom.inside[0]) if atom.inside else None
+def outer_part(part: AxisPart) -> AxisPart | None:
+    """Return the part whose units contain those of this one, once that is settled."""
+    return representative(part.outer_parts[0]) if part.outer_parts else None
 
 
-def put_inside(atom: Atom, outer: Atom) -> None:
-    """Let an atom's units lie inside those of another."""
-    atom.inside.append(outer)
-    find(outer).contains.append(atom)
+def put_inside(part: AxisPart, outer: AxisPart) -> None:
+    """Put the units of a part inside those of another."""
+    part.outer_parts.append(outer)
+    representative(outer).inner_parts.append(part)
 
 
-def link(one: Atom, other: Atom) -> None:
-    """Let one atom stand for both."""
-    one.same = other
-    other.named = other.named or one.named
-    other.inside += one.inside
-    other.contains += one.contains
+def unite(part: AxisPart, into: AxisPart) -> None:
+    """Let one part represent both."""
+    part.merged_into = into
+    into.in_array = into.in_array or part.in_array
+    into.outer_parts += part.outer_parts
+    into.inner_parts += part.inner_parts
 
 
-def family_of(like: Atom, members: list[Atom]) -> Atom:
-    """Return the family of these atoms under the host of another family."""
-    family = Atom(members[0].size, like.named, host=like.host, members=tuple(members))
-    if like.host is not None:
-        find(like.host).contains.append(family)
-    return family
+def family_like(family: AxisPart, members: list[AxisPart]) -> AxisPart:
+    """Return a family of these members under the host of another family."""
+    new_family = AxisPart(members[0].size, family.in_array, host=family.host, members=tuple(members))
+    if family.host is not None:
+        representative(family.host).inner_parts.append(new_family)
+    return new_family
 
 
-def host_of(factor: Factor) -> Atom | None:
-    """Return the atom for every unit of which a factor has a member, None if it is no family."""
-    return find(factor.host) if isinstance(factor, Atom) and factor.host is not None else None
+def host_of(factor: Factor) -> AxisPart | None:
+    """Return the host of a family, None for any other factor."""
+    return representative(factor.host) if isinstance(factor, AxisPart) and factor.host is not None else None
 
 
-def hosted(atom: Atom) -> list[Atom]:
-    """Return the families that have a member for every unit of this atom."""
-    return [find(one) for one in atom.contains if host_of(find(one)) is atom]
+def hosted_families(part: AxisPart) -> list[AxisPart]:
+    """Return the families that have a member for every unit of this part."""
+    return [representative(inner) for inner in part.inner_parts if host_of(representative(inner)) is part]
 
 
-def _members_at(term: Term, host: Atom, unit: int) -> Term:
-    return tuple(one.members[unit] if isinstance(one, Atom) and host_of(one) is host else one for one in term)
+def _select_members(term: Term, host: AxisPart, unit: int) -> Term:
+    """Return a term with the families of a host replaced by their members at one of its units."""
+    return tuple(f.members[unit] if isinstance(f, AxisPart) and host_of(f) is host else f for f in term)
 
 
-def _append(factors: list[Factor], more: Iterable[Factor]) -> None:
-    """Append factors, of which neighbouring numbers are one and ones are left out."""
-    for factor in more:
+def _append(factors: list[Factor], added: Iterable[Factor]) -> None:
+    """Append factors in place; neighbouring numbers are multiplied, ones are left out."""
+    for factor in added:
         last = factors[-1] if factors else None
         if isinstance(factor, int) and isinstance(last, int):
             factors[-1] = last * factor
@@ -208,28 +237,41 @@ def _append(factors: list[Factor], more: Iterable[Factor]) -> None:
             factors.append(factor)
 
 
-def _times(factors: Sequence[Factor]) -> int | None:
-    """Return how often what follows is repeated, None where that moves or is too often to be told apart."""
-    if any(isinstance(factor, Atom) for factor in factors):
+def _n_repetitions(factors: Sequence[Factor]) -> int | None:
+    """Return how often what follows these factors is repeated; None where they move or are too many to write out."""
+    if any(isinstance(factor, AxisPart) for factor in factors):
         return None
-    times = prod(factor_size(factor) for factor in factors)
-    return times if times <= MOST_PIECES else None
+    repetitions = prod(factor_size(factor) for factor in factors)
+    return repetitions if repetitions <= MAX_OUTER_UNITS else None
 
 
-def family_at(axis: AxisTerms, host: Atom, units: Sequence[int], part: Atom | None = None) -> AxisTerms:
-    """Return an axis at some units of a host: what lies inside these; `part` is the host of what remains several."""
+def at_host_units(axis: AxisTerms, host: AxisPart, units: Sequence[int], new_host: AxisPart | None = None) -> AxisTerms:
+    """Return an axis at some units of a host: members in place of its families.
+
+    Parameters
+    ----------
+    axis : AxisTerms
+        The axis.
+    host : AxisPart
+        The host of which some units are selected.
+    units : sequence of int
+        The selected units.
+    new_host : AxisPart, optional
+        Where several are selected: the host of the families that remain.
+    """
     terms = []
     for term in resolve(axis):
         factors: list[Factor] = []
         for factor in term:
-            if not isinstance(factor, Atom) or host_of(factor) is not host:
+            if not isinstance(factor, AxisPart) or host_of(factor) is not host:
                 factors.append(factor)
             elif len(units) == 1:
                 factors.append(factor.members[units[0]])
             else:
-                family = Atom(factor.size, factor.named, host=part, members=tuple(factor.members[n] for n in units))
-                if part is not None:
-                    part.contains.append(family)
+                members = tuple(factor.members[n] for n in units)
+                family = AxisPart(factor.size, factor.in_array, host=new_host, members=members)
+                if new_host is not None:
+                    new_host.inner_parts.append(family)
                 factors.append(family)
         terms.append(tuple(factors))
     return tuple(terms)

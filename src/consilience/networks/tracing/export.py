@@ -1,4 +1,9 @@
-"""Calling a module with an example, and exporting it to a graph of operations."""
+"""Export of modules to graphs of ATen operations.
+
+`torch.export` in its non-strict mode follows what the module computes on an example, whatever its code looks like. It
+fails where the path depends on the numbers in tensors; the error then tells a module that cannot be exported from an
+example that does not fit.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +20,19 @@ from torch import nn
 
 from consilience.errors import InputError, UnsupportedError
 
+MAX_QUOTED_CHARACTERS = 200
+"""Characters of another library's message that ours quote. Chosen by hand, for legible messages."""
+
 
 @dataclass(frozen=True)
 class Example:
-    """What a module is called with: positional and keyword arguments."""
+    """Example input of a module: positional and keyword arguments."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] | None = None
 
     def call(self, module: nn.Module) -> Any:
-        """Return what the module makes of it."""
+        """Return the output of the module."""
         return module(*self.args, **(self.kwargs or {}))
 
 
@@ -39,24 +47,23 @@ def as_example(example: Any) -> Example:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode for a while."""
-    modes = [(part, part.training) for part in module.modules()]
+    """Put a module into evaluation mode, without gradients, for a while."""
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for submodule, training in modes:
+            submodule.training = training
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter from telling of its own workings; its errors are told by ours."""
+    """Silence the exporter: logs, warnings and the graph that it prints on failure; our errors quote its own."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        # Where it fails, it prints the graph.
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
@@ -65,14 +72,14 @@ def _quiet() -> Iterator[None]:
 
 
 def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
-    """Return the graph of operations of a module.
+    """Return the graph of ATen operations of a module in evaluation mode.
 
     Raises
     ------
     InputError
         If the module cannot be called with the example.
     UnsupportedError
-        If what it does depends on the numbers that it is given, or on things outside of it.
+        If what it computes depends on the numbers in its inputs, or on things outside of it.
     """
     with evaluating(module), _quiet():
         try:
@@ -80,18 +87,18 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
         except Exception as error:
             try:
                 example.call(module)
-            except Exception as own:
+            except Exception as call_error:
                 raise InputError(
-                    f"example: {type(module).__name__} cannot be called with it ({_line(own)}); "
+                    f"example: {type(module).__name__} cannot be called with it ({_summary(call_error)}); "
                     "give a tensor, a tuple of arguments or a dict of keyword arguments"
                 ) from error
             raise UnsupportedError(
-                f"{type(module).__name__} cannot be exported ({_line(error)}); write its forward without decisions "
+                f"{type(module).__name__} cannot be exported ({_summary(error)}); write its forward without decisions "
                 "that depend on the numbers in tensors, or give its symmetry as a file"
             ) from error
 
 
-def _line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
+def _summary(error: BaseException) -> str:
+    """Return the first line of an error's message, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    return lines[0][:MAX_QUOTED_CHARACTERS] if lines else type(error).__name__

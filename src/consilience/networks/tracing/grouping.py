@@ -1,4 +1,10 @@
-"""From what is known of all axes to the groups of a network and the layouts of its arrays."""
+"""Groups and layouts from the traced axes of a network's arrays.
+
+What is known of the axes may be more than segments (outer, units, inner) with at most one parent can say. It is first
+restricted to that, by fixing units and by making inner units alike, until nothing changes; each restriction only fixes
+or merges, so that this ends. The parts that still move are the groups. They are named after the array that makes their
+units, or after what they are in an attention layer (heads, query_key, value).
+"""
 
 from __future__ import annotations
 
@@ -8,248 +14,280 @@ from dataclasses import dataclass, replace
 
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.tracing.axis_parts import (
-    Atom,
+    AxisPart,
     AxisTerms,
     Term,
-    atoms,
     factor_size,
-    find,
-    movable,
-    outer_of,
+    may_move,
+    outer_part,
+    parts_of,
+    representative,
     resolve,
 )
-from consilience.networks.tracing.rules.common import Record
+from consilience.networks.tracing.rules.common import TraceRecord
 
-_KIND = re.compile(r"^(in_proj_|[qkv]_proj_)?(weight|bias|in_proj)(_ih|_hh|_hr|_g|_v)?_?")
+# The end of an array's name that says its kind: ``weight``, ``bias_hh_l0``, ``in_proj_weight``; what follows is kept.
+_ARRAY_KIND = re.compile(r"^(in_proj_|[qkv]_proj_)?(weight|bias|in_proj)(_ih|_hh|_hr|_g|_v)?_?")
 
 
 @dataclass(frozen=True)
-class Found:
-    """Groups and layouts, as `Symmetry` wants them."""
+class Grouping:
+    """The groups of a network and the layouts of its arrays, as `Symmetry` takes them."""
 
     layouts: dict[str, Layout]
     groups: tuple[Group, ...]
 
 
-def settle(record: Record, arrays: Mapping[str, tuple[AxisTerms, ...]]) -> None:
-    """Restrict what is known to what can be said in segments, until nothing changes any more."""
+def restrict_to_segments(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]]) -> None:
+    """Fix or merge whatever segments of axes cannot say, until nothing changes any more."""
     while True:
-        changed = record.atoms.settle(record.contexts)
+        changed = record.algebra.drop_ambiguous_nesting(record.contexts)
         for name, axes in arrays.items():
-            for axis in (*axes, *record.dense.get(name, ((), 1))[0]):
+            for axis in (*axes, *record.dense_weights.get(name, ((), 1))[0]):
                 for term in resolve(axis):
-                    changed = _simplify(record, name, term) or changed
+                    changed = _restrict_term(record, name, term) or changed
         if not changed:
             return
 
 
-def _simplify(record: Record, name: str, term: Term) -> bool:
-    """Let a term of an array hold at most one group, or one inside another beside it; whether it did not."""
-    movers = [factor for factor in term if isinstance(factor, Atom) and not factor.fixed]
-    odd = [one for one in movers if one.axis is not None or one.is_family]
-    rest = [one for one in movers if one not in odd]
-    beside = len(rest) == 2 and term.index(rest[1]) == term.index(rest[0]) + 1
-    if beside and outer_of(rest[1]) is rest[0]:
-        extra: list[Atom] = []
+def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
+    """Let a term of an array hold at most one group, or one beside the group inside it; return whether it held more."""
+    moving = [factor for factor in term if isinstance(factor, AxisPart) and not factor.fixed]
+    inexpressible = [part for part in moving if part.expansion is not None or part.is_family]
+    simple = [part for part in moving if part not in inexpressible]
+    adjacent = len(simple) == 2 and term.index(simple[1]) == term.index(simple[0]) + 1
+    if adjacent and outer_part(simple[1]) is simple[0]:
+        surplus: list[AxisPart] = []
     else:
-        extra = rest[1:]
-    if odd or extra:
-        if movable([((one,),) for one in (*odd, *extra)]):
+        surplus = simple[1:]
+    if inexpressible or surplus:
+        if may_move([((part,),) for part in (*inexpressible, *surplus)]):
             record.notes.append(f"{name}: several groups share an axis entry by entry; only the outermost moves")
-        for one in (*odd, *extra):
-            record.atoms.fix(((one,),))
+        for part in (*inexpressible, *surplus):
+            record.algebra.fix(((part,),))
         return True
-    if rest and rest[0].inside and not (len(rest) == 1 and _is_inner_row(record, name, rest[0])):
-        rest[0].inside = []
+    if simple and simple[0].outer_parts and not (len(simple) == 1 and _is_inner_row(record, name, simple[0])):
+        simple[0].outer_parts = []  # its outer part is not in this term, so that it must be alike in all outer units
         return True
     return False
 
 
-def _fix_unmatched(record: Record, arrays: Mapping[str, tuple[AxisTerms, ...]]) -> bool:
-    """Fix units that stand at one place only, such as positions that the example does not reach; whether there were."""
+def _fix_single_places(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]]) -> bool:
+    """Fix units that stand on one axis only, such as positions that the example does not reach; return whether any did.
+
+    Units of a network are made by one array and read by another. A tied array may do both.
+    """
     places: dict[int, list[tuple[str, int]]] = {}
-    found: dict[int, Atom] = {}
+    parts: dict[int, AxisPart] = {}
     for name, axes in arrays.items():
         for number, axis in enumerate(axes):
-            for atom in atoms(axis):
-                if not atom.fixed:
-                    found[id(atom)] = atom
-                    places.setdefault(id(atom), []).append((name, number))
-    parents = {id(outer_of(atom)) for atom in found.values()}
-    alone = [
-        atom
-        for key, atom in found.items()
+            for part in parts_of(axis):
+                if not part.fixed:
+                    parts[id(part)] = part
+                    places.setdefault(id(part), []).append((name, number))
+    parents = {id(outer_part(part)) for part in parts.values()}
+    single = [
+        part
+        for key, part in parts.items()
         if key not in parents and len(places[key]) == 1 and record.side_of(*places[key][0]) != "both"
     ]
-    for atom in alone:
-        record.atoms.fix(((atom,),))
-    return bool(alone)
+    for part in single:
+        record.algebra.fix(((part,),))
+    return bool(single)
 
 
-def _is_inner_row(record: Record, name: str, atom: Atom) -> bool:
-    """Whether the atom stands alone because a grouped convolution's weight has its blocks on the other axis."""
-    return name in record.dense and any(
-        atom in (find(one) for one in atoms(axis)) and outer_of(atom) in atoms(axis) for axis in record.dense[name][0]
+def _is_inner_row(record: TraceRecord, name: str, part: AxisPart) -> bool:
+    """Whether a part stands without its outer part because a grouped convolution's weight has the blocks on axis 0."""
+    return name in record.dense_weights and any(
+        part in (representative(p) for p in parts_of(axis)) and outer_part(part) in parts_of(axis)
+        for axis in record.dense_weights[name][0]
     )
 
 
-def group_all(record: Record, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> Found:
-    """Name the groups and lay the arrays out.
+def group_units(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> Grouping:
+    """Return the groups of a network, named and in order, and the layouts of its arrays.
 
     Parameters
     ----------
-    record
-        What the tracer learnt.
-    arrays
+    record : TraceRecord
+        What is known of the axes after all operations.
+    arrays : mapping of str to tuple of AxisTerms
         The axes of every array.
-    order
+    order : sequence of str
         The arrays in the order of computation.
     """
-    settle(record, arrays)
-    while _fix_unmatched(record, arrays):
-        settle(record, arrays)
-    dense = {name: found for name, found in record.dense.items() if _moves_within(found[0])}
-    laid = {name: dense[name][0] if name in dense else axes for name, axes in arrays.items()}
-    units = _Units(record, laid, order)
+    restrict_to_segments(record, arrays)
+    while _fix_single_places(record, arrays):
+        restrict_to_segments(record, arrays)
+    dense_weights = {name: dense for name, dense in record.dense_weights.items() if _moves_within_blocks(dense[0])}
+    laid_out = {name: dense_weights[name][0] if name in dense_weights else axes for name, axes in arrays.items()}
+    units = _MovingUnits(record, laid_out, order)
     layouts = {}
-    for name, axes in laid.items():
-        made = tuple(
-            Axis(units.segments(axis, record.odd.get((name, number))), record.side_of(name, number))
+    for name, axes in laid_out.items():
+        layout_axes = tuple(
+            Axis(units.segments(axis, record.odd_copies.get((name, number))), record.side_of(name, number))
             for number, axis in enumerate(axes)
         )
-        layouts[name] = Layout(made, dense[name][1] if name in dense else 1)
-    return Found(layouts, tuple(_told(units.groups(), layouts)))
+        layouts[name] = Layout(layout_axes, dense_weights[name][1] if name in dense_weights else 1)
+    return Grouping(layouts, tuple(_fix_undetermined_sizes(units.groups(), layouts)))
 
 
-def _told(groups: Sequence[Group], layouts: Mapping[str, Layout]) -> Iterator[Group]:
-    """Let those groups have the number of units traced that no shape of an array tells alone."""
-    known = {group.name for group in groups if not group.resizable}
-    axes = [{s.group for s in axis.segments if s.group is not None} for one in layouts.values() for axis in one.axes]
-    for names in sorted(axes, key=len):
-        if len(names - known) == 1:
-            known |= names
+def _fix_undetermined_sizes(groups: Sequence[Group], layouts: Mapping[str, Layout]) -> Iterator[Group]:
+    """Yield groups, unresizable where shapes do not determine their number of units, see `Symmetry.units`."""
+    determined = {group.name for group in groups if not group.resizable}
+    groups_of_axes = [
+        {s.group for s in axis.segments if s.group is not None} for layout in layouts.values() for axis in layout.axes
+    ]
+    # In the order in which `Symmetry.units` solves for them: axes of one group first.
+    for names in sorted(groups_of_axes, key=len):
+        if len(names - determined) == 1:
+            determined |= names
     for group in groups:
-        yield group if group.name in known else replace(group, resizable=False)
+        yield group if group.name in determined else replace(group, resizable=False)
 
 
-def _moves_within(axes: Sequence[AxisTerms]) -> bool:
+def _moves_within_blocks(axes: Sequence[AxisTerms]) -> bool:
     """Whether the channels inside the blocks of a grouped convolution move on the axis that holds only one block."""
-    blocks = {id(one) for one in atoms(axes[0])} & {id(one) for one in atoms(axes[1])}
-    return any(id(one) not in blocks for one in atoms(axes[1])) or any(
-        outer_of(one) is not None for one in atoms(axes[1])
-    )
+    row_parts = {id(part) for part in parts_of(axes[0])}
+    columns = parts_of(axes[1])
+    return any(id(part) not in row_parts for part in columns) or any(outer_part(part) is not None for part in columns)
 
 
-class _Units:
-    """The atoms that move, with their names."""
+class _MovingUnits:
+    """The axis parts that move, with their names.
 
-    def __init__(self, record: Record, laid: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> None:
-        rigid = {id(one) for axis in record.rigid for one in atoms(axis)}
-        self._scores = {id(one) for axis in record.scores for one in atoms(axis)}
-        self._heads = {id(one) for axis in record.heads for one in atoms(axis)}
-        self._blocks = {id(one) for axis in record.blocks for one in atoms(axis)}
-        self._touched: dict[int, list[tuple[str, int]]] = {}
-        self._atoms: dict[int, Atom] = {}
+    Parameters
+    ----------
+    record : TraceRecord
+        What is known of the axes.
+    arrays : mapping of str to tuple of AxisTerms
+        The axes of every array; those of the block-diagonal weight for grouped convolutions whose channels move.
+    order : sequence of str
+        The arrays in the order of computation, which becomes that of the groups.
+    """
+
+    def __init__(self, record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> None:
+        # Parts are told apart by identity: dictionaries below have the id of a part as key.
+        rigid = {id(part) for axis in record.rigid_axes for part in parts_of(axis)}
+        self._scores = {id(part) for axis in record.score_axes for part in parts_of(axis)}
+        self._heads = {id(part) for axis in record.head_axes for part in parts_of(axis)}
+        self._blocks = {id(part) for axis in record.block_axes for part in parts_of(axis)}
+        self._places: dict[int, list[tuple[str, int]]] = {}
+        self._parts: dict[int, AxisPart] = {}
         for name in order:
-            for number, axis in enumerate(laid[name]):
-                for atom in atoms(axis):
-                    if not atom.fixed:
-                        self._atoms[id(atom)] = atom
-                        self._touched.setdefault(id(atom), []).append((name, number))
+            for number, axis in enumerate(arrays[name]):
+                for part in parts_of(axis):
+                    if not part.fixed:
+                        self._parts[id(part)] = part
+                        self._places.setdefault(id(part), []).append((name, number))
         self._record = record
-        self._parents = {key: outer_of(atom) for key, atom in self._atoms.items()}
-        self._families = {id(one) for one in self._parents.values() if one is not None}
+        self._parents = {key: outer_part(part) for key, part in self._parts.items()}
+        self._with_children = {id(parent) for parent in self._parents.values() if parent is not None}
         self._rigid = {
-            key for key in self._atoms if key in rigid or key in self._families or self._parents[key] is not None
+            key for key in self._parts if key in rigid or key in self._with_children or self._parents[key] is not None
         }
         self._names = self._name_all()
 
     def _name_all(self) -> dict[int, str]:
+        """Return the names of all groups; equal ones get a number from 2."""
         names: dict[int, str] = {}
-        for key in self._atoms:
-            name, number = self._free_name(key), 1
+        for key in self._parts:
+            name, number = self._base_name(key), 1
             taken = set(names.values())
             while (unique := name if number == 1 else f"{name}.{number}") in taken:
                 number += 1
             names[key] = unique
         return names
 
-    def _free_name(self, key: int) -> str:
-        places = self._touched[key]
+    def _base_name(self, key: int) -> str:
+        """Return the name of a group, which others may have too."""
+        places = self._places[key]
         parent = self._parents[key]
-        common = _common([name for name, _ in places])
+        module = _common_module([name for name, _ in places])
         if key in self._heads and key not in self._blocks:
-            return _inside(common, "heads")
-        if key in self._scores and parent is not None:
-            return _inside(_common([name for name, _ in self._touched[id(parent)]]), "query_key")
+            return _join_path(module, "heads")
+        if key in self._scores and parent is not None:  # summed over in q k^T
+            return _join_path(_common_module([name for name, _ in self._places[id(parent)]]), "query_key")
         if parent is not None and id(parent) in self._heads and id(parent) not in self._blocks:
-            return _inside(_common([name for name, _ in self._touched[id(parent)]]), "value")
-        made = [name for name, number in places if self._record.side_of(name, number) != "input"] or [places[0][0]]
-        base = _base(made[0])
-        return _inside(base, "blocks") if key in self._families and not self._stands_alone(key) else base
+            return _join_path(_common_module([name for name, _ in self._places[id(parent)]]), "value")
+        makers = [name for name, number in places if self._record.side_of(name, number) != "input"] or [places[0][0]]
+        base = _group_name(makers[0])
+        return _join_path(base, "blocks") if key in self._with_children and not self._stands_alone(key) else base
 
     def _stands_alone(self, key: int) -> bool:
         """Whether units that have others inside also move arrays that these do not."""
-        inner = {at for one, parent in self._parents.items() if id(parent) == key for at in self._touched[one]}
-        return not set(self._touched[key]) <= inner
+        inner_places = {
+            place for child, parent in self._parents.items() if id(parent) == key for place in self._places[child]
+        }
+        return not set(self._places[key]) <= inner_places
 
     def segments(self, axis: AxisTerms, odd: tuple[int, ...] | None) -> tuple[Segment, ...]:
-        """Return an axis in segments, of whose copies of units `odd` change sign with these (all, if it is None)."""
-        found: list[Segment] = []
+        """Return the segments of an axis.
+
+        Parameters
+        ----------
+        axis : AxisTerms
+            The axis.
+        odd : tuple of int or None
+            Which copies of its units change sign with these; None for all.
+        """
+        segments: list[Segment] = []
         for term in resolve(axis):
-            moving = [n for n, factor in enumerate(term) if isinstance(factor, Atom) and not factor.fixed]
+            moving = [n for n, factor in enumerate(term) if isinstance(factor, AxisPart) and not factor.fixed]
             if not moving:
-                found.append(Segment(None, inner=_size(term)))
+                segments.append(Segment(None, inner=_size(term)))
                 continue
-            last = term[moving[-1]]
-            assert isinstance(last, Atom)  # noqa: S101  (moving holds the places of atoms)
-            group = self._names[id(find(last))]
-            found.append(Segment(group, _size(term[: moving[0]]), _size(term[moving[-1] + 1 :]), odd))
-        return tuple(found)
+            innermost = term[moving[-1]]  # a parent beside it is implied by the group's parent
+            assert isinstance(innermost, AxisPart)  # noqa: S101  (moving holds the positions of parts)
+            group = self._names[id(representative(innermost))]
+            segments.append(Segment(group, _size(term[: moving[0]]), _size(term[moving[-1] + 1 :]), odd))
+        return tuple(segments)
 
     def groups(self) -> tuple[Group, ...]:
         """Return all groups in the order of computation."""
-        made = []
-        for number, (key, atom) in enumerate(self._atoms.items()):
+        groups = []
+        for number, (key, part) in enumerate(self._parts.items()):
             parent = self._parents[key]
-            made.append(
+            groups.append(
                 Group(
                     self._names[key],
-                    atom.size,
+                    part.size,
                     number,
                     parent=None if parent is None else self._names[id(parent)],
                     resizable=key not in self._rigid,
                 )
             )
-        return tuple(made)
+        return tuple(groups)
 
 
 def _size(term: Term) -> int:
+    """Return the number of entries of a term, or of some of its factors."""
     size = 1
     for factor in term:
         size *= factor_size(factor)
     return size
 
 
-def _base(array: str) -> str:
-    """Return the name of an array without what says that it is a weight."""
+def _group_name(array: str) -> str:
+    """Return the name of the units that an array makes: its own, without the suffix of its kind."""
     module, _, last = array.replace(".parametrizations.weight.original0", ".weight").rpartition(".")
-    if last.startswith("weight_hr"):
+    if last.startswith("weight_hr"):  # the projection of an LSTM makes units beside those of its state
         last = last.replace("weight_hr", "weight_projection", 1)
-        return _inside(module, last.removeprefix("weight_"))
-    return _inside(module, _KIND.sub("", last)) or array
+        return _join_path(module, last.removeprefix("weight_"))
+    return _join_path(module, _ARRAY_KIND.sub("", last)) or array
 
 
-def _inside(module: str, name: str) -> str:
-    return ".".join(part for part in (module, name) if part)
+def _join_path(module: str, name: str) -> str:
+    """Return a dotted path, either side of which may be empty."""
+    return ".".join(component for component in (module, name) if component)
 
 
-def _common(names: Sequence[str]) -> str:
+def _common_module(names: Sequence[str]) -> str:
     """Return the innermost module that has all these arrays."""
     paths = [name.split(".")[:-1] for name in names]
-    kept = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
+    common = []
+    for components in zip(*paths, strict=False):
+        if len(set(components)) > 1:
             break
-        kept.append(parts[0])
-    return ".".join(kept)
+        common.append(components[0])
+    return ".".join(common)

@@ -1,4 +1,10 @@
-"""Running a copy of a module on other arrays, to see what comes of it."""
+"""Trials of a module: a copy with random arrays, whose outputs are compared under changes of the arrays.
+
+The copy runs in float64, or in float32 if the module insists on it. Its arrays are random where those of the module
+would hide an error: a bias of zero, a gain of one or an identity matrix stays as it is under wrong permutations too.
+Running statistics are measured on the example, because statistics of other weights would leave most units of a deep
+network silent, and silent units hide everything.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +21,40 @@ from consilience.errors import UnsupportedError
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.tracing.export import Example, evaluating
 
-_TOLERANCE = {
+OUTPUT_TOLERANCE = {
     torch.float64: 1e-8,  # sums in another order err by 1e-16, which some hundred layers amplify
-    torch.float32: 5e-5,  # as above from 6e-8; broken symmetries were seen to differ by as little as 4e-4
+    torch.float32: 5e-5,  # the same from 6e-8; broken symmetries were seen to differ by as little as 4e-4
 }
-
-_REPEATED = 0.1
-"""Share of entries equal to their neighbour from which an array is taken to be made, not learnt: zeros, an identity."""
+"""Largest deviation of outputs, relative to the largest output, that rounding explains, by precision."""
+MIN_REPEATED_SHARE = 0.1
+"""Share of entries equal to their neighbour from which a matrix is taken to be constructed, not learnt: zeros, an
+identity. Chosen by hand; nobody has measured other values."""
+MIN_VARIANCE = 1e-3
+"""Least running variance of a trial, so that normalising a silent channel does not blow it up. Chosen by hand."""
+RELATIVE_NOISE = 0.5
+"""Standard deviation of the noise added to an array, relative to its spread, and half the width of the factors of
+positive arrays. Chosen by hand: large enough to tell equal entries apart, small enough to leave networks alive."""
+NOISE_OF_EQUAL_ENTRIES = 0.3
+"""Standard deviation of the noise added to an array of equal entries, and to running means, in standard deviations of
+their channel. Chosen by hand."""
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A copy of the module, arrays and inputs to try changes on, and what comes out without any.
+class ModuleTrial:
+    """A copy of a module, arrays and inputs on which changes are tried, and its outputs without any change.
 
     Parameters
     ----------
-    module
+    module : Module
         The copy.
-    example
-        What it is called with.
-    arrays
-        Random arrays like those that the module came with.
-    outputs
-        What comes out with these.
-    tolerance
-        Deviation that rounding explains.
+    example : Example
+        Its inputs.
+    arrays : mapping of str to Tensor
+        Random arrays like those of the module.
+    outputs : sequence of Tensor
+        Outputs with these arrays.
+    tolerance : float
+        Relative deviation of outputs that rounding explains.
     """
 
     module: nn.Module
@@ -49,111 +64,112 @@ class Bench:
     tolerance: float
 
     def deviation(self, arrays: Mapping[str, Tensor]) -> float:
-        """Return the largest difference of outputs with other arrays, relative to the size of the output."""
-        return _difference(self.outputs, _run(self.module, self.example, arrays))
+        """Return the largest difference of outputs with other arrays, relative to the largest entry of each output."""
+        return _largest_difference(self.outputs, _run(self.module, self.example, arrays))
 
-    def stays(self, arrays: Mapping[str, Tensor]) -> bool:
+    def leaves_outputs(self, arrays: Mapping[str, Tensor]) -> bool:
         """Whether the outputs with other arrays are the same but for rounding."""
         return self.deviation(arrays) <= self.tolerance
 
-    def elsewhere(self, rng: np.random.Generator) -> Bench:
-        """Return one with other random arrays, on inputs around the example if the module takes them."""
-        leaves, form = pytree.tree_flatten((self.example.args, dict(self.example.kwargs or {})))
-        near = [_around(one, rng) if isinstance(one, Tensor) else one for one in leaves]
-        args, kwargs = pytree.tree_unflatten(near, form)
+    def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
+        """Return a trial with other random arrays, on inputs around the example if the module takes them."""
+        leaves, structure = pytree.tree_flatten((self.example.args, dict(self.example.kwargs or {})))
+        perturbed = [_perturb(leaf, rng) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(perturbed, structure)
         arrays = {name: random_like(array, rng) for name, array in self.arrays.items()}
         for example in (Example(args, kwargs), self.example):
             try:
                 outputs = _run(self.module, example, arrays)
             except Exception:  # noqa: S112  (a network may refuse inputs that are not like its own)
                 continue
-            if all(bool(torch.isfinite(one).all()) for one in outputs):
+            if all(bool(torch.isfinite(output).all()) for output in outputs):
                 return replace(self, example=example, arrays=arrays, outputs=outputs)
         return self
 
 
-def make_bench(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.random.Generator) -> Bench:
-    """Return a bench of the highest precision that the module runs in.
+def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.random.Generator) -> ModuleTrial:
+    """Return a trial in the highest precision that the module runs in.
 
     Raises
     ------
     UnsupportedError
         If a copy of the module runs in none.
     """
-    problem: Exception | None = None
-    for dtype, tolerance in _TOLERANCE.items():
+    first_error: Exception | None = None
+    for dtype, tolerance in OUTPUT_TOLERANCE.items():
         try:
             copied = copy.deepcopy(module).to(dtype).eval()
-            cast = _cast(example, dtype)
-            given = {name: array.clone() for name, array in arrays_of(copied).items() if name in symmetry.layouts}
-            arrays = _lively(copied, cast, given, rng)
-            return Bench(copied, cast, arrays, _run(copied, cast, arrays), tolerance)
+            cast_example = _cast_example(example, dtype)
+            originals = {name: array.clone() for name, array in arrays_of(copied).items() if name in symmetry.layouts}
+            arrays = _randomise_arrays(copied, cast_example, originals, rng)
+            return ModuleTrial(copied, cast_example, arrays, _run(copied, cast_example, arrays), tolerance)
         except Exception as error:  # whatever the module's own code raises in a precision that it was not written for
-            problem = problem or error
+            first_error = first_error or error
     raise UnsupportedError(
-        f"{type(module).__name__}: a copy of it does not run in float64 or float32 ({problem}); "
+        f"{type(module).__name__}: a copy of it does not run in float64 or float32 ({first_error}); "
         "let its forward take the precision of its weights"
-    ) from problem
+    ) from first_error
 
 
-def _lively(
-    module: nn.Module, example: Example, given: Mapping[str, Tensor], rng: np.random.Generator
+def _randomise_arrays(
+    module: nn.Module, example: Example, originals: Mapping[str, Tensor], rng: np.random.Generator
 ) -> dict[str, Tensor]:
-    """Return random arrays like those given, with running statistics near those of the example.
-
-    Statistics of other weights would leave most units of a deep network silent, and silent units hide everything.
-    """
-    arrays = {name: random_like(array, rng) for name, array in given.items()}
+    """Return random arrays like the originals, with running statistics near those that the example has under them."""
+    arrays = {name: random_like(array, rng) for name, array in originals.items()}
     norms = {
-        name: part
-        for name, part in module.named_modules()
-        if isinstance(part, nn.modules.batchnorm._NormBase) and isinstance(part.running_var, Tensor)
+        path: layer
+        for path, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and isinstance(layer.running_var, Tensor)
     }
     if not norms:
         return arrays
-    momenta = {name: part.momentum for name, part in norms.items()}
+    momenta = {path: layer.momentum for path, layer in norms.items()}
     try:
-        for part in norms.values():
-            part.momentum = 1.0
+        for layer in norms.values():
+            layer.momentum = 1.0  # running statistics become those of this one batch
         _run(module, example, arrays, measuring=list(norms.values()))
         measured = {
-            f"{path}.{name}".lstrip("."): array for path, one in norms.items() for name, array in one.named_buffers()
+            f"{path}.{name}".lstrip("."): array
+            for path, layer in norms.items()
+            for name, array in layer.named_buffers()
         }
     except ValueError:  # a batch of one, of which no spread can be measured
         measured = {}
     finally:
-        for name, part in norms.items():
-            part.momentum = momenta[name]
+        for path, layer in norms.items():
+            layer.momentum = momenta[path]
     for name in arrays:
         if name.endswith("running_var") and name in measured:
-            variance = measured[name].clamp(min=1e-3)
-            mean = name.removesuffix("var") + "mean"
+            variance = measured[name].clamp(min=MIN_VARIANCE)
+            mean_name = name.removesuffix("var") + "mean"
             arrays[name] = random_like(variance, rng)
-            arrays[mean] = measured[mean] + 0.3 * variance.sqrt() * _normal(variance, rng)
+            noise = NOISE_OF_EQUAL_ENTRIES * variance.sqrt() * _normal(variance, rng)
+            arrays[mean_name] = measured[mean_name] + noise
     return arrays
 
 
 def _run(
     module: nn.Module, example: Example, arrays: Mapping[str, Tensor], measuring: Sequence[nn.Module] = ()
 ) -> list[Tensor]:
-    """Return all tensors that the module computes with these arrays, while some parts measure their statistics."""
+    """Return all tensors that the module returns with these arrays; layers in `measuring` update their statistics."""
     with evaluating(module), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for part in measuring:
-            part.training = True
+        torch.manual_seed(0)  # whatever the module draws is the same in every run
+        for layer in measuring:
+            layer.training = True
         for name, parameter in module.named_parameters():
             if name in arrays:
                 parameter.data = arrays[name]
         for name, buffer in module.named_buffers():
             if name in arrays:
                 buffer.data = arrays[name].clone()  # the module may change it
-        made = example.call(module)
-    return [one.detach().clone() for one in pytree.tree_leaves(made) if isinstance(one, Tensor)]
+        result = example.call(module)
+    return [leaf.detach().clone() for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
 
 
-def _cast(example: Example, dtype: torch.dtype) -> Example:
+def _cast_example(example: Example, dtype: torch.dtype) -> Example:
+    """Return an example with its real tensors in another precision."""
     args, kwargs = pytree.tree_map(
-        lambda one: one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one,
+        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
         (example.args, dict(example.kwargs or {})),
     )
     return Example(args, kwargs)
@@ -163,7 +179,8 @@ def _normal(like: Tensor, rng: np.random.Generator) -> Tensor:
     return torch.as_tensor(rng.standard_normal(tuple(like.shape)), dtype=like.dtype, device=like.device)
 
 
-def _around(values: Tensor, rng: np.random.Generator) -> Tensor:
+def _perturb(values: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return real inputs with normal noise of their own spread; whole numbers (indices, masks) stay."""
     if not values.is_floating_point() or not values.numel():
         return values
     spread = float(values.std(unbiased=False))
@@ -171,38 +188,41 @@ def _around(values: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def random_like(array: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return random numbers like those of an array: positive ones stay so, equal ones are made to differ.
+    """Return random numbers like those of an array: positive ones stay positive, equal ones become different.
 
-    Tables of many different numbers are left as they are: they hide nothing.
+    Matrices of many different numbers are returned as they are: they hide no error.
     """
     if not array.is_floating_point() or not array.numel():
         return array
     flat = array.reshape(-1)
-    if array.ndim > 1 and float((flat[1:] == flat[:-1]).to(torch.float32).mean()) < _REPEATED:
+    if array.ndim > 1 and float((flat[1:] == flat[:-1]).to(torch.float32).mean()) < MIN_REPEATED_SHARE:
         return array
-    if bool((array > 0).all()):
-        return array * torch.as_tensor(
-            rng.uniform(0.5, 1.5, tuple(array.shape)), dtype=array.dtype, device=array.device
-        )
+    if bool((array > 0).all()):  # gains, running variances
+        factors = rng.uniform(1 - RELATIVE_NOISE, 1 + RELATIVE_NOISE, tuple(array.shape))
+        return array * torch.as_tensor(factors, dtype=array.dtype, device=array.device)
     spread = float(array.std(unbiased=False))
-    return array + (0.5 * spread if spread > 0 else 0.3) * _normal(array, rng)
+    return array + (RELATIVE_NOISE * spread if spread > 0 else NOISE_OF_EQUAL_ENTRIES) * _normal(array, rng)
 
 
-def _difference(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> float:
-    worst = 0.0
-    for one, other in zip(outputs, others, strict=True):
-        if not one.numel():
+def _largest_difference(outputs: Sequence[Tensor], references: Sequence[Tensor]) -> float:
+    """Return the largest difference of two lists of outputs, relative to the largest entry of the first's.
+
+    Infinite where whole numbers differ, or entries that are finite in one are not in the other.
+    """
+    largest = 0.0
+    for output, reference in zip(outputs, references, strict=True):
+        if not output.numel():
             continue
-        if not one.is_floating_point() and not one.is_complex():
-            worst = max(worst, 0.0 if torch.equal(one, other) else np.inf)
+        if not output.is_floating_point() and not output.is_complex():
+            largest = max(largest, 0.0 if torch.equal(output, reference) else np.inf)
             continue
-        finite = torch.isfinite(one)
-        if not torch.equal(finite, torch.isfinite(other)):
+        finite = torch.isfinite(output)
+        if not torch.equal(finite, torch.isfinite(reference)):
             return np.inf
         if bool(finite.any()):
-            size = float(one[finite].abs().max())
-            worst = max(worst, float((one - other)[finite].abs().max()) / (size or 1.0))
-    return worst
+            size = float(output[finite].abs().max())
+            largest = max(largest, float((output - reference)[finite].abs().max()) / (size or 1.0))
+    return largest
 
 
 def arrays_of(module: nn.Module) -> dict[str, Tensor]:

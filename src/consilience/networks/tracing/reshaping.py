@@ -1,7 +1,8 @@
-"""Taking axes apart and reshaping them.
+"""Cuts and reshapes of axes.
 
-A stretch of free units cut in two becomes a concatenation; free units seen as (outer, inner) become a product whose
-inner units may move differently inside every outer one. What cannot be expressed is fixed.
+Cutting a stretch of free units in two turns them into a concatenation. Reshaping free units to (outer, inner) turns
+them into a product whose inner units may move differently inside every outer one. A cut through units, or a reshape
+that their number does not admit, cannot be expressed by terms and factors: its units are fixed.
 """
 
 from __future__ import annotations
@@ -11,33 +12,39 @@ from collections.abc import Sequence
 from math import prod
 
 from consilience.networks.tracing.axis_parts import (
-    MOST_PIECES,
-    Atom,
+    MAX_OUTER_UNITS,
+    AxisPart,
     AxisTerms,
     Factor,
     Term,
+    as_factor,
     axis_size,
     factor_size,
-    family_of,
-    find,
-    hosted,
-    movable,
-    packed,
+    family_like,
+    fixed_axis,
+    hosted_families,
+    may_move,
     put_inside,
+    representative,
     resolve,
-    still,
     term_size,
 )
 
 
-class Pieces(ABC):
-    """Operations that take axes apart; `gave_up` says whether one had to fix what it could not express."""
+class AxisReshaping(ABC):
+    """Operations that cut and reshape axes, on top of joining and fixing them.
+
+    Attributes
+    ----------
+    has_fixed_units : bool
+        Whether an operation had to fix units that might have moved; whoever reads it resets it.
+    """
 
     def __init__(self) -> None:
-        self.gave_up = False
+        self.has_fixed_units = False
 
     @abstractmethod
-    def join(self, one: AxisTerms, other: AxisTerms) -> None:
+    def join(self, first: AxisTerms, second: AxisTerms) -> None:
         """Let two axes of the same length move together."""
 
     @abstractmethod
@@ -45,102 +52,118 @@ class Pieces(ABC):
         """Let nothing along an axis move."""
 
     @abstractmethod
-    def alike(self, family: Atom) -> Atom:
-        """Let the members of a family move alike, and return what they are then."""
+    def merge_members(self, family: AxisPart) -> AxisPart:
+        """Join the members of a family, and return the part that they become."""
 
     def split(self, axis: AxisTerms, sizes: Sequence[int]) -> list[AxisTerms]:
         """Return the stretches of an axis, of these lengths in order."""
-        pieces = []
-        rest = resolve(axis)
+        stretches = []
+        remaining = resolve(axis)
         for size in sizes:
-            taken: list[Term] = []
-            while (missing := size - axis_size(tuple(taken))) > 0:
-                head, rest = rest[0], rest[1:]
-                if term_size(head) > missing:
-                    before, after = self.cut(head, missing)
-                    taken, rest = [*taken, *before], (*after, *rest)
+            stretch: list[Term] = []
+            while (missing := size - axis_size(tuple(stretch))) > 0:
+                term, remaining = remaining[0], remaining[1:]
+                if term_size(term) > missing:
+                    before, after = self.cut_term(term, missing)
+                    stretch, remaining = [*stretch, *before], (*after, *remaining)
                 else:
-                    taken.append(head)
-            pieces.append(tuple(taken))
-            rest = resolve(rest)
-        return pieces
+                    stretch.append(term)
+            stretches.append(tuple(stretch))
+            remaining = resolve(remaining)  # a cut may have changed parts that come later
+        return stretches
 
-    def cut(self, term: Term, length: int) -> tuple[AxisTerms, AxisTerms]:
-        """Return what a term is before and after so many entries."""
-        first, rest = term[0], term[1:]
-        inner = term_size(rest)
-        if isinstance(first, Atom) and (length % inner or hosted(first)):
-            self.gave_up = self.gave_up or movable([(term,)])
+    def cut_term(self, term: Term, length: int) -> tuple[AxisTerms, AxisTerms]:
+        """Return a term before and after its first `length` entries."""
+        first, inner_factors = term[0], term[1:]
+        inner_size = term_size(inner_factors)
+        if isinstance(first, AxisPart) and (length % inner_size or hosted_families(first)):
+            # The cut goes through the inner entries of one unit, or parts units that differ inside.
+            self.has_fixed_units = self.has_fixed_units or may_move([(term,)])
             self.fix(((first,),))
-            self._spread(first)
+            self._merge_hosted_families(first)
             first = first.size
-        if isinstance(first, Atom):
-            before, after = self._cut_atom(first, length // inner)
-            return ((before, *rest),), ((after, *rest),)
-        whole, part = divmod(length, inner)
-        before_part, after_part = self.cut(rest, part) if part else ((), ())
-        head = (((whole, *rest),) if whole else ()) + before_part
-        remaining = first - whole - bool(part)
-        return head, after_part + (((remaining, *rest),) if remaining else ())
+        if isinstance(first, AxisPart):
+            before, after = self._cut_part(first, length // inner_size)
+            return ((before, *inner_factors),), ((after, *inner_factors),)
+        # n * inner: `whole` repetitions come before, one is cut after `partial` entries, the others come after.
+        whole, partial = divmod(length, inner_size)
+        before_cut, after_cut = self.cut_term(inner_factors, partial) if partial else ((), ())
+        head = (((whole, *inner_factors),) if whole else ()) + before_cut
+        remaining = first - whole - bool(partial)
+        return head, after_cut + (((remaining, *inner_factors),) if remaining else ())
 
-    def _spread(self, host: Atom) -> None:
-        """Let the families of a host be alike, so that it is a number like others."""
-        for family in hosted(find(host)):
-            self.alike(family)
+    def _merge_hosted_families(self, host: AxisPart) -> None:
+        """Merge the families of a host, so that it becomes a number like others."""
+        for family in hosted_families(representative(host)):
+            self.merge_members(family)
 
-    def _cut_atom(self, atom: Atom, size: int) -> tuple[Factor, Factor]:
-        sizes = (size, atom.size - size)
-        if atom.is_family:
-            cuts = [self.split(((member,),), sizes) for member in atom.members]
-            before, after = (family_of(atom, [packed(cut[side]) for cut in cuts]) for side in (0, 1))
+    def _cut_part(self, part: AxisPart, size: int) -> tuple[Factor, Factor]:
+        """Return the first `size` units of a part and the others, as parts of their own."""
+        sizes = (size, part.size - size)
+        if part.is_family:
+            cuts = [self.split(((member,),), sizes) for member in part.members]
+            before, after = (family_like(part, [as_factor(cut[side]) for cut in cuts]) for side in (0, 1))
         else:
-            before, after = (Atom(one, atom.named) for one in sizes)
-            for piece in (before, after):
-                for parent in atom.inside:
-                    put_inside(piece, parent)
-            for child in atom.contains:
-                find(child).inside = []
-        atom.axis, atom.host, atom.members = ((before,), (after,)), None, ()
+            before, after = (AxisPart(n_units, part.in_array) for n_units in sizes)
+            for stretch in (before, after):
+                for outer in part.outer_parts:
+                    put_inside(stretch, outer)
+            for inner in part.inner_parts:
+                representative(inner).outer_parts = []  # inside which of the two is not known
+        part.expansion, part.host, part.members = ((before,), (after,)), None, ()
         return before, after
 
     def divide(self, factor: Factor, outer: int, meets: Factor | None = None) -> tuple[Factor, Factor]:
-        """Return a factor as a product of an outer one of this size and what lies inside it."""
+        """Return a factor as a product of an outer factor and an inner one.
+
+        Parameters
+        ----------
+        factor : int or AxisPart
+            The factor.
+        outer : int
+            Size of the outer factor; it divides that of the factor.
+        meets : int or AxisPart, optional
+            The factor that the outer one is about to be joined with.
+        """
         if isinstance(factor, int):
             return outer, factor // outer
-        atom = find(factor)
-        if atom.axis is not None:
-            first, second = (packed(axis) for axis in self.unflatten(((atom,),), (outer, atom.size // outer)))
+        part = representative(factor)
+        if part.expansion is not None:
+            first, second = (as_factor(axis) for axis in self.unflatten(((part,),), (outer, part.size // outer)))
             return first, second
-        if atom.fixed:
-            self._spread(atom)
-            return outer, atom.size // outer
-        if atom.is_family:
-            divided = [self.unflatten(((m,),), (outer, atom.size // outer)) for m in atom.members]
-            x, y = (family_of(atom, [packed(axes[side]) for axes in divided]) for side in (0, 1))
-            atom.axis, atom.host, atom.members = ((x, y),), None, ()
-            return x, y
-        inner = Atom(atom.size // outer, atom.named)
-        if isinstance(meets, int):  # it will be alike for all outer units anyway
-            atom.axis = ((outer, inner),)
-            for parent in atom.inside:
+        if part.fixed:
+            self._merge_hosted_families(part)
+            return outer, part.size // outer
+        if part.is_family:
+            divided = [self.unflatten(((m,),), (outer, part.size // outer)) for m in part.members]
+            outer_family, inner_family = (
+                family_like(part, [as_factor(axes[side]) for axes in divided]) for side in (0, 1)
+            )
+            part.expansion, part.host, part.members = ((outer_family, inner_family),), None, ()
+            return outer_family, inner_family
+        inner = AxisPart(part.size // outer, part.in_array)
+        if isinstance(meets, int):  # the outer units will be fixed, and the inner ones alike for all of them
+            part.expansion = ((outer, inner),)
+            for parent in part.outer_parts:
                 put_inside(inner, parent)
             return outer, inner
-        around = Atom(outer, atom.named)
-        for parent in atom.inside:
-            put_inside(around, parent)
-        for child in atom.contains:
-            find(child).inside = [around if find(one) is atom else one for one in find(child).inside]
-            around.contains.append(child)
-        atom.axis = ((around, inner),)
-        put_inside(inner, around)
-        return around, inner
+        outer_part = AxisPart(outer, part.in_array)
+        for parent in part.outer_parts:
+            put_inside(outer_part, parent)
+        for child in part.inner_parts:
+            child_part = representative(child)
+            child_part.outer_parts = [outer_part if representative(p) is part else p for p in child_part.outer_parts]
+            outer_part.inner_parts.append(child)
+        part.expansion = ((outer_part, inner),)
+        put_inside(inner, outer_part)
+        return outer_part, inner
 
     def flatten(self, axes: Sequence[AxisTerms]) -> AxisTerms:
-        """Return the axis of all combinations, the last running fastest."""
-        return resolve((tuple(packed(axis) for axis in axes),))
+        """Return the axis of all combinations in row-major order, as ``flatten`` of torch makes it."""
+        return resolve((tuple(as_factor(axis) for axis in axes),))
 
     def unflatten(self, axis: AxisTerms, sizes: Sequence[int]) -> list[AxisTerms]:
-        """Return the axes whose combinations are this one, the last running fastest."""
+        """Return the axes of these sizes whose combinations are this axis; the inverse of `flatten`."""
         sizes = list(sizes)
         axis = resolve(axis)
         if len(sizes) == 1:
@@ -149,21 +172,23 @@ class Pieces(ABC):
         if len(axis) == 1:
             head, tail = self._divide_term(axis[0], outer)
             return [(head,), *self.unflatten((tail,), sizes[1:])]
-        if all(term_size(term) == inner for term in axis) and outer <= MOST_PIECES:
-            host = Atom(outer, fixed=True)
-            family = Atom(inner, host=host, members=tuple(packed((term,)) for term in axis))
-            host.contains.append(family)
+        if all(term_size(term) == inner for term in axis) and outer <= MAX_OUTER_UNITS:
+            # Stretches of equal length, such as queries, keys and values: a fixed outer axis of families.
+            host = AxisPart(outer, fixed=True)
+            family = AxisPart(inner, host=host, members=tuple(as_factor((term,)) for term in axis))
+            host.inner_parts.append(family)
             return [((host,),), *self.unflatten(((family,),), sizes[1:])]
         if any(term_size(term) % inner for term in axis):
-            self.gave_up = self.gave_up or movable([axis])
+            self.has_fixed_units = self.has_fixed_units or may_move([axis])
             self.fix(axis)
-            return [still(size) for size in sizes]
+            return [fixed_axis(size) for size in sizes]
         divided = [self._divide_term(term, term_size(term) // inner) for term in axis]
         for _, tail in divided[1:]:
             self.join((divided[0][1],), (tail,))
         return [tuple(head for head, _ in divided), *self.unflatten((divided[0][1],), sizes[1:])]
 
     def _divide_term(self, term: Term, outer: int) -> tuple[Term, Term]:
+        """Return a term as a product of a term of size `outer` and an inner term."""
         head: list[Factor] = []
         for number, factor in enumerate(term):
             size = factor_size(factor)
@@ -176,8 +201,9 @@ class Pieces(ABC):
                 first, second = self.divide(factor, outer)
                 return (*head, first), (second, *term[number + 1 :])
             else:
-                self.gave_up = self.gave_up or movable([(term,)])
+                # The boundary falls between factors: (6, 2) has no product with an outer factor of size 4.
+                self.has_fixed_units = self.has_fixed_units or may_move([(term,)])
                 self.fix((term,))
-                done = prod(factor_size(one) for one in head)
-                return (done * outer,), (term_size(term) // (done * outer),)
+                head_size = prod(factor_size(f) for f in head)
+                return (head_size * outer,), (term_size(term) // (head_size * outer),)
         return tuple(head) or (1,), (1,)

@@ -1,9 +1,11 @@
-"""The groups of a PyTorch module, from its exported graph.
+"""Tracing: the permutation groups of a PyTorch module from its exported graph.
 
-The module is exported to a graph of ATen operations on an example. Every tensor gets axes of atoms (`atoms.py`), every
-operation says what must move together (`rules_*.py`), inputs and outputs never move, and what is left free makes the
-groups (`grouping.py`). An operation without a rule fixes the axes of all it touches, and says so in the notes. Nothing
-is proved here: see `consilience.networks.tracing.proof`.
+The module is exported to a graph of ATen operations on an example. The axes of every tensor are sums of products of
+axis parts (`axis_parts`), every operation has a rule that joins or fixes axes (`rules`), inputs and outputs never move,
+and parts that are still free at the end make the groups (`grouping`). An operation without a rule fixes the axes of all
+tensors that it touches, which the notes of the symmetry say: fewer units can then be matched, none wrongly. Names of
+modules and arrays play no part but in the names of groups. Nothing is proved here: see
+`consilience.networks.tracing.proof`.
 """
 
 from __future__ import annotations
@@ -16,21 +18,27 @@ import torch
 from torch import Tensor, fx, nn
 
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.tracing.axis_parts import AxisTerms, free, still
+from consilience.networks.tracing.axis_parts import AxisTerms, fixed_axis, free_axis
 from consilience.networks.tracing.export import as_example, export
-from consilience.networks.tracing.grouping import group_all
+from consilience.networks.tracing.grouping import group_units
 from consilience.networks.tracing.rules import contractions as rules_contractions
 from consilience.networks.tracing.rules import convolutions as rules_convolutions
-from consilience.networks.tracing.rules import joining as rules_pieces
+from consilience.networks.tracing.rules import joining as rules_joining
 from consilience.networks.tracing.rules import norms as rules_norms
 from consilience.networks.tracing.rules import pointwise as rules_pointwise
 from consilience.networks.tracing.rules import recurrent as rules_recurrent
 from consilience.networks.tracing.rules import views as rules_views
-from consilience.networks.tracing.rules.common import Call, Record, Rule, Value, unmoved
+from consilience.networks.tracing.rules.common import (
+    OperatorCall,
+    OperatorRule,
+    TracedTensor,
+    TraceRecord,
+    fixed_tensor,
+)
 
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, OperatorRule] = {
     **rules_pointwise.RULES,
-    **rules_pieces.RULES,
+    **rules_joining.RULES,
     **rules_views.RULES,
     **rules_contractions.RULES,
     **rules_convolutions.RULES,
@@ -40,14 +48,14 @@ _RULES: dict[str, Rule] = {
 
 
 def trace(module: nn.Module, example: Any) -> Symmetry:
-    """Return the groups of a module that move together, unproved.
+    """Return the symmetry of a module, unproved.
 
     Parameters
     ----------
-    module
-        Any module; it is looked at in evaluation mode and left as it was.
-    example
-        What it is called with: a tensor, a tuple of arguments, or a dict of keyword arguments.
+    module : Module
+        Any module; it is traced in evaluation mode and left as it was.
+    example : Tensor, tuple or dict
+        Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
 
     Raises
     ------
@@ -65,22 +73,22 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
     """
     arrays, aliases, notes = _named_arrays(module)
     program = export(module, as_example(example))
-    record = Record(notes=notes)
-    walk = _Walk(record, arrays, aliases)
-    used = walk.through(program)
+    record = TraceRecord(notes=notes)
+    walk = _GraphWalk(record, arrays, aliases)
+    used = walk.run(program)  # in the order of computation
     for name in arrays:
         if name not in used:
-            record.atoms.fix(walk.whole_axis(name))
+            record.algebra.fix(walk.concatenated_axes(name))
             if arrays[name].is_floating_point():
                 record.notes.append(f"{name}: the network does not use it, so it is left as it is")
-    axes = {name: walk.values[name].axes for name in arrays}
-    found = group_all(record, axes, [*used, *(name for name in arrays if name not in used)])
-    layouts = {name: found.layouts[name] for name in arrays}
-    return Symmetry(layouts, found.groups, aliases, tuple(dict.fromkeys(record.notes)))
+    axes = {name: walk.tensors[name].axes for name in arrays}
+    grouping = group_units(record, axes, [*used, *(name for name in arrays if name not in used)])
+    layouts = {name: grouping.layouts[name] for name in arrays}
+    return Symmetry(layouts, grouping.groups, aliases, tuple(dict.fromkeys(record.notes)))
 
 
 def _named_arrays(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str], list[str]]:
-    """Return the arrays of a state dict, other names of them, and notes on those that share memory otherwise."""
+    """Return the arrays of a state dict, the second names of tied ones, and notes on entries that are no arrays."""
     arrays: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     notes: list[str] = []
@@ -89,6 +97,7 @@ def _named_arrays(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str],
         if not isinstance(array, Tensor):
             notes.append(f"{name}: is not a tensor, so it is left as it is")
             continue
+        # Tied arrays are views of the same memory, whatever module holds them.
         memory = (array.untyped_storage().data_ptr(), array.storage_offset(), tuple(array.shape), array.stride())
         if array.numel() and memory in by_memory:
             aliases[name] = by_memory[memory]
@@ -98,135 +107,154 @@ def _named_arrays(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str],
     return arrays, aliases, notes
 
 
-class _Walk:
-    """A walk through a graph: what every node's tensor is made of."""
+class _GraphWalk:
+    """A walk through an exported graph that gives every node its traced tensors.
 
-    def __init__(self, record: Record, arrays: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
+    Parameters
+    ----------
+    record : TraceRecord
+        Takes up what moves together.
+    arrays : mapping of str to Tensor
+        The arrays of the module, without second names of tied ones.
+    aliases : mapping of str to str
+        Second names of tied arrays, to the first.
+    """
+
+    def __init__(self, record: TraceRecord, arrays: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
         self.record = record
         self.aliases = aliases
-        self.values = {name: self._array(name, array) for name, array in arrays.items()}
+        self.tensors = {name: self._trace_array(name, array) for name, array in arrays.items()}
         self.nodes: dict[fx.Node, Any] = {}
-        record.contexts.extend(value.axes for value in self.values.values())
+        record.contexts.extend(tensor.axes for tensor in self.tensors.values())
 
-    def _array(self, name: str, array: Tensor) -> Value:
-        """Return an array of the network; whole numbers tell positions and never move."""
+    def _trace_array(self, name: str, array: Tensor) -> TracedTensor:
+        """Return an array of the network as a traced tensor; whole numbers are indices or counters and never move."""
         moves = array.is_floating_point() or array.is_complex() or array.dtype == torch.bool
-        axes = tuple(free(size, named=True) if moves else still(size) for size in array.shape)
-        return Value(axes, tuple(frozenset({(name, number)}) for number in range(array.ndim)))
+        axes = tuple(free_axis(size, in_array=True) if moves else fixed_axis(size) for size in array.shape)
+        return TracedTensor(axes, tuple(frozenset({(name, dim)}) for dim in range(array.ndim)))
 
-    def whole_axis(self, name: str) -> AxisTerms:
+    def concatenated_axes(self, name: str) -> AxisTerms:
         """Return all axes of an array, one after the other."""
-        return tuple(term for axis in self.values[name].axes for term in axis)
+        return tuple(term for axis in self.tensors[name].axes for term in axis)
 
-    def through(self, program: torch.export.ExportedProgram) -> list[str]:
-        """Take all operations in order; return the arrays in the order of their first use."""
+    def run(self, program: torch.export.ExportedProgram) -> list[str]:
+        """Apply the rules of all operations in order; return the arrays in the order of their first use."""
         signature = program.graph_signature
         targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         lifted = {**signature.inputs_to_lifted_tensor_constants, **signature.inputs_to_buffers}
         used: list[str] = []
-        names: dict[fx.Node, str] = {}
+        array_names: dict[fx.Node, str] = {}
         for node in program.graph.nodes:
             if node.op == "placeholder":
                 target = targets.get(node.name)
                 array = self.aliases.get(target, target) if target is not None else None
-                if array in self.values:
-                    names[node] = array
-                    self.nodes[node] = self.values[array]
-                elif node.name in lifted:
-                    self.nodes[node] = _constant(program.constants[lifted[node.name]])
+                if array in self.tensors:
+                    array_names[node] = array
+                    self.nodes[node] = self.tensors[array]
+                elif node.name in lifted:  # constants, and buffers that the state dict does not hold
+                    self.nodes[node] = _trace_constant(program.constants[lifted[node.name]])
                 else:
-                    self.nodes[node] = _unmoved_like(node.meta.get("val"))
+                    self.nodes[node] = _fixed_like(node.meta.get("val"))
             elif node.op == "output":
-                for value in _flat(self._given(node.args)):
-                    for axis in value.axes:
-                        self.record.atoms.fix(axis)
+                for tensor in _tensors_in(self._traced(node.args)):
+                    for axis in tensor.axes:
+                        self.record.algebra.fix(axis)
             elif node.op == "call_function":
-                used.extend(names[one] for one in node.all_input_nodes if one in names)
-                self.nodes[node] = self._operation(node)
-                self.record.contexts.extend(value.axes for value in _flat(self.nodes[node]))
+                used.extend(array_names[source] for source in node.all_input_nodes if source in array_names)
+                self.nodes[node] = self._apply(node)
+                self.record.contexts.extend(tensor.axes for tensor in _tensors_in(self.nodes[node]))
         return list(dict.fromkeys(used))
 
-    def _given(self, argument: Any) -> Any:
+    def _traced(self, argument: Any) -> Any:
+        """Return an argument with its nodes replaced by their traced tensors."""
         return fx.node.map_arg(argument, lambda node: self.nodes.get(node))
 
-    def _operation(self, node: fx.Node) -> Any:
-        args, kwargs = self._given(node.args), self._given(node.kwargs)
+    def _apply(self, node: fx.Node) -> Any:
+        """Return the outputs of an operation; add a note if it fixed units that might have moved."""
+        args, kwargs = self._traced(node.args), self._traced(node.kwargs)
         if node.target is operator.getitem:
             return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
-        made = self._by_rule(node, args, kwargs)
-        if self.record.atoms.gave_up:
-            self.record.atoms.gave_up = False
+        outputs = self._apply_rule(node, args, kwargs)
+        if self.record.algebra.has_fixed_units:
+            self.record.algebra.has_fixed_units = False
+            operator_name = _operator_name(node)
             self.record.notes.append(
-                f"{_where(node)}: {_name(node)} tells units apart or is unknown; what it touches never moves"
+                f"{_module_path(node)}: {operator_name} tells units apart or is unknown; what it touches never moves"
             )
-        return made
+        return outputs
 
-    def _by_rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """Apply the rule of an operation; one without a rule fixes all it touches."""
-        shapes = [tuple(int(size) for size in one.shape) for one in _flat_fakes(node.meta.get("val"))]
+    def _apply_rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """Apply the rule of an operation; one without a rule fixes all that it touches."""
+        shapes = [tuple(int(size) for size in fake.shape) for fake in _fake_tensors_in(node.meta.get("val"))]
         if isinstance(node.target, torch._ops.OpOverload):
             name = node.target._schema.name.split("::")[-1]
             in_place = name.endswith("_") and not name.endswith("__")
-            plain = name.removesuffix("_") if in_place else name
-            fields = {one.name: one.default_value for one in node.target._schema.arguments}
-            given = {**fields, **dict(zip(fields, args, strict=False)), **kwargs}
-            call = Call(self.record, plain, given, shapes)
-            rule = _RULES.get(name) or _RULES.get(plain)
+            plain_name = name.removesuffix("_") if in_place else name
+            defaults = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+            arguments = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
+            call = OperatorCall(self.record, plain_name, arguments, shapes)
+            rule = _RULES.get(name) or _RULES.get(plain_name)
             if rule is None and torch.Tag.pointwise in node.target.tags:
                 rule = rules_pointwise.pointwise
             if rule is not None:
-                made = rule(call)
-                if _shapes(made) == shapes:
+                outputs = rule(call)
+                # A rule that is wrong about shapes knows another variant of the operation: trust the graph instead.
+                if _shapes(outputs) == shapes:
                     if in_place:
-                        self._overwrite(call.values[0], made)
-                    return made
-        for value in _flat([*args, *kwargs.values()]):
-            self.record.fix_value(value)
-        values = [unmoved(shape) for shape in shapes]
-        return values if isinstance(node.meta.get("val"), list | tuple) else next(iter(values), None)
+                        self._overwrite(call.tensors[0], outputs)
+                    return outputs
+        for tensor in _tensors_in([*args, *kwargs.values()]):
+            self.record.fix_all_axes(tensor)
+        fixed = [fixed_tensor(shape) for shape in shapes]
+        return fixed if isinstance(node.meta.get("val"), list | tuple) else next(iter(fixed), None)
 
-    def _overwrite(self, value: Value, made: Any) -> None:
-        """Let a tensor that is changed in place move as what it is changed to."""
-        if isinstance(made, Value) and made is not value and made.shape == value.shape:
-            for old, new in zip(value.axes, made.axes, strict=True):
-                self.record.atoms.join(old, new)
+    def _overwrite(self, tensor: TracedTensor, output: Any) -> None:
+        """Let a tensor that is changed in place move as the output of the operation."""
+        if isinstance(output, TracedTensor) and output is not tensor and output.shape == tensor.shape:
+            for old_axis, new_axis in zip(tensor.axes, output.axes, strict=True):
+                self.record.algebra.join(old_axis, new_axis)
 
 
-def _constant(array: Tensor) -> Value:
-    """Return a constant: entries may be swapped along axes along which they are equal."""
+def _trace_constant(array: Tensor) -> TracedTensor:
+    """Return a constant as a traced tensor: entries may be permuted along axes along which they are equal."""
     axes: list[AxisTerms] = []
-    for number, size in enumerate(array.shape):
-        same = size > 1 and bool((array == array.narrow(number, 0, 1)).all())
-        axes.append(free(size) if same else still(size))
-    return Value(tuple(axes))
+    for dim, size in enumerate(array.shape):
+        is_constant = size > 1 and bool((array == array.narrow(dim, 0, 1)).all())
+        axes.append(free_axis(size) if is_constant else fixed_axis(size))
+    return TracedTensor(tuple(axes))
 
 
-def _unmoved_like(fake: Any) -> Any:
-    return unmoved(tuple(fake.shape)) if isinstance(fake, Tensor) else fake
+def _fixed_like(fake: Any) -> Any:
+    """Return an input of the network, whose axes never move."""
+    return fixed_tensor(tuple(fake.shape)) if isinstance(fake, Tensor) else fake
 
 
-def _flat(argument: Any) -> list[Value]:
-    if isinstance(argument, Value):
+def _tensors_in(argument: Any) -> list[TracedTensor]:
+    """Return the traced tensors of an argument, lists and dicts looked into."""
+    if isinstance(argument, TracedTensor):
         return [argument]
-    parts = argument.values() if isinstance(argument, Mapping) else argument
-    return [one for part in parts for one in _flat(part)] if isinstance(argument, list | tuple | Mapping) else []
+    items = argument.values() if isinstance(argument, Mapping) else argument
+    if isinstance(argument, list | tuple | Mapping):
+        return [tensor for item in items for tensor in _tensors_in(item)]
+    return []
 
 
-def _flat_fakes(fake: Any) -> list[Tensor]:
+def _fake_tensors_in(fake: Any) -> list[Tensor]:
+    """Return the fake tensors, which carry shapes only, of an operation's outputs."""
     if isinstance(fake, Tensor):
         return [fake]
-    return [one for part in fake for one in _flat_fakes(part)] if isinstance(fake, list | tuple) else []
+    return [tensor for item in fake for tensor in _fake_tensors_in(item)] if isinstance(fake, list | tuple) else []
 
 
-def _shapes(made: Any) -> list[tuple[int, ...]]:
-    return [value.shape for value in _flat(made)]
+def _shapes(outputs: Any) -> list[tuple[int, ...]]:
+    return [tensor.shape for tensor in _tensors_in(outputs)]
 
 
-def _name(node: fx.Node) -> str:
+def _operator_name(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target)).split(".")[0]
 
 
-def _where(node: fx.Node) -> str:
+def _module_path(node: fx.Node) -> str:
     """Return the path of the module that an operation belongs to."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return (stack[-1][0] if stack else "") or "network"

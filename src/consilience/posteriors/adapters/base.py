@@ -1,7 +1,7 @@
-"""What an adapter is: how a library's fitted model becomes a posterior, and a posterior becomes such a model.
+"""The adapter protocol: a library's fitted model described as a posterior, and rebuilt from one.
 
 To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe``,
-``rebuild`` and ``scores``, and add an instance to the table in ``__init__``; the laws in ``tests/contracts`` then run
+``rebuild`` and ``scores``, and add an instance to the table in ``__init__``; the laws in ``tests/posteriors`` then run
 on it. An adapter recognises models by the names of their classes, so a library is imported only when a model is
 rebuilt.
 """
@@ -21,31 +21,41 @@ from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.scores import Scores
 
 ASSUMED_SAMPLES = 1000.0
-"""Observations that a model is taken to be fitted to when neither it nor the user says how many."""
+"""Observations that a model is taken to be fitted to when neither it nor the user says how many.
+
+Chosen by hand; nobody has measured other values. Where it is the same for all models, relative weights are right."""
 
 
 class Adapter(ABC):
     """One class of fitted models, in and out."""
 
     kind: ClassVar[str]
+    """Name of this kind of model in files and messages, such as ``sklearn.KMeans``."""
     library: ClassVar[str]
+    """Top-level package that defines the class."""
     class_name: ClassVar[str]
+    """Name of the class; subclasses are accepted too."""
     takes_counts: ClassVar[bool] = False
     """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
-    words: ClassVar[bool] = False
+    has_vocabulary: ClassVar[bool] = False
     """Whether the columns are the words of a vocabulary, by which models of different vocabularies are aligned."""
     recommended: ClassVar[str] = "kl"
     """The method that ``method=None`` takes for such models."""
     recommended_options: ClassVar[Mapping[str, Any]] = {}
-    """Its options where they are not the method's defaults."""
+    """Options of the recommended method where they are not its defaults."""
     recombines: ClassVar[bool] = False
-    """Whether ``recombine`` works something out from all sites, whoever holds which component."""
+    """Whether ``recombine`` computes something from all sites, whichever of them have a component."""
 
     @abstractmethod
     def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return the posterior over the components of a fitted `model`.
+        """Return the posterior over the components of a fitted model.
 
-        `samples` is the number of observations it was fitted to, for models that do not record it.
+        Parameters
+        ----------
+        model : object
+            A fitted model that ``accepts`` takes.
+        samples : float or None
+            Number of observations it was fitted to, for models that do not record it.
         """
 
     @abstractmethod
@@ -58,43 +68,56 @@ class Adapter(ABC):
         return []
 
     def recombine(self, fused: Posterior, ensemble: Ensemble) -> Posterior:
-        """Return `fused` with what its components share worked out from all sites.
+        """Return `fused` with the quantities that its components share computed from all sites.
 
         Most models have nothing of the kind, since whatever is attached follows the matching. A sparse Gaussian process
-        has: the joint law of its inducing values belongs to no single one of them. `ensemble` is what was fused.
+        has: the joint law of its inducing values belongs to no single one of them.
+
+        Parameters
+        ----------
+        fused : Posterior
+            The fused components.
+        ensemble : Ensemble
+            What was fused.
         """
         del ensemble
         return fused
 
-    def columns(self, posterior: Posterior) -> int:
+    def n_columns(self, posterior: Posterior) -> int:
         """Return how many columns the data have that such models are scored on."""
         return int(getattr(posterior.family, "dim", 0))
 
     @abstractmethod
     def scores(self, model: Any, data: Any) -> Scores:
-        """Return what a fitted `model` says of every observation: its score, and the component it belongs to.
+        """Return the score of every observation under a fitted `model`, and the component it belongs to.
 
-        `data` are finite rows (n, D) in float64, or whole counts (n, V) as a CSR array where ``takes_counts``. The same
-        data give the same scores, observation by observation in two models, so that differences can be paired.
+        The same data give the same scores, observation by observation in two models, so that differences can be paired.
+
+        Parameters
+        ----------
+        model : object
+            A fitted model of this class.
+        data : ndarray of shape (n, D) or CSR array of shape (n, V)
+            Finite rows in float64, or whole counts where ``takes_counts``.
         """
 
     @final
     def accepts(self, model: object) -> bool:
         """Return whether `model` is of this class or a subclass."""
         return any(
-            kind.__name__ == self.class_name and kind.__module__.split(".")[0] == self.library
-            for kind in type(model).__mro__
+            base.__name__ == self.class_name and base.__module__.split(".")[0] == self.library
+            for base in type(model).__mro__
         )
 
     @final
-    def fitted(self, model: Any, attribute: str) -> None:
-        """Raise unless `model` has the attribute that fitting sets."""
+    def require_fitted(self, model: Any, attribute: str) -> None:
+        """Raise InputError unless `model` has the attribute that fitting sets."""
         if not hasattr(model, attribute):
             raise InputError(f"this {self.class_name} is not fitted yet; call fit first")
 
     @final
-    def expects(self, posterior: Posterior, family: type[Family]) -> None:
-        """Raise unless the components of `posterior` are of the family that rebuilding this class needs."""
+    def require_family(self, posterior: Posterior, family: type[Family]) -> None:
+        """Raise InputError unless the components of `posterior` are of the family that rebuilding this class needs."""
         if not isinstance(posterior.family, family):
             raise InputError(f"a {self.class_name} has {family.name} components, found {posterior.family}")
 

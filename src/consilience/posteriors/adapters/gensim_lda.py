@@ -1,4 +1,4 @@
-"""gensim's LdaModel, in and out."""
+"""gensim's LdaModel and LdaMulticore, in and out: topics as Dirichlet posteriors lambda = eta + expected counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Dirichlet
 from consilience.posteriors.posterior import Attached, Features, Posterior
-from consilience.posteriors.topics.adapter import TopicAdapter, once, posterior_of_topics, topic_prior_of
+from consilience.posteriors.topics.adapter import (
+    TopicAdapter,
+    posterior_of_topics,
+    require_unique_words,
+    topic_prior_of,
+)
 
-_SINGLE = 1e-6  # gensim works in single precision by default, so a number that it was given comes back this far off
+_SINGLE_PRECISION = 1e-6
+"""Relative error of numbers that come back from gensim, which works in single precision by default (6e-8 of each)."""
 
 
 class LdaModelAdapter(TopicAdapter):
@@ -36,19 +42,20 @@ class LdaModelAdapter(TopicAdapter):
         del samples
         if getattr(model, "state", None) is None or model.num_updates == 0:
             raise InputError(f"this {self.class_name} is not fitted yet; call update first")
-        topics, alpha = self.topics(model)
+        topics, alpha = self.topics(model)  # lambda (K, V), alpha (K,)
+        # alpha is split into its level, which all topics share, and each topic's part of it, which follows the topic.
         level = float(alpha.mean())
-        default = np.allclose(alpha, 1.0 / len(alpha), rtol=_SINGLE, atol=0.0)
+        is_default = np.allclose(alpha, 1.0 / len(alpha), rtol=_SINGLE_PRECISION, atol=0.0)
         return posterior_of_topics(
             topics,
             _topic_prior(model),
             attached={
                 "doc_topic_prior": Attached(np.array(level), (), "mean"),
-                "doc_topic_prior_is_default": Attached(np.array(float(default)), (), "mean"),
+                "doc_topic_prior_is_default": Attached(np.array(float(is_default)), (), "mean"),
                 "doc_topic_prior_parts": Attached(alpha / level, ("component",), "mean"),
                 "documents": Attached(np.array(float(model.num_updates)), (), "sum"),
             },
-            features=_words(model),
+            features=_feature_words(model),
             source={"kind": self.kind},
         )
 
@@ -58,28 +65,28 @@ class LdaModelAdapter(TopicAdapter):
         from gensim.models import LdaModel
         from gensim.utils import FakeDict
 
-        self.expects(posterior, Dirichlet)
-        attached = {name: found.values for name, found in posterior.attached.items()}
-        documents = max(1, round(float(attached["documents"])))
+        self.require_family(posterior, Dirichlet)
+        attached = {name: array.values for name, array in posterior.attached.items()}
+        n_documents = max(1, round(float(attached["documents"])))
         level = float(attached["doc_topic_prior"])
-        if float(attached["doc_topic_prior_is_default"]) == 1.0:  # only when it is at every site
+        if float(attached["doc_topic_prior_is_default"]) == 1.0:  # the mean is one only when it is at every site
             level = 1.0 / posterior.n_components
-        words = FakeDict(posterior.family.size)
+        dictionary = FakeDict(posterior.family.size)
         if posterior.features.names is not None:
-            once("vocabulary", posterior.features.names)
-            words = Dictionary()
-            words.token2id = {word: number for number, word in enumerate(posterior.features.names)}
-        eta = topic_prior_of(posterior)
+            require_unique_words("vocabulary", posterior.features.names)
+            dictionary = Dictionary()
+            dictionary.token2id = {word: number for number, word in enumerate(posterior.features.names)}
+        eta = topic_prior_of(posterior)  # (V,)
         model = LdaModel(
             num_topics=posterior.n_components,
-            id2word=words,
+            id2word=dictionary,
             alpha=level * attached["doc_topic_prior_parts"],
             eta=eta,
             random_state=0,  # inference starts at random; so that NumPy's own generator is left alone
             dtype=np.float64,
         )
         model.state.sstats = posterior.parameters()["concentration"] - eta
-        model.state.numdocs = model.num_updates = documents
+        model.state.numdocs = model.num_updates = n_documents
         model.sync_state()
         return model
 
@@ -97,20 +104,20 @@ def _topic_prior(model: Any) -> Array | float:
             f"this LdaModel has a prior for each of its {len(eta)} topics; topics are fused under one prior, so train"
             " with eta a number or one number for each word"
         )
-    words: Array = eta[0] if eta.ndim == 2 else eta
-    return float(words[0]) if np.all(words == words[0]) else words
+    word_prior: Array = eta[0] if eta.ndim == 2 else eta
+    return float(word_prior[0]) if np.all(word_prior == word_prior[0]) else word_prior
 
 
-def _words(model: Any) -> Features:
+def _feature_words(model: Any) -> Features:
     """Return the words of ``id2word`` in the order of their numbers; nothing where gensim made the numbers up."""
     if type(model.id2word).__name__ == "FakeDict":
         return Features()
-    lacking = sorted(set(range(model.num_terms)) - set(model.id2word.keys()))
-    if lacking:
+    missing = sorted(set(range(model.num_terms)) - set(model.id2word.keys()))
+    if missing:
         raise InputError(
-            f"id2word has no word for number {lacking[0]} ({len(lacking)} of {model.num_terms} lack one); call"
+            f"id2word has no word for number {missing[0]} ({len(missing)} of {model.num_terms} lack one); call"
             " compactify() on the dictionary before training"
         )
     names = tuple(str(model.id2word[number]) for number in range(model.num_terms))
-    once("id2word", names)
+    require_unique_words("id2word", names)
     return Features(names=names, from_columns=True)

@@ -1,4 +1,4 @@
-"""The sticky HDP-HMM of ``learners.StickyHDPHMM``, in and out."""
+"""Adapter of hidden Markov models under a sticky HDP prior, as ``learners.StickyHDPHMM`` fits them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scores import Scores, row_scores
 
 KIND = "consilience.StickyHDPHMM"
+"""Kind of the model in the files of posteriors."""
 
 
 class StickyHDPHMMAdapter(Adapter):
-    """Hidden Markov models with Normal-Wishart states: the posterior is what the learner found.
+    """Hidden Markov models with Normal-Wishart states; the learner's variational posterior is the posterior.
 
-    States are matched and averaged by what they emit. The expected counts of first states (``start_counts``) and of
+    States are matched and averaged by their emissions. The expected counts of first states (``start_counts``) and of
     transitions (``transition_counts``), without the prior, follow the matching and add up; hyper-parameters are
     averaged. The weights E[beta] of the fused states are fitted to the fused counts as the learner fits its own, and
-    the rows of transitions are then counts + eta E[beta] + kappa on staying.
+    the rows of transitions are then counts + eta E[beta] + kappa on staying. The papers do not fuse transitions; the
+    sum is ours.
     """
 
     kind: ClassVar[str] = KIND
@@ -27,14 +29,14 @@ class StickyHDPHMMAdapter(Adapter):
     class_name: ClassVar[str] = "HiddenMarkovModel"
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return the posterior; `samples` is not needed, the model records its counts."""
+        """Return the posterior; `samples` is not needed, since the model records its counts."""
         del samples
         posterior: Posterior = model.posterior
         return posterior
 
     def rebuild(self, posterior: Posterior) -> HiddenMarkovModel:
         """Return the model, without the history of a fit."""
-        self.expects(posterior, NormalWishart)
+        self.require_family(posterior, NormalWishart)
         return HiddenMarkovModel.of(posterior)
 
     def scores(self, model: Any, data: Any) -> Scores:

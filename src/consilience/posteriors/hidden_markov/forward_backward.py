@@ -1,16 +1,20 @@
-"""Inference in a hidden Markov chain whose weights are given: smoothing, filtering and the most probable path.
+"""Forward-backward, filtering and Viterbi paths of hidden Markov chains with given weights.
 
-Weights need not be normalised: variational inference takes expected logarithms. With start weights a, transition
-weights A and the evidence b_t of every state, p(z, x) = a_{z_1} b_1(z_1) prod_t A_{z_{t-1} z_t} b_t(z_t).
+With start weights a, transition weights A and the evidence b_t of every state,
+
+    p(z, x) = a_{z_1} b_1(z_1) prod_{t > 1} A_{z_{t-1} z_t} b_t(z_t).
+
+Weights need not be normalised: variational inference takes exponentials of expected logarithms.
 
 A sequence is cut into pieces of about the root of its length, and all pieces of all sequences are worked on at once:
 first the product of matrices of every piece, then the messages that enter and leave the pieces, then the messages
 inside them. So the loop over time is as long as one piece. Messages are scaled to sum or maximum one at every step.
+
 With all weights above 1e-150 of the largest nothing underflows that matters: what a step predicts is at least that
 share everywhere, whatever the evidence was, and what falls below 1e-308 of it is far below its rounding. Smaller
 weights are raised to that size first. When the marginals then say that such a weight is used with probability m, they
 are wrong by no more than m, since raising makes its paths more probable and leaves the odds of all others as they are;
-where m is not below rounding, everything is done again with logarithms.
+where m is not below rounding, everything is done again with logarithms (``log_messages``).
 """
 
 from __future__ import annotations
@@ -23,28 +27,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
-from consilience.posteriors.hidden_markov.log_messages import Messages, forward_in_logs, messages_in_logs, steps_of
+from consilience.posteriors.hidden_markov.log_messages import (
+    StepMarginals,
+    forward_in_logs,
+    messages_in_logs,
+    rows_by_step,
+)
 
-_LOG_SMALLEST = -345.0  # log 1e-150
-_NEGLIGIBLE = 1e-14
+LOG_SMALLEST_WEIGHT = -345.0
+"""Logarithm of the weight, relative to the largest, to which smaller ones are raised: 1e-150.
+
+About the root of the smallest normal float64, 2e-308, so that a product of two weights does not underflow.
+"""
+
+NEGLIGIBLE_PROBABILITY = 1e-14
+"""Probability of raised weights up to which scaled messages are exact: some 50 units in the last place of 1."""
+
+MAX_STATES_CUT = 48
+"""States up to which sequences are cut into pieces.
+
+Up to here the products of matrices took less time than the longer loop over time that they save. The measurement is not
+recorded; another value changes time and rounding only.
+"""
+
 _Flags = NDArray[np.bool_]
-_CUT_UP_TO = 48  # states up to which the products of matrices take less time than the longer loop that they save
 
 
 @dataclass(frozen=True, eq=False)
-class Smoothed:
-    """What all data say of every hidden state.
+class ChainMarginals:
+    """Posterior marginals of the hidden states, given all data.
 
     Parameters
     ----------
-    responsibilities
-        Probability of every state at every step (n, K).
-    transitions
-        Expected number of transitions, summed over all steps (K, K).
-    starts
-        Expected number of sequences that start in each state (K,).
-    log_densities
-        log p(x_t | x_1 .. x_{t-1}) of every step (n,), in nats; they add up to the logarithm of the normaliser.
+    responsibilities : Array of shape (n, K)
+        Probability of every state at every step.
+    transitions : Array of shape (K, K)
+        Expected number of transitions, summed over all steps.
+    starts : Array of shape (K,)
+        Expected number of sequences that start in each state.
+    log_densities : Array of shape (n,)
+        log p(x_t | x_1 .. x_{t-1}) of every step, in nats; they add up to the logarithm of the normaliser.
     """
 
     responsibilities: Array
@@ -54,22 +76,22 @@ class Smoothed:
 
     @property
     def log_likelihood(self) -> float:
-        """The logarithm of the normaliser of all sequences."""
+        """The logarithm of the normaliser of all sequences, in nats."""
         return float(self.log_densities.sum())
 
 
-def forward_backward(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> Smoothed:
+def forward_backward(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> ChainMarginals:
     """Return the marginals of the chain.
 
     Parameters
     ----------
-    log_start
-        Logarithms of start weights (K,).
-    log_transition
-        Logarithms of transition weights (K, K), from rows to columns.
-    log_evidence
-        log p(x_t | z_t = k), or what stands for it (n, K).
-    lengths
+    log_start : Array of shape (K,)
+        Logarithms of start weights.
+    log_transition : Array of shape (K, K)
+        Logarithms of transition weights, from rows to columns.
+    log_evidence : Array of shape (n, K)
+        log p(x_t | z_t = k), or its expectation.
+    lengths : Labels
         Lengths of the sequences, which follow each other in `log_evidence`; positive, with sum n.
 
     Raises
@@ -80,21 +102,21 @@ def forward_backward(log_start: Array, log_transition: Array, log_evidence: Arra
     Examples
     --------
     >>> half = np.log(np.full((2, 2), 0.5))
-    >>> found = forward_backward(half[0], half, np.log([[0.9, 0.1], [0.2, 0.8]]), np.array([2]))
-    >>> found.responsibilities.round(3).tolist(), found.transitions.round(3).tolist()
+    >>> marginals = forward_backward(half[0], half, np.log([[0.9, 0.1], [0.2, 0.8]]), np.array([2]))
+    >>> marginals.responsibilities.round(3).tolist(), marginals.transitions.round(3).tolist()
     ([[0.9, 0.1], [0.2, 0.8]], [[0.18, 0.72], [0.02, 0.08]])
     """
     chain = _Chain(log_start, log_transition, log_evidence, lengths)
-    first = np.cumsum(lengths) - lengths
-    if chain.possible:
-        found = _both_ways(chain)
-        starts = found.responsibilities[first].sum(axis=0)
-        if found.transitions[chain.raised].sum() + starts[chain.raised_start].sum() <= _NEGLIGIBLE:
-            found.transitions[chain.raised] = 0.0
-            return Smoothed(found.responsibilities, found.transitions, starts, found.log_densities)
-    found = messages_in_logs(log_start, log_transition, log_evidence, lengths)
-    starts = found.responsibilities[first].sum(axis=0)
-    return Smoothed(found.responsibilities, found.transitions, starts, found.log_densities)
+    first_rows = np.cumsum(lengths) - lengths
+    if chain.is_possible:
+        marginals = _smooth_scaled(chain)
+        starts = marginals.responsibilities[first_rows].sum(axis=0)
+        if marginals.transitions[chain.is_raised].sum() + starts[chain.is_raised_start].sum() <= NEGLIGIBLE_PROBABILITY:
+            marginals.transitions[chain.is_raised] = 0.0
+            return ChainMarginals(marginals.responsibilities, marginals.transitions, starts, marginals.log_densities)
+    marginals = messages_in_logs(log_start, log_transition, log_evidence, lengths)
+    starts = marginals.responsibilities[first_rows].sum(axis=0)
+    return ChainMarginals(marginals.responsibilities, marginals.transitions, starts, marginals.log_densities)
 
 
 def log_densities(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> Array:
@@ -107,8 +129,8 @@ def log_densities(log_start: Array, log_transition: Array, log_evidence: Array, 
     [-0.693, -1.609]
     """
     chain = _Chain(log_start, log_transition, log_evidence, lengths)
-    if not chain.possible or chain.raised.any() or chain.raised_start.any():
-        return forward_in_logs(log_start, log_transition, log_evidence, steps_of(lengths))[1]
+    if not chain.is_possible or chain.is_raised.any() or chain.is_raised_start.any():
+        return forward_in_logs(log_start, log_transition, log_evidence, rows_by_step(lengths))[1]
     return np.log(_forward(chain, _products(chain))[1]) + chain.shift
 
 
@@ -121,24 +143,25 @@ def viterbi(log_start: Array, log_transition: Array, log_evidence: Array, length
     >>> viterbi(np.log([0.5, 0.5]), stay, np.log([[0.8, 0.2], [0.4, 0.6], [0.8, 0.2]]), np.array([3])).tolist()
     [0, 0, 0]
     """
-    steps = steps_of(lengths)
-    before = np.zeros(log_evidence.shape, dtype=np.int64)  # the best state one step earlier
-    best = log_start + log_evidence[steps[0]]
+    steps = rows_by_step(lengths)
+    best_previous = np.zeros(log_evidence.shape, dtype=np.int64)  # (n, K): the best state one step earlier
+    best_scores = log_start + log_evidence[steps[0]]
     for rows in steps[1:]:
-        ways = best[: len(rows), :, None] + log_transition
-        before[rows] = ways.argmax(axis=1)
-        best[: len(rows)] = ways.max(axis=1) + log_evidence[rows]
+        # (sequences that are so long, K before, K now)
+        path_scores = best_scores[: len(rows), :, None] + log_transition
+        best_previous[rows] = path_scores.argmax(axis=1)
+        best_scores[: len(rows)] = path_scores.max(axis=1) + log_evidence[rows]
     states = np.zeros(len(log_evidence), dtype=np.int64)
-    current = best.argmax(axis=1)
+    last_states = best_scores.argmax(axis=1)  # of every sequence, going back in time
     for rows in reversed(steps):
-        states[rows] = current[: len(rows)]
-        current[: len(rows)] = before[rows, current[: len(rows)]]
+        states[rows] = last_states[: len(rows)]
+        last_states[: len(rows)] = best_previous[rows, last_states[: len(rows)]]
     return states
 
 
 @dataclass(frozen=True, eq=False)
 class _Chain:
-    """The weights in scaled form, and the pieces (S of them, longest first) that the sequences are cut into."""
+    """The weights of a chain in scaled form, and the S pieces, longest first, into which its sequences are cut."""
 
     log_start: Array
     log_transition: Array
@@ -146,102 +169,112 @@ class _Chain:
     lengths: Labels
 
     @property
-    def possible(self) -> bool:
+    def is_possible(self) -> bool:
         """Whether every row can come from some state."""
         return bool(self.log_evidence.max(axis=1).min() > -np.inf)
 
     @cached_property
-    def raised_start(self) -> _Flags:
-        return self.log_start - self.log_start.max() < _LOG_SMALLEST
+    def is_raised_start(self) -> _Flags:
+        """Which start weights are raised (K,)."""
+        return self.log_start - self.log_start.max() < LOG_SMALLEST_WEIGHT
 
     @cached_property
-    def raised(self) -> _Flags:
-        return self.log_transition - self.log_transition.max() < _LOG_SMALLEST
+    def is_raised(self) -> _Flags:
+        """Which transition weights are raised (K, K)."""
+        return self.log_transition - self.log_transition.max() < LOG_SMALLEST_WEIGHT
 
     @cached_property
     def start(self) -> Array:
-        return np.exp(np.maximum(self.log_start - self.log_start.max(), _LOG_SMALLEST))
+        """Start weights, the largest one (K,)."""
+        return np.exp(np.maximum(self.log_start - self.log_start.max(), LOG_SMALLEST_WEIGHT))
 
     @cached_property
     def transition(self) -> Array:
-        return np.exp(np.maximum(self.log_transition - self.log_transition.max(), _LOG_SMALLEST))
+        """Transition weights, the largest one (K, K)."""
+        return np.exp(np.maximum(self.log_transition - self.log_transition.max(), LOG_SMALLEST_WEIGHT))
 
     @cached_property
     def evidence(self) -> Array:
+        """Evidence, the largest of every row one (n, K)."""
         return np.exp(self.log_evidence - self.log_evidence.max(axis=1, keepdims=True))
 
     @cached_property
     def shift(self) -> Array:
-        """What scaling took from log p(x_t | x_1 .. x_{t-1}) (n,)."""
+        """What scaling took off log p(x_t | x_1 .. x_{t-1}) (n,)."""
         shift = self.log_evidence.max(axis=1) + self.log_transition.max()
         shift[np.cumsum(self.lengths) - self.lengths] += self.log_start.max() - self.log_transition.max()
         return shift
 
     @cached_property
     def pieces(self) -> tuple[Labels, Labels, Labels]:
-        """Size, place in its sequence (0, 1, ...) and number of the sequence, of every piece (S,)."""
-        cut, sequence, place = self._cuts
-        size = np.minimum(cut, self.lengths[sequence] - cut * place)
-        order = np.argsort(-size, kind="stable")
-        return size[order], place[order], sequence[order]
+        """Size, number in its sequence (0, 1, ...) and sequence of every piece (S,), longest first."""
+        piece_length, sequence, piece_number = self._pieces_in_time_order
+        size = np.minimum(piece_length, self.lengths[sequence] - piece_length * piece_number)
+        order = np.argsort(-size, kind="stable")  # longest first: those with a t-th step are the first ones
+        return size[order], piece_number[order], sequence[order]
 
     @cached_property
-    def _cuts(self) -> tuple[int, Labels, Labels]:
+    def _pieces_in_time_order(self) -> tuple[int, Labels, Labels]:
+        """Length of pieces, and the sequence of every piece and its number in it (S,), in the order of time."""
         longest = int(self.lengths.max())
-        cut = int(np.ceil(np.sqrt(longest))) if len(self.log_start) <= _CUT_UP_TO else longest
-        count = -(-self.lengths // cut)
+        piece_length = int(np.ceil(np.sqrt(longest))) if len(self.log_start) <= MAX_STATES_CUT else longest
+        count = -(-self.lengths // piece_length)  # pieces of each sequence, rounded up
         sequence = np.repeat(np.arange(len(self.lengths)), count)
-        return cut, sequence, np.arange(len(sequence)) - np.repeat(np.cumsum(count) - count, count)
+        return piece_length, sequence, np.arange(len(sequence)) - np.repeat(np.cumsum(count) - count, count)
 
     @cached_property
     def steps(self) -> list[Labels]:
         """Rows of the first, second, ... steps of all pieces that are so long."""
-        size, place, sequence = self.pieces
-        begin = (np.cumsum(self.lengths) - self.lengths)[sequence] + self._cuts[0] * place
-        running = np.searchsorted(-size, -np.arange(int(size[0])), side="left")
-        return [begin[:count] + step for step, count in enumerate(running.tolist())]
+        size, piece_number, sequence = self.pieces
+        first_step = (np.cumsum(self.lengths) - self.lengths)[sequence] + self._pieces_in_time_order[0] * piece_number
+        # How many pieces have a t-th step (size descends, so its negative can be searched).
+        n_running = np.searchsorted(-size, -np.arange(int(size[0])), side="left")
+        return [first_step[:count] + step for step, count in enumerate(n_running.tolist())]
 
     @cached_property
     def levels(self) -> list[tuple[Labels, Labels]]:
-        """For the second, third, ... pieces of sequences: which pieces these are, and which ones they follow."""
-        _, place, sequence = self.pieces
-        order = np.lexsort((sequence, place))
-        ends = np.searchsorted(place[order], np.arange(int(place.max()) + 2))
-        by_place = [order[a:b] for a, b in pairwise(ends)]
+        """For the second, third, ... pieces of sequences: their indices, and those of the pieces that they follow."""
+        _, piece_number, sequence = self.pieces
+        order = np.lexsort((sequence, piece_number))
+        ends = np.searchsorted(piece_number[order], np.arange(int(piece_number.max()) + 2))
+        by_piece_number = [order[a:b] for a, b in pairwise(ends)]
         return [
             (later, earlier[np.searchsorted(sequence[earlier], sequence[later])])
-            for earlier, later in pairwise(by_place)
+            for earlier, later in pairwise(by_piece_number)
         ]
 
 
 def _products(chain: _Chain) -> tuple[Array, Array]:
     """Return diag(b_1) A diag(b_2) .. A diag(b_n) of every piece: rows of sum 1 (S, K, K), and logs of sums (S, K)."""
-    first, size = chain.steps[0], len(chain.log_start)
-    product = np.zeros((len(first), size, size))
+    first_rows, size = chain.steps[0], len(chain.log_start)
+    product = np.zeros((len(first_rows), size, size))
     product[:, np.arange(size), np.arange(size)] = 1.0
-    scale = chain.log_evidence[first] - chain.log_evidence[first].max(axis=1, keepdims=True)
+    scale = chain.log_evidence[first_rows] - chain.log_evidence[first_rows].max(axis=1, keepdims=True)
     if not chain.levels:
-        return product, scale  # no piece follows another, so that nobody asks
+        return product, scale  # no piece follows another, so products are not used
+    # Rows are scaled to sum one at every step; totals[t] (S, K) are what they were divided by.
     ones, totals = np.ones(size), np.ones((len(chain.steps), *scale.shape))
     for number, rows in enumerate(chain.steps[1:]):
-        some = (product[: len(rows)].reshape(-1, size) @ chain.transition).reshape(-1, size, size)
-        some *= chain.evidence[rows][:, None, :]
-        total = totals[number, : len(rows)] = some @ ones
-        np.divide(some, total[:, :, None], out=product[: len(rows)])
+        # (pieces, K, K) times (K, K) times a diagonal
+        unscaled = (product[: len(rows)].reshape(-1, size) @ chain.transition).reshape(-1, size, size)
+        unscaled *= chain.evidence[rows][:, None, :]
+        total = totals[number, : len(rows)] = unscaled @ ones
+        np.divide(unscaled, total[:, :, None], out=product[: len(rows)])
     return product, scale + np.log(totals).sum(axis=0)
 
 
 def _forward(chain: _Chain, products: tuple[Array, Array]) -> tuple[Array, Array]:
     """Return p(z_t | x_1 .. x_t) (n, K) and the normaliser of every step (n,)."""
     product, scale = products
-    entering = np.tile(chain.start, (len(scale), 1))
+    entering = np.tile(chain.start, (len(scale), 1))  # (S, K): predicted before the first step of each piece
     for later, earlier in chain.levels:
+        # Rows of a product have sum one; what a piece weighs a first state with is its message times the row's scale.
         log_weights = np.log(entering[earlier]) + scale[earlier]
         weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
         leaving = (weights[:, None, :] @ product[earlier])[:, 0, :]
         entering[later] = (leaving / leaving.sum(axis=1, keepdims=True)) @ chain.transition
     filtered, normalisers = np.empty_like(chain.evidence), np.empty(len(chain.evidence))
-    predicted = entering
+    predicted = entering  # (pieces that still run, K), up to its scale
     for rows in chain.steps:
         current = predicted[: len(rows)] * chain.evidence[rows]
         normalisers[rows] = total = current.sum(axis=1)
@@ -253,7 +286,7 @@ def _forward(chain: _Chain, products: tuple[Array, Array]) -> tuple[Array, Array
 def _backward(chain: _Chain, products: tuple[Array, Array]) -> Array:
     """Return p(x_{t+1} .. | z_t) (n, K), each row of maximum one."""
     product, scale = products
-    current = np.ones_like(scale)  # at the ends of pieces first, then moving to their beginnings
+    current = np.ones_like(scale)  # (S, K): at the ends of pieces first, then moving to their beginnings
     for later, earlier in reversed(chain.levels):
         weights = np.exp(scale[later] - scale[later].max(axis=1, keepdims=True))
         message = (weights * (product[later] @ current[later][:, :, None])[:, :, 0]) @ chain.transition.T
@@ -269,14 +302,16 @@ def _backward(chain: _Chain, products: tuple[Array, Array]) -> Array:
     return backward
 
 
-def _both_ways(chain: _Chain) -> Messages:
+def _smooth_scaled(chain: _Chain) -> StepMarginals:
+    """Return marginals from scaled messages, raised weights included."""
     products = _products(chain)
     (filtered, normalisers), backward = _forward(chain, products), _backward(chain, products)
-    joint = filtered * backward
+    joint = filtered * backward  # (n, K), proportional to the marginals
     overlap = joint.sum(axis=1)
-    ahead = chain.evidence * backward / (normalisers * overlap)[:, None]
-    inside = np.ones(len(joint), dtype=bool)
-    inside[np.cumsum(chain.lengths) - 1] = False  # nothing follows the last step of a sequence
-    steps = np.flatnonzero(inside)
-    transitions = chain.transition * (filtered[steps].T @ ahead[steps + 1])
-    return Messages(joint / overlap[:, None], transitions, np.log(normalisers) + chain.shift)
+    # Expected transitions: xi_t(k, l) = filtered_t(k) A(k, l) b_{t+1}(l) backward_{t+1}(l) / normaliser, summed over t.
+    future = chain.evidence * backward / (normalisers * overlap)[:, None]
+    has_successor = np.ones(len(joint), dtype=bool)
+    has_successor[np.cumsum(chain.lengths) - 1] = False  # nothing follows the last step of a sequence
+    steps = np.flatnonzero(has_successor)
+    transitions = chain.transition * (filtered[steps].T @ future[steps + 1])
+    return StepMarginals(joint / overlap[:, None], transitions, np.log(normalisers) + chain.shift)

@@ -1,6 +1,7 @@
-"""Messages of a hidden Markov chain by logarithms: slower, and right however far apart its weights are.
+"""Forward and backward messages of hidden Markov chains in logarithms.
 
-``forward_backward`` turns to this when weights are so small that scaled probabilities could underflow.
+Slower than the scaled messages of ``forward_backward``, and right however far apart the weights are;
+``forward_backward`` turns to them when weights are so small that scaled messages could underflow.
 """
 
 from __future__ import annotations
@@ -12,53 +13,65 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
 
-_BLOCK = 1 << 18  # numbers at once, so that they stay in the cache
+CHUNK_ENTRIES = 1 << 18
+"""Entries of pair marginals at a time, 2 MiB of them, so that they stay in the cache. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
-    """Marginals (n, K), expected transitions (K, K) and log p(x_t | x_1 .. x_{t-1}) (n,) of a chain."""
+class StepMarginals:
+    """Marginals of the states of a chain.
+
+    Parameters
+    ----------
+    responsibilities : Array of shape (n, K)
+        Probability of every state at every step.
+    transitions : Array of shape (K, K)
+        Expected number of transitions.
+    log_densities : Array of shape (n,)
+        log p(x_t | x_1 .. x_{t-1}), in nats.
+    """
 
     responsibilities: Array
     transitions: Array
     log_densities: Array
 
 
-def steps_of(lengths: Labels) -> list[Labels]:
+def rows_by_step(lengths: Labels) -> list[Labels]:
     """Return the rows of the first, second, ... steps of all sequences that are so long, the longest sequence first.
 
     Examples
     --------
-    >>> [rows.tolist() for rows in steps_of(np.array([1, 3]))]
+    >>> [rows.tolist() for rows in rows_by_step(np.array([1, 3]))]
     [[1, 0], [2], [3]]
     """
     order = np.argsort(-lengths, kind="stable")
-    begin, descending = (np.cumsum(lengths) - lengths)[order], lengths[order]
-    running = np.searchsorted(-descending, -np.arange(int(descending[0])), side="left")
-    return [begin[:count] + step for step, count in enumerate(running.tolist())]
+    first_step, descending = (np.cumsum(lengths) - lengths)[order], lengths[order]
+    n_running = np.searchsorted(-descending, -np.arange(int(descending[0])), side="left")
+    return [first_step[:count] + step for step, count in enumerate(n_running.tolist())]
 
 
-def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> Messages:
-    """Return the marginals of the chain; arguments as of ``forward_backward``."""
-    steps = steps_of(lengths)
+def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> StepMarginals:
+    """Return the marginals of the chain; parameters as in ``forward_backward``."""
+    steps = rows_by_step(lengths)
     filtered, densities = forward_in_logs(log_start, log_transition, log_evidence, steps)
-    backward = np.zeros_like(log_evidence)
+    backward = np.zeros_like(log_evidence)  # (n, K): log p(x_{t+1} .. | z_t) up to a constant of each row
     for rows, later in zip(steps[-2::-1], steps[:0:-1], strict=True):
-        ahead = log_evidence[later] + backward[later]
-        message = _log_sum(log_transition + ahead[:, None, :], 2)
+        future = log_evidence[later] + backward[later]
+        message = _log_sum(log_transition + future[:, None, :], 2)
         backward[rows[: len(later)]] = message - message.max(axis=1, keepdims=True)
-    joint = filtered + backward
+    joint = filtered + backward  # (n, K)
     joint -= _log_sum(joint, 1)[:, None]
-    inside = np.ones(len(joint), dtype=bool)
-    inside[np.cumsum(lengths) - 1] = False  # nothing follows the last step of a sequence
-    before, ahead = np.flatnonzero(inside), log_evidence + backward
+    has_successor = np.ones(len(joint), dtype=bool)
+    has_successor[np.cumsum(lengths) - 1] = False  # nothing follows the last step of a sequence
+    predecessors, future = np.flatnonzero(has_successor), log_evidence + backward
     transitions = np.zeros_like(log_transition)
-    for rows in np.array_split(before, 1 + len(before) * log_transition.size // _BLOCK):
-        pairs = filtered[rows, :, None] + log_transition + ahead[rows + 1][:, None, :]
+    for rows in np.array_split(predecessors, 1 + len(predecessors) * log_transition.size // CHUNK_ENTRIES):
+        # (chunk, K, K): log xi_t(k, l) up to a constant of each t
+        pairs = filtered[rows, :, None] + log_transition + future[rows + 1][:, None, :]
         pairs = np.exp(pairs - pairs.max(axis=(1, 2), keepdims=True))
         flat = pairs.reshape(len(rows), log_transition.size)
         transitions += ((1.0 / flat.sum(axis=1)) @ flat).reshape(log_transition.shape)
-    return Messages(np.exp(joint), transitions, densities)
+    return StepMarginals(np.exp(joint), transitions, densities)
 
 
 def forward_in_logs(
@@ -89,7 +102,7 @@ def forward_in_logs(
 def _log_sum(values: Array, axis: int) -> Array:
     """Return log sum exp over an axis; minus infinity where all are."""
     largest = values.max(axis=axis, keepdims=True)
-    largest[largest == -np.inf] = 0.0
+    largest[largest == -np.inf] = 0.0  # so that -inf less it is -inf, not NaN
     values = values - largest
     np.exp(values, out=values)
     with np.errstate(divide="ignore"):

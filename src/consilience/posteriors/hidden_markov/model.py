@@ -1,9 +1,9 @@
-"""Hidden Markov models with Gaussian states: what ``learners.StickyHDPHMM`` fits and a fusion gives back.
+"""Hidden Markov models with Gaussian states under a sticky HDP prior: prediction, decoding and scores.
 
-The states are Normal-Wishart posteriors, the transitions Dirichlet posteriors under a sticky hierarchical Dirichlet
-process (``sticky_transitions``). A fused model has the fused states and the fused counts of transitions; the weights
-E[beta] of its states are those of highest evidence bound given these counts, which is how the learner's own model is
-finished too.
+What ``learners.StickyHDPHMM`` fits and a fusion returns. The states are Normal-Wishart posteriors, the transitions
+Dirichlet posteriors under a sticky hierarchical Dirichlet process (``sticky_transitions``). A fused model has the fused
+states and the fused counts of transitions; the weights E[beta] of its states are those of highest evidence bound given
+these counts, which is how the learner's own model is finished too.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from consilience.families import NormalWishart
 from consilience.families.linalg import cholesky, log_determinant
 from consilience.posteriors.hidden_markov.forward_backward import forward_backward, log_densities, viterbi
 from consilience.posteriors.hidden_markov.sticky_transitions import (
-    Counts,
     StickyPrior,
+    TransitionCounts,
     canonical_sticks,
-    dirichlets,
+    dirichlet_parameters,
     expected_logs,
 )
-from consilience.posteriors.observations import Columns, observations
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
 
-_CHUNK = 2**22  # entries of differences between rows and means at a time
+CHUNK_ENTRIES = 2**22
+"""Entries of differences between rows and means at a time, 32 MiB. A bound on memory, chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenMarkovModel:
-    """K Gaussian states and how they follow each other.
+    """K Gaussian states and the transitions between them.
 
     Made by ``HiddenMarkovModel.of(posterior)``, by ``learners.StickyHDPHMM().fit(...)`` or by a fusion.
 
     Parameters
     ----------
-    posterior
+    posterior : Posterior
         What a site sends: the states, their effective numbers of rows, the expected counts of first states and of
         transitions, and the hyper-parameters.
-    start
-        Dirichlet parameters of the first state (K + 1,), all states not used in the last place.
-    transition
-        Dirichlet parameters of what follows each state (K, K + 1).
-    bound
+    start : Array of shape (K + 1,)
+        Dirichlet parameters of the first state, the last one for all states that are not used.
+    transition : Array of shape (K, K + 1)
+        Dirichlet parameters of the state after each state.
+    bound : Array of shape (passes,)
         Evidence bound after each pass of the fit, in nats; empty for a fused model.
 
     Examples
@@ -70,6 +71,13 @@ class HiddenMarkovModel:
     def of(cls, posterior: Posterior, bound: ArrayLike = ()) -> HiddenMarkovModel:
         """Return the model of a posterior that has the counts of transitions attached.
 
+        Parameters
+        ----------
+        posterior : Posterior
+            Normal-Wishart components with ``start_counts``, ``transition_counts`` and the hyper-parameters attached.
+        bound : array_like of shape (passes,), optional
+            Evidence bound after each pass of the fit. Default: empty.
+
         Raises
         ------
         InputError
@@ -80,17 +88,18 @@ class HiddenMarkovModel:
         if not isinstance(posterior.family, NormalWishart):
             raise InputError(f"a HiddenMarkovModel has normal-wishart components, found {posterior.family}")
         values = {name: attached.values for name, attached in posterior.attached.items()}
-        counts = Counts(values["transition_counts"], values["start_counts"])
-        numbers = (float(values[name]) for name in ("gamma", "eta", "kappa", "start_concentration"))
-        prior = StickyPrior(*numbers)
-        for name, one in (("transition_counts", counts.transitions), ("start_counts", counts.starts)):
-            if not np.all(one >= 0.0):
-                raise InputError(f"{name}: expected counts that are not negative, found {one.min():.6g}")
+        counts = TransitionCounts(values["transition_counts"], values["start_counts"])
+        hyperparameters = (float(values[name]) for name in ("gamma", "eta", "kappa", "start_concentration"))
+        prior = StickyPrior(*hyperparameters)
+        for name, array in (("transition_counts", counts.transitions), ("start_counts", counts.starts)):
+            if not np.all(array >= 0.0):
+                raise InputError(f"{name}: expected counts that are not negative, found {array.min():.6g}")
         sticks, order = canonical_sticks(counts, prior)
         weights = np.empty(len(order) + 1)
+        # Sticks are in the order of visits; weights in the order of the posterior, the remainder last.
         weights[order], weights[-1] = sticks.weights[:-1], sticks.weights[-1]
         history = np.array(bound, dtype=np.float64)
-        model = cls(posterior, *dirichlets(counts, weights, prior), history)
+        model = cls(posterior, *dirichlet_parameters(counts, weights, prior), history)
         for array in (model.start, model.transition, model.bound):
             array.setflags(write=False)
         return model
@@ -103,14 +112,14 @@ class HiddenMarkovModel:
     @property
     def start_probabilities(self) -> Array:
         """Mean probabilities of the first state (K,), given that it is one of these."""
-        used = self.start[:-1]
-        return used / used.sum()
+        state_parameters = self.start[:-1]
+        return state_parameters / state_parameters.sum()
 
     @property
     def transition_probabilities(self) -> Array:
         """Mean probabilities of what follows each state (K, K), given that it is one of these."""
-        used = self.transition[:, :-1]
-        return used / used.sum(axis=1, keepdims=True)
+        state_parameters = self.transition[:, :-1]
+        return state_parameters / state_parameters.sum(axis=1, keepdims=True)
 
     def predict(
         self, X: Any, lengths: ArrayLike | None = None, method: Literal["viterbi", "marginal"] = "viterbi"
@@ -119,18 +128,20 @@ class HiddenMarkovModel:
 
         Parameters
         ----------
-        X
-            Rows (n, D), sequences one after another.
-        lengths
-            Lengths of the sequences (N,); None for one sequence.
-        method
-            ``"viterbi"``: the most probable path; ``"marginal"``: the most probable state of every row by itself. Both
-            under expected log parameters.
+        X : array_like of shape (n, D)
+            Rows, sequences one after another.
+        lengths : array_like of shape (N,), optional
+            Lengths of the sequences. Default: one sequence.
+        method : {"viterbi", "marginal"}, optional
+            ``"viterbi"``, the default: the most probable path; ``"marginal"``: the most probable state of every row by
+            itself. Both under expected log parameters.
 
         Raises
         ------
         InputError
             For rows of another width, values that are not finite, or lengths that do not add up.
+        OptionError
+            For another method.
         """
         if method not in ("viterbi", "marginal"):
             raise OptionError(f"method: expected 'viterbi' or 'marginal', found {method!r}")
@@ -141,11 +152,11 @@ class HiddenMarkovModel:
 
     def decode(self, X: Any, lengths: ArrayLike | None = None) -> Labels:
         """Return the most probable path (n,) under expected log parameters."""
-        return viterbi(*self._variational(X, lengths))
+        return viterbi(*self._expected_log_weights(X, lengths))
 
     def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Array:
         """Return the probability of every state in every row (n, K) under expected log parameters, given all rows."""
-        return forward_backward(*self._variational(X, lengths)).responsibilities
+        return forward_backward(*self._expected_log_weights(X, lengths)).responsibilities
 
     def score_samples(self, X: Any, lengths: ArrayLike | None = None) -> Array:
         """Return log p(x_t | x_1 .. x_{t-1}) of every row (n,), in nats.
@@ -156,39 +167,46 @@ class HiddenMarkovModel:
         sequence itself tell about the parameters is not used.
         """
         rows, steps = self._rows(X, lengths)
-        dim, kappa, dof, squares, log_det = self._squares(rows)
-        free = dof - dim + 1.0
-        evidence = gammaln(0.5 * (free + dim)) - gammaln(0.5 * free) - 0.5 * dim * np.log(np.pi * (kappa + 1.0) / kappa)
-        evidence = evidence - 0.5 * log_det - 0.5 * (free + dim) * np.log1p(squares * (kappa / (kappa + 1.0)))
+        dim, kappa, dof, squares, log_det = self._mahalanobis(rows)
+        student_dof = dof - dim + 1.0  # (K,)
+        # Student t of D dimensions: (n, K)
+        evidence = (
+            gammaln(0.5 * (student_dof + dim))
+            - gammaln(0.5 * student_dof)
+            - 0.5 * dim * np.log(np.pi * (kappa + 1.0) / kappa)
+        )
+        evidence = evidence - 0.5 * log_det - 0.5 * (student_dof + dim) * np.log1p(squares * (kappa / (kappa + 1.0)))
         return log_densities(np.log(self.start_probabilities), np.log(self.transition_probabilities), evidence, steps)
 
-    def _variational(self, X: Any, lengths: ArrayLike | None) -> tuple[Array, Array, Array, Labels]:
-        """Return expected logs of start, transitions and densities of rows, and lengths."""
+    def _expected_log_weights(self, X: Any, lengths: ArrayLike | None) -> tuple[Array, Array, Array, Labels]:
+        """Return expected logs of start (K,), transitions (K, K) and densities of rows (n, K), and lengths."""
         rows, steps = self._rows(X, lengths)
-        dim, kappa, dof, squares, log_det = self._squares(rows)
+        dim, kappa, dof, squares, log_det = self._mahalanobis(rows)
+        # E[log |Lambda|] - D log 2, and E[(x - mu)^T Lambda (x - mu)] = D / kappa + nu (x - m)^T W (x - m)
         log_precision = digamma(0.5 * (dof[:, None] - np.arange(dim))).sum(axis=1) - log_det
         evidence = 0.5 * (log_precision - dim * np.log(np.pi) - dim / kappa) - 0.5 * dof * squares
         return expected_logs(self.start), expected_logs(self.transition), evidence, steps
 
     def _rows(self, X: Any, lengths: ArrayLike | None) -> tuple[Array, Labels]:
+        """Return checked rows (n, D) and lengths of sequences."""
         assert isinstance(self.posterior.family, NormalWishart)  # noqa: S101  (narrows the type; `of` sees to it)
-        columns = Columns(self.posterior.family.dim, self.posterior.features.names, counts=False)
-        rows: Array = observations(X, None, columns, name="X").values
+        columns = ExpectedColumns(self.posterior.family.dim, self.posterior.features.names, are_counts=False)
+        rows: Array = read_observations(X, None, columns, name="X").values
         return rows, as_lengths(lengths, len(rows))
 
-    def _squares(self, rows: Array) -> tuple[int, Array, Array, Array, Array]:
+    def _mahalanobis(self, rows: Array) -> tuple[int, Array, Array, Array, Array]:
         """Return D, kappa (K,), nu (K,), (x - m)^T W (x - m) (n, K) and log|W^-1| (K,)."""
         family = self.posterior.family
         assert isinstance(family, NormalWishart)  # noqa: S101  (narrows the type; `of` sees to it)
         mean, kappa, inverse_scale, dof = family.standard(self.posterior.natural)
         factor = cholesky(inverse_scale, "scale matrix")
-        whiten = np.linalg.inv(factor)
+        inverse_factor = np.linalg.inv(factor)  # (K, D, D): its square is W
         squares = np.empty((len(rows), len(mean)))
-        step = max(1, _CHUNK // mean.size)
-        for first in range(0, len(rows), step):
-            differences = rows[None, first : first + step] - mean[:, None, :]
-            white = whiten @ np.swapaxes(differences, 1, 2)
-            squares[first : first + step] = np.einsum("kdn,kdn->nk", white, white)
+        chunk_rows = max(1, CHUNK_ENTRIES // mean.size)
+        for first in range(0, len(rows), chunk_rows):
+            differences = rows[None, first : first + chunk_rows] - mean[:, None, :]  # (K, chunk, D)
+            whitened = inverse_factor @ np.swapaxes(differences, 1, 2)  # (K, D, chunk)
+            squares[first : first + chunk_rows] = np.einsum("kdn,kdn->nk", whitened, whitened)
         return family.dim, kappa, dof, squares, log_determinant(factor)
 
 
@@ -207,9 +225,9 @@ def as_lengths(lengths: ArrayLike | None, count: int) -> Labels:
     """
     if lengths is None:
         return np.array([count])
-    found = np.asarray(lengths)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or found.size == 0 or not np.all(found > 0):
+    values = np.asarray(lengths)
+    if values.ndim != 1 or values.dtype.kind not in "iu" or values.size == 0 or not np.all(values > 0):
         raise InputError(f"lengths: expected positive integers, one for each sequence, found {lengths!r:.80}")
-    if found.sum() != count:
-        raise InputError(f"lengths: add up to {found.sum()}, but there are {count} rows")
-    return found.astype(np.int64)
+    if values.sum() != count:
+        raise InputError(f"lengths: add up to {values.sum()}, but there are {count} rows")
+    return values.astype(np.int64)

@@ -1,11 +1,11 @@
-"""Transitions of a sticky hierarchical Dirichlet process: their posterior, and how often states are jumped to at all.
+"""Transitions of a sticky hierarchical Dirichlet process: variational posterior and evidence bound of the sticks.
 
 With u_k ~ Beta(1, gamma) and beta_k = u_k prod_{l<k} (1 - u_l), a state's row of transition probabilities is
 pi_k ~ Dirichlet(eta beta + kappa e_k), and the first state of a sequence has pi_0 ~ Dirichlet(start beta). All states
 beyond the K that are used share one remainder column, K + 1. The variational family is q(u_k) = Beta(a_k, b_k) with
 a_k = rho_k omega_k and b_k = (1 - rho_k) omega_k, and q(pi_k) = Dirichlet(theta_k). Given the expected numbers of
-transitions M the best theta is M + eta E[beta] + kappa I, and what is left of the evidence bound is a function of
-(rho, omega) alone, which ``fit_sticks`` maximises.
+transitions M the optimal theta is M + eta E[beta] + kappa I, and the rest of the evidence bound is a function of
+(rho, omega) alone, which ``fit_sticks`` maximises by L-BFGS; where no step raises it, it returns where it started.
 
 One term has no closed form, the logarithm of the Dirichlet's constant,
 
@@ -37,24 +37,33 @@ from scipy.special import betaln, digamma, expit, gammaln, zeta
 
 from consilience.checks import Array, Labels
 
-_LOGIT, _LOG_OMEGA = 25.0, (-7.0, 30.0)  # bounds that no posterior comes near; they keep trial steps finite
-_SMALLEST = 1e-250  # weight at which trial steps stop: log Gamma of zero is infinite
-_EVERY_STEP = 1000
+MAX_LOGIT_RHO = 25.0
+"""Bound of |logit rho|. No posterior comes near it; it keeps trial steps finite."""
+
+LOG_OMEGA_RANGE = (-7.0, 30.0)
+"""Bounds of log omega. No posterior comes near them; they keep trial steps finite."""
+
+MIN_WEIGHT = 1e-250
+"""Least E[beta], since log Gamma of zero is infinite. A bound of trial steps, which no posterior comes near."""
+
+MAX_STEPS = 1000
+"""Steps of L-BFGS where nobody says otherwise. A bound that is not reached: they end at a flat gradient before."""
 
 
 @dataclass(frozen=True)
 class StickyPrior:
-    """Hyper-parameters.
+    """Hyper-parameters of the transitions; the defaults are those of Claici et al. 2020, appendix C.
 
     Parameters
     ----------
-    gamma
+    gamma : float
         Concentration of the weights beta: the larger, the more states.
-    eta
+    eta : float
         Concentration of each row of transition probabilities around beta ("transition concentration").
-    kappa
-        What a row has more on staying where it is; 0 gives the plain hierarchical Dirichlet process.
-    start
+    kappa : float
+        Concentration that a row has in addition on staying in its state; 0 gives the plain hierarchical Dirichlet
+        process.
+    start : float
         Concentration of the probabilities of first states around beta.
     """
 
@@ -66,7 +75,15 @@ class StickyPrior:
 
 @dataclass(frozen=True, eq=False)
 class Sticks:
-    """q(u_k) = Beta(rho_k omega_k, (1 - rho_k) omega_k), arrays (K,)."""
+    """Beta factors of the stick-breaking fractions, q(u_k) = Beta(rho_k omega_k, (1 - rho_k) omega_k).
+
+    Parameters
+    ----------
+    rho : Array of shape (K,)
+        Means E[u_k].
+    omega : Array of shape (K,)
+        Concentrations.
+    """
 
     rho: Array
     omega: Array
@@ -74,8 +91,8 @@ class Sticks:
     @property
     def weights(self) -> Array:
         """E[beta] (K + 1,), the remainder last; they sum to one."""
-        left = np.append(1.0, np.cumprod(1.0 - self.rho))
-        return np.maximum(np.append(self.rho, 1.0) * left, _SMALLEST)
+        remaining = np.append(1.0, np.cumprod(1.0 - self.rho))
+        return np.maximum(np.append(self.rho, 1.0) * remaining, MIN_WEIGHT)
 
     @property
     def mean_logs(self) -> tuple[Array, Array]:
@@ -85,37 +102,45 @@ class Sticks:
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
-    """Expected numbers of transitions (K, K) and of first states (K,)."""
+class TransitionCounts:
+    """Expected numbers of transitions and of first states.
+
+    Parameters
+    ----------
+    transitions : Array of shape (K, K)
+        From rows to columns.
+    starts : Array of shape (K,)
+        Sequences that start in each state.
+    """
 
     transitions: Array
     starts: Array
 
-    def take(self, order: Labels) -> Counts:
-        """Return them with the states in another order, or only some of the states."""
-        return Counts(self.transitions[np.ix_(order, order)], self.starts[order])
+    def take(self, order: Labels) -> TransitionCounts:
+        """Return the counts with the states in another order, or of only some states."""
+        return TransitionCounts(self.transitions[np.ix_(order, order)], self.starts[order])
 
 
-def sticks_of(weights: Array, omega: float) -> Sticks:
+def sticks_from_weights(weights: Array, omega: float) -> Sticks:
     """Return sticks with these E[beta] (K + 1,), all positive, and the same omega everywhere.
 
     Examples
     --------
-    >>> sticks_of(np.array([0.5, 0.25, 0.25]), 10.0).rho
+    >>> sticks_from_weights(np.array([0.5, 0.25, 0.25]), 10.0).rho
     array([0.5, 0.5])
     """
-    left = np.cumsum(weights[::-1])[::-1]
-    return Sticks(weights[:-1] / left[:-1], np.full(len(weights) - 1, omega))
+    remaining = np.cumsum(weights[::-1])[::-1]  # (K + 1,): weight of states k and later
+    return Sticks(weights[:-1] / remaining[:-1], np.full(len(weights) - 1, omega))
 
 
-def first_sticks(n_states: int, prior: StickyPrior) -> Sticks:
+def uniform_sticks(n_states: int, prior: StickyPrior) -> Sticks:
     """Return sticks that give all states and the remainder the same weight."""
-    return sticks_of(np.full(n_states + 1, 1.0 / (n_states + 1)), n_states + 1.0 + prior.gamma)
+    return sticks_from_weights(np.full(n_states + 1, 1.0 / (n_states + 1)), n_states + 1.0 + prior.gamma)
 
 
-def dirichlets(counts: Counts, weights: Array, prior: StickyPrior) -> tuple[Array, Array]:
+def dirichlet_parameters(counts: TransitionCounts, weights: Array, prior: StickyPrior) -> tuple[Array, Array]:
     """Return the Dirichlet parameters of first states (K + 1,) and of transitions (K, K + 1), given E[beta]."""
-    size = len(counts.starts)
+    size = len(counts.starts)  # K
     start = prior.start * weights
     transition = np.tile(prior.eta * weights, (size, 1))
     start[:size] += counts.starts
@@ -129,36 +154,48 @@ def expected_logs(concentrations: Array) -> Array:
     return result
 
 
-def sticks_bound(sticks: Sticks, counts: Counts, prior: StickyPrior) -> float:
+def sticks_bound(sticks: Sticks, counts: TransitionCounts, prior: StickyPrior) -> float:
     """Return the terms of the evidence bound that depend on the sticks and the counts, theta at its best.
 
     These are the bounds of all E[c_k], less the constants of all q(pi_k), less KL(q(u) || p(u)). For theta that belongs
     to the same counts, adding -sum M E[log pi] - sum N_1 E[log pi_0] gives minus the Kullback-Leibler divergence of the
     transitions from their prior.
     """
-    return _bound(sticks, counts, prior)[0]
+    return _bound_and_gradient(sticks, counts, prior)[0]
 
 
-def fit_sticks(counts: Counts, prior: StickyPrior, start: Sticks, steps: int = _EVERY_STEP) -> Sticks:
-    """Return sticks that raise ``sticks_bound`` by at most so many steps of L-BFGS, or `start` where none does."""
+def fit_sticks(counts: TransitionCounts, prior: StickyPrior, start: Sticks, steps: int = MAX_STEPS) -> Sticks:
+    """Return sticks that raise ``sticks_bound``.
+
+    Parameters
+    ----------
+    counts : TransitionCounts
+        Expected counts.
+    prior : StickyPrior
+        Hyper-parameters.
+    start : Sticks
+        Where L-BFGS starts; returned where no step raises the bound.
+    steps : int, optional
+        Steps at most. Default: until the gradient is flat.
+    """
     size = len(start.rho)
 
-    def negative(point: Array) -> tuple[float, Array]:
+    def negative(vector: Array) -> tuple[float, Array]:
         """Minus the bound and its slope at (logit rho, log omega)."""
-        sticks = Sticks(expit(point[:size]), np.exp(point[size:]))
-        value, by_rho, by_omega = _bound(sticks, counts, prior)
+        sticks = Sticks(expit(vector[:size]), np.exp(vector[size:]))
+        value, by_rho, by_omega = _bound_and_gradient(sticks, counts, prior)
         slope = np.concatenate([by_rho * sticks.rho * (1.0 - sticks.rho), by_omega * sticks.omega])
         return -value, -slope
 
-    point = np.concatenate([np.log(start.rho) - np.log1p(-start.rho), np.log(start.omega)])
-    limits = [(-_LOGIT, _LOGIT)] * size + [_LOG_OMEGA] * size
+    vector = np.concatenate([np.log(start.rho) - np.log1p(-start.rho), np.log(start.omega)])
+    box = [(-MAX_LOGIT_RHO, MAX_LOGIT_RHO)] * size + [LOG_OMEGA_RANGE] * size
     options = {"maxiter": steps, "ftol": 1e-12, "gtol": 1e-8}
-    found = minimize(negative, point, jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    better = Sticks(expit(found.x[:size]), np.exp(found.x[size:]))
-    return better if -found.fun > sticks_bound(start, counts, prior) else start
+    optimum = minimize(negative, vector, jac=True, method="L-BFGS-B", bounds=box, options=options)
+    fitted = Sticks(expit(optimum.x[:size]), np.exp(optimum.x[size:]))
+    return fitted if -optimum.fun > sticks_bound(start, counts, prior) else start
 
 
-def _bound(sticks: Sticks, counts: Counts, prior: StickyPrior) -> tuple[float, Array, Array]:
+def _bound_and_gradient(sticks: Sticks, counts: TransitionCounts, prior: StickyPrior) -> tuple[float, Array, Array]:
     """Return ``sticks_bound`` and its slopes along rho (K,) and omega (K,)."""
     rho, omega, weights = sticks.rho, sticks.omega, sticks.weights
     size = len(rho)
@@ -166,41 +203,45 @@ def _bound(sticks: Sticks, counts: Counts, prior: StickyPrior) -> tuple[float, A
     log_u, log_rest = sticks.mean_logs
     log_beta = np.append(log_u, 0.0) + np.append(0.0, np.cumsum(log_rest))  # E log beta (K + 1,)
     # Bounds of the constants: log beta_l stands in all rows but that of l itself, where kappa is added.
-    jumped = np.log(prior.eta) + log_beta[:size]
-    log_own = np.logaddexp(jumped, np.log(prior.kappa) if prior.kappa > 0.0 else -np.inf)
-    shares = np.exp(jumped - log_own)  # slopes of log_own along log_beta
-    value = (size - 1.0) * log_beta[:size].sum() + size * log_beta[size] + log_own.sum() + log_beta.sum()
+    log_jump = np.log(prior.eta) + log_beta[:size]
+    log_diagonal = np.logaddexp(log_jump, np.log(prior.kappa) if prior.kappa > 0.0 else -np.inf)
+    own_slopes = np.exp(log_jump - log_diagonal)  # (K,): slopes of log_diagonal along log_beta
+    value = (size - 1.0) * log_beta[:size].sum() + size * log_beta[size] + log_diagonal.sum() + log_beta.sum()
     value += size * (size * np.log(prior.eta) - np.log(prior.eta + prior.kappa)) + size * np.log(prior.start)
     chord = gammaln(1.0 + prior.eta + prior.kappa) - gammaln(1.0 + prior.kappa) - gammaln(1.0 + prior.eta)
     value += chord * (size - weights[:size].sum())
-    slope = np.append(size + shares, size + 1.0)
+    slope = np.append(size + own_slopes, size + 1.0)
     # The constants of q(pi).
-    start, transition = dirichlets(counts, weights, prior)
+    start, transition = dirichlet_parameters(counts, weights, prior)
     value += gammaln(start).sum() - gammaln(start.sum()) + gammaln(transition).sum()
     value -= gammaln(transition.sum(axis=1)).sum()
+    # Slopes along E[beta] (K + 1,), through the Dirichlet parameters.
     by_weight = prior.start * digamma(start) + prior.eta * digamma(transition).sum(axis=0)
     # Minus the divergence of q(u) from Beta(1, gamma).
     value += size * np.log(prior.gamma) + (prior.gamma - 1.0) * log_rest.sum()
     value += (betaln(a, b) - (a - 1.0) * log_u - (b - 1.0) * log_rest).sum()
-    # Along a and b: what multiplies E log u and E log(1 - u), less what q(u) has of it.
-    later = np.cumsum(slope[::-1])[::-1][1:]  # sum of slopes beyond k
-    excess_u, excess_rest = slope[:size] - a + 1.0, later + prior.gamma - b
+    # Slopes along a and b. For q(u) = Beta(a, b), d E[log u] / da = psi_1(a) - psi_1(a + b), and d E[log u] / db =
+    # -psi_1(a + b); psi_1 is the Hurwitz zeta function at 2. Along a and b: what multiplies E log u and E log(1 - u),
+    # less what q(u) has of it.
+    later_slopes = np.cumsum(slope[::-1])[::-1][1:]  # sum of slopes beyond k
+    excess_u, excess_rest = slope[:size] - a + 1.0, later_slopes + prior.gamma - b
     trigamma_total, trigamma_a, trigamma_b = zeta(2.0, [omega, a, b])
     curve = trigamma_total * (excess_u + excess_rest)
     by_a, by_b = excess_u * trigamma_a - curve, excess_rest * trigamma_b - curve
     by_weight[:size] -= chord
     weighted = by_weight * weights
-    beyond = np.cumsum(weighted[::-1])[::-1][1:]
-    by_rho = omega * (by_a - by_b) + weighted[:size] / rho - beyond / (1.0 - rho)
+    later_weighted = np.cumsum(weighted[::-1])[::-1][1:]
+    # a = rho omega and b = (1 - rho) omega; raising rho_k takes weight from all later states.
+    by_rho = omega * (by_a - by_b) + weighted[:size] / rho - later_weighted / (1.0 - rho)
     return float(value), by_rho, rho * by_a + (1.0 - rho) * by_b
 
 
-def canonical_sticks(counts: Counts, prior: StickyPrior) -> tuple[Sticks, Labels]:
-    """Return the sticks that belong to these counts, and the order of states that they are for.
+def canonical_sticks(counts: TransitionCounts, prior: StickyPrior) -> tuple[Sticks, Labels]:
+    """Return the sticks of highest bound given these counts, and the order of states that they are for.
 
     States are taken from the most to the least visited, as stick-breaking has them, so that the result does not depend
     on the order in which they are given.
     """
     visits = counts.transitions.sum(axis=0) + counts.starts
     order = np.lexsort((counts.starts, np.diagonal(counts.transitions), visits))[::-1]
-    return fit_sticks(counts.take(order), prior, first_sticks(len(visits), prior)), order
+    return fit_sticks(counts.take(order), prior, uniform_sticks(len(visits), prior)), order

@@ -1,11 +1,11 @@
-"""Methods for posteriors: match and average, composed; the table of all, and making one by name."""
+"""Fusion methods for posteriors: the table of all of them, and making one by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from consilience.core.options import named, refuse_options
+from consilience.core.options import find_method, refuse_options
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.amps import AMPS
 from consilience.posteriors.methods.average import Average
@@ -45,7 +45,7 @@ def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
     if isinstance(method, Method):
         refuse_options(method, options)
         return method
-    return named(METHODS, method, options)
+    return find_method(METHODS, method, options)(**options)
 
 
 __all__ = [

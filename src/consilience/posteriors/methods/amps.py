@@ -1,4 +1,4 @@
-"""AMPS: posteriors multiplied by Bayes' rule, their components aligned first so that the product is largest.
+"""AMPS: approximate merging of posteriors with symmetry. Components are aligned so that the Bayes product is largest.
 
 Campbell, How, "Approximate Decentralized Bayesian Inference", UAI 2014. Sites share a prior and a model that does not
 change when its components are permuted. Each keeps one mode of K! equal ones, so the exact product of what they mean is
@@ -7,7 +7,8 @@ a mixture over alignments, of which AMPS keeps the heaviest. The weight of an al
     J = sum_k A(lambda0 + sum_i (lambda_{i, pi_i(k)} - lambda0)),
 
 A the log normaliser of a component and lambda0 its prior: the marginal likelihood of all data given who is who. (The
-objective follows from the paper's premises; its own text was not at hand.)
+objective follows from the paper's premises; its own text was not at hand.) It is raised site by site, exactly given
+the others, from several starts, and by exchanges between two sites; it ends in a local maximum.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.matching.conjugate_groups import ConjugateGroups
-from consilience.matching.exchanges import ValuedObjective, exchanged
+from consilience.matching.exchanges import ValuedObjective, improve_by_exchange
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow, match_probabilities, scatter, subtraction_gains
 from consilience.matching.site_step import Openings
@@ -31,7 +32,8 @@ from consilience.posteriors.average import Combine, conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method, improper_priors, without_priors
 
-_JUDGED_ROWS = 500
+MAX_DIAGNOSED_ROWS = 500
+"""Components up to which the confidence of matches is computed. Chosen by hand for its cost."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,21 @@ class AMPS(Method):
 
     Parameters
     ----------
-    growth
+    growth : bool, default False
         Whether components may be unlike all others: the number of components is then found under a Dirichlet process,
         in the manner of the streaming version of Campbell, Straub, Fisher and How (2015). Needs counts of
         observations, as mixtures have; by counts of tokens, topics that are unlike are merged too easily. Without it
         every model has the same number, and component k of one is a component of each of the others.
-    concentration
+    concentration : float, default 1.0
         Of the Dirichlet process: the larger, the more components.
-    revisit
+    revisit : bool, default True
         Whether sites are aligned again once all are there; False leaves the streaming version alone, which takes each
         site once, in the order of contents.
-    restarts
+    restarts : int, default 10
         Starts: sites one after another in random orders, and random matchings; the largest product wins.
-    max_iterations
+    max_iterations : int, default 100
         Rounds over all sites in one start.
-    combine
+    combine : {"barycenter", "product"}, default "product"
         ``"product"``: Bayes' rule. ``"barycenter"`` keeps the width of one site's posterior.
 
     Examples
@@ -81,11 +83,14 @@ class AMPS(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("growth", "revisit"):
-            self.require(option, isinstance(getattr(self, option), bool), "True or False")
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
-        self.require("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number")
+        self.require(
+            *((option, isinstance(getattr(self, option), bool), "True or False") for option in ("growth", "revisit")),
+            *(
+                (option, is_count(getattr(self, option)), "a positive integer")
+                for option in ("restarts", "max_iterations")
+            ),
+            ("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number"),
+        )
 
     @property
     def matches_parts(self) -> bool:
@@ -111,58 +116,61 @@ class AMPS(Method):
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend on the log weight of the alignment from several starts; the objective is minus that."""
         objective, openings = self._objective(ensemble)
+        # Two sites are one assignment problem, which the first start solves exactly.
         restarts = self.restarts if self.revisit and ensemble.n_sites > 2 else 1
         best, converged, history = np.zeros(0, dtype=np.int64), True, [-np.inf]
         for start, generator in enumerate(rng.spawn(restarts)):
             progress(start, restarts)
+            # Random matchings reach optima that orders of sites do not lead to, and the other way round.
             if start % 2 == 0:
                 order = np.arange(ensemble.n_sites) if start == 0 else generator.permutation(ensemble.n_sites)
                 labels = grow(objective, order, openings)
             else:
                 labels = scatter(ensemble.offsets, int(ensemble.sizes.max()) * (2 if self.growth else 1), generator)
-            labels, settled, values = self._settle(objective, labels, openings, generator)
+            labels, is_stationary, values = self._ascend_until_stationary(objective, labels, openings, generator)
             if values[-1] > history[-1]:
-                best, converged, history = labels, settled, values
+                best, converged, history = labels, is_stationary, values
         progress(restarts, restarts)
-        while self.revisit and converged and (swapped := exchanged(objective, best)) is not None:
-            best, converged, values = self._settle(objective, swapped, openings, rng)
+        while self.revisit and converged and (swapped_labels := improve_by_exchange(objective, best)) is not None:
+            best, converged, values = self._ascend_until_stationary(objective, swapped_labels, openings, rng)
             history += values
         return Assignment(
             best,
             -history[-1],
             -np.array(history),
             Status.CONVERGED if converged else Status.MAX_ITERATIONS,
-            confidence=match_probabilities(objective, best) if len(best) <= _JUDGED_ROWS else None,
+            confidence=match_probabilities(objective, best) if len(best) <= MAX_DIAGNOSED_ROWS else None,
         )
 
-    def _settle(
+    def _ascend_until_stationary(
         self, objective: ValuedObjective, labels: Labels, openings: Openings, rng: np.random.Generator
     ) -> tuple[Labels, bool, list[float]]:
-        """Return labels after rounds over all sites, whether they are settled, and the values on the way."""
-        values, settled = [objective.total(labels)], not self.revisit
+        """Return labels after rounds over all sites, whether the last round changed none, and the values on the way."""
+        values, is_stationary = [objective.total(labels)], not self.revisit
         for _ in range(self.max_iterations):
-            if settled:
+            if is_stationary:
                 break
-            labels, settled = ascend(objective, labels, rng, 1, openings)
+            labels, is_stationary = ascend(objective, labels, rng, 1, openings)
             values.append(objective.total(labels))
-        return labels, settled, values
+        return labels, is_stationary, values
 
     def _objective(self, ensemble: Ensemble) -> tuple[ValuedObjective, Openings]:
         """Return what is raised, and how many components there may be."""
         groups = conjugate_groups(ensemble, np.zeros(ensemble.n_sites + 1))
         counts = ensemble.column("counts")
         if self.growth and counts is not None:
-            return GrowingGroups(groups, counts, self.concentration), Openings()
+            return DirichletProcessGroups(groups, counts, self.concentration), Openings()
         return groups, Openings(max_groups=int(ensemble.sizes[0]))
 
 
 @dataclass(frozen=True, eq=False)
-class GrowingGroups:
-    """Components of a Dirichlet process, with what each of a group's n members says: a ``GroupObjective``.
+class DirichletProcessGroups:
+    """Log marginal likelihoods of groups under a Dirichlet process: a ``GroupObjective``.
 
     A group with N observations is worth A(lambda0 + sum e) - A(lambda0) + log(concentration) (1 - p0) + log Gamma(N),
     p0 being the probability that nobody observed it, at most exp(-N) for N expected observations. Below one observation
-    Gamma is that of one, as there is one at least if there is any.
+    Gamma is that of one, as there is one at least if there is any. (Campbell, Straub, Fisher and How 2015, for
+    streams.)
 
     Parameters
     ----------
@@ -190,7 +198,8 @@ class GrowingGroups:
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,)."""
-        count = groups.sums[:, -1]
+        count = groups.sums[:, -1]  # expected observations of each group (n,)
+        # 1 - p0 with p0 = exp(-N): log(concentration) is paid as far as the component was observed at all.
         level = -np.expm1(-count) * np.log(self.concentration) + gammaln(np.maximum(count, 1.0))
         return self.groups.value(GroupSums(groups.sums[:, :-1], groups.mass)) + level
 

@@ -1,4 +1,7 @@
-"""Naive averaging: component k of every model is taken to be the same thing."""
+"""Averaging baseline: component k of every model is averaged with component k of the others, without matching.
+
+What federated averaging does in one round; it shows the damage of label switching.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class Average(Method):
 
     Parameters
     ----------
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         ``"barycenter"`` averages natural parameters; ``"product"`` multiplies posteriors with the prior removed.
     """
 

@@ -1,4 +1,4 @@
-"""Concatenation: every component of every model is kept."""
+"""Concatenation baseline: every component of every model is kept, so nothing is lost and nothing is shared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Concatenate(Method):
 
     Parameters
     ----------
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         Without effect on components that are not matched, but for weights of sites other than one.
     """
 

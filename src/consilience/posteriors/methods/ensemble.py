@@ -1,4 +1,4 @@
-"""The prediction ensemble: all models are kept, and all are asked."""
+"""Ensemble baseline: all models are kept, and their predictions are averaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PredictionEnsemble(Method):
 
     Parameters
     ----------
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         Without effect on the predictions; what it means for components that are not matched is that of ``Concatenate``.
     """
 

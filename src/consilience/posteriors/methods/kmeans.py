@@ -1,4 +1,8 @@
-"""Clustering of all components without regard to which model they come from: k-means with KL divergences."""
+"""K-means baseline: Bregman hard clustering of all components by KL divergence, whichever model they are of.
+
+Algorithm 1 of Banerjee et al. 2005: min over centres and labels of sum_l w_l KL(c_label(l) || theta_l), by nearest
+centres and barycenters in turn from several k-means++ seeds.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method, match_informed
 from consilience.posteriors.methods.kl.descent import fit_clusters
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 
 
 @dataclass(frozen=True)
@@ -26,17 +30,17 @@ class KMeans(Method):
 
     Parameters
     ----------
-    n_components
+    n_components : int, optional
         Number of clusters; None takes that of the largest model.
-    direction
+    direction : {"forward", "reverse"}, default "forward"
         ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together.
-    restarts
+    restarts : int, default 8
         Starts from other seeds; the lowest objective wins.
-    max_iterations
+    max_iterations : int, default 100
         Steps at most in one start.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         How the members of a cluster are averaged in the end.
     """
 
@@ -56,10 +60,14 @@ class KMeans(Method):
         super().__post_init__()
         for option in ("n_components", "restarts", "max_iterations"):
             value = getattr(self, option)
-            optional = option == "n_components" and value is None
-            self.require(option, optional or is_count(value), "a positive integer")
-        self.require("min_count", is_number(self.min_count), "a number that is not negative")
-        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
+            is_default = option == "n_components" and value is None
+            self.require(
+                (option, is_default or is_count(value), "a positive integer"),
+            )
+        self.require(
+            ("min_count", is_number(self.min_count), "a number that is not negative"),
+            ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
+        )
 
     @property
     def average_direction(self) -> Direction:
@@ -73,24 +81,27 @@ class KMeans(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Alternate nearest centres and barycenters from several starts and keep the lowest objective."""
-        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+        return match_informed(
+            ensemble, self.min_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+        )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
-        problem = Problem.of(ensemble, self.direction)
-        count = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
-        best: Fit | None = None
+        problem = KLProblem.of(ensemble, self.direction)
+        n_clusters = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
+        best: KLFit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
-            fit = fit_clusters(problem, problem.seeds(count, generator), self.max_iterations)
+            fit = fit_clusters(problem, problem.seeds(n_clusters, generator), self.max_iterations)
             if best is None or fit.objective < best.objective:
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
         progress(self.restarts, self.restarts)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-        details = {"violations": violations(ensemble, best.labels)}
+        details = {"violations": count_violations(ensemble, best.labels)}
         return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)
 
 
-def violations(ensemble: Ensemble, labels: Labels) -> int:
+def count_violations(ensemble: Ensemble, labels: Labels) -> int:
     """Return how many components share a cluster with an earlier one of their own model."""
+    # Pairs (model, cluster) beyond the first of their kind.
     return len(labels) - np.unique(np.stack([ensemble.owner, labels]), axis=1).shape[1]

@@ -1,4 +1,8 @@
-"""The components as ellipses: local ones thin, in the colour of the fused one that they became."""
+"""Ellipse plot of mixture components: fused ones thick, local ones thin in the colour of what they became.
+
+The ellipse of a component with centre m and covariance S is { x : (x - m)^T S^-1 (x - m) = 2 log 2 }, which holds half
+of a Gaussian in the plane; on a line it is the bar of the middle half, m +- 0.6745 s.
+"""
 
 from __future__ import annotations
 
@@ -7,110 +11,129 @@ import math
 import numpy as np
 from markupsafe import Markup
 
-from consilience.drawing.svg import WIDTH, Scale, drawing, element, line, text, tick_label, ticks, tint
-from consilience.drawing.words import counted, number
-from consilience.posteriors.report.planar_components import Oval, Plane
+from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element, line, text, tick_label, ticks
+from consilience.drawing.words import format_count, format_number
+from consilience.posteriors.report.planar_components import ComponentEllipse, ComponentPlane
 
-_HALF_MASS = math.sqrt(2.0 * math.log(2.0))  # radius, in standard deviations, of the ellipse with half of a Gaussian
-_HALF_MASS_LINE = 0.6745
+_HALF_MASS_RADIUS = math.sqrt(2.0 * math.log(2.0))
+"""Radius, in standard deviations, of the ellipse with half of a planar Gaussian: P(r < R) = 1 - exp(-R^2 / 2)."""
+
+_HALF_MASS_RADIUS_1D = 0.6745
+"""The same in one dimension: the 0.75 quantile of the standard normal, to four digits."""
+
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 30.0, 46.0
-_EQUAL_UP_TO = 3.0
-_FAINT_FROM = 80
-_ROOM_FOR_NUMBER = 16.0
+"""Margins of the plot within the drawing. Chosen by eye."""
+
+_MAX_EQUAL_SCALE_RATIO = 3.0
+"""Both features get one scale where the range of neither is this many times the other's. Chosen by eye."""
+
+_MAX_OPAQUE_ELLIPSES = 80
+"""More local ellipses than these are drawn faint. Chosen by eye."""
+
+_MIN_LABELLED_RADIUS = 16.0
+"""Horizontal radius from which on an ellipse has room for its number. Chosen by eye."""
 
 
-def plane(found: Plane) -> Markup:
+def plane_figure(plane: ComponentPlane) -> Markup:
     """Return the drawing; it holds the fused components whole and the centres of all local ones."""
-    x_range, y_range = _range(found, 0), _range(found, 1)
-    wide, high = WIDTH - _LEFT - _RIGHT, 460.0
-    if found.kind == "line":
-        high = min(420.0, 60.0 + 26.0 * len(found.fused))
-        y_range = (-0.7, len(found.fused) - 0.3)
-    elif found.kind == "projected" or _ratio(x_range, y_range) < _EQUAL_UP_TO:
-        x_range, y_range = _equal(x_range, y_range, wide / high)
-    x = Scale(x_range[0], x_range[1], _LEFT, _LEFT + wide)
-    ends = (_TOP, _TOP + high) if found.kind == "line" else (_TOP + high, _TOP)
+    x_range, y_range = _axis_range(plane, 0), _axis_range(plane, 1)
+    plot_width, plot_height = WIDTH - _LEFT - _RIGHT, 460.0
+    if plane.kind == "line":
+        plot_height = min(420.0, 60.0 + 26.0 * len(plane.fused))
+        y_range = (-0.7, len(plane.fused) - 0.3)
+    elif plane.kind == "projected" or _range_ratio(x_range, y_range) < _MAX_EQUAL_SCALE_RATIO:
+        x_range, y_range = _equalise_scales(x_range, y_range, plot_width / plot_height)
+    x = Scale(x_range[0], x_range[1], _LEFT, _LEFT + plot_width)
+    ends = (_TOP, _TOP + plot_height) if plane.kind == "line" else (_TOP + plot_height, _TOP)
     y = Scale(y_range[0], y_range[1], *ends)
-    height = _TOP + high + _BOTTOM
-    parts = _frame(found, x, y, height)
-    thin = "thin" if len(found.local) <= _FAINT_FROM else "thin faint"
-    shapes = [_ellipse(oval, x, y, f"{thin} {tint(oval.component)}", found.kind) for oval in found.local]
-    shapes += [_ellipse(oval, x, y, "halo", found.kind) for oval in found.fused]
-    shapes += [_ellipse(oval, x, y, f"thick {tint(oval.component)}", found.kind) for oval in found.fused]
-    clip = element("clipPath", element("rect", x=_LEFT, y=_TOP, width=wide, height=high), id="frame")
+    height = _TOP + plot_height + _BOTTOM
+    parts = _frame(plane, x, y, height)
+    local_kind = "thin" if len(plane.local) <= _MAX_OPAQUE_ELLIPSES else "thin faint"
+    layers = ((plane.local, local_kind), (plane.fused, "halo"), (plane.fused, "thick"))
+    shapes = []
+    for ellipses, layer_kind in layers:
+        for ellipse in ellipses:
+            # A halo of the paper's colour sets a fused ellipse off from what is below it; it has no colour class.
+            kind = layer_kind if layer_kind == "halo" else f"{layer_kind} {colour_class(ellipse.component)}"
+            shapes.append(_ellipse(ellipse, x, y, kind, plane.kind))
+    clip = element("clipPath", element("rect", x=_LEFT, y=_TOP, width=plot_width, height=plot_height), id="frame")
     parts.append(element("defs", clip))
     parts.append(element("g", Markup("").join(shapes), clip_path="url(#frame)"))
-    if found.kind != "line":
-        parts += [_mark(oval, x, y) for oval in found.fused]
-    return drawing(parts, height, _alt(found))
+    if plane.kind != "line":
+        parts += [_component_number(ellipse, x, y) for ellipse in plane.fused]
+    return drawing(parts, height, _description(plane))
 
 
-def _mark(oval: Oval, x: Scale, y: Scale) -> Markup:
+def _component_number(ellipse: ComponentEllipse, x: Scale, y: Scale) -> Markup:
     """Return the component's number, in its ellipse or beside one that is too small for it."""
-    reach = _HALF_MASS * math.sqrt(max(oval.covariance[0], 0.0)) * abs(x.factor)
-    kind, cx, cy = f"mark {tint(oval.component)}", x(oval.centre[0]), y(oval.centre[1])
-    if reach < _ROOM_FOR_NUMBER:
-        return text(cx + reach + 7.0, cy - 7.0, str(oval.component), kind)
-    return text(cx, cy + 5.0, str(oval.component), kind, "middle")
+    radius = _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[0], 0.0)) * abs(x.factor)
+    kind, cx, cy = f"mark {colour_class(ellipse.component)}", x(ellipse.centre[0]), y(ellipse.centre[1])
+    if radius < _MIN_LABELLED_RADIUS:
+        return text(cx + radius + 7.0, cy - 7.0, str(ellipse.component), kind)
+    return text(cx, cy + 5.0, str(ellipse.component), kind, "middle")
 
 
-def _range(found: Plane, axis: int) -> tuple[float, float]:
+def _axis_range(plane: ComponentPlane, axis: int) -> tuple[float, float]:
     """Return the interval of all ellipses with a margin; local ones count no further than fused ones reach."""
-    at = (0, 2)[axis]
-    reach = [_HALF_MASS * math.sqrt(max(oval.covariance[at], 0.0)) for oval in found.fused]
-    ends = [oval.centre[axis] + sign * r for oval, r in zip(found.fused, reach, strict=True) for sign in (-1, 1)]
-    most = max(reach)
-    for oval in found.local:
-        r = min(most, _HALF_MASS * math.sqrt(max(oval.covariance[at], 0.0)))
-        ends += [oval.centre[axis] - r, oval.centre[axis] + r]
+    variance_index = (0, 2)[axis]  # of (xx, xy, yy)
+    radii = [_HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[variance_index], 0.0)) for ellipse in plane.fused]
+    ends = []
+    for ellipse, radius in zip(plane.fused, radii, strict=True):
+        ends += [ellipse.centre[axis] - radius, ellipse.centre[axis] + radius]
+    largest_radius = max(radii)
+    for ellipse in plane.local:
+        radius = min(largest_radius, _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[variance_index], 0.0)))
+        ends += [ellipse.centre[axis] - radius, ellipse.centre[axis] + radius]
     low, high = min(ends), max(ends)
-    margin = 0.06 * (high - low) or 0.5 * abs(low) or 1.0
+    margin = 0.06 * (high - low) or 0.5 * abs(low) or 1.0  # an interval of no length still needs one
     return low - margin, high + margin
 
 
-def _ratio(one: tuple[float, float], other: tuple[float, float]) -> float:
-    a, b = one[1] - one[0], other[1] - other[0]
-    return max(a / b, b / a)
+def _range_ratio(x_range: tuple[float, float], y_range: tuple[float, float]) -> float:
+    """Return how many times the longer range is as long as the shorter."""
+    x_length, y_length = x_range[1] - x_range[0], y_range[1] - y_range[0]
+    return max(x_length / y_length, y_length / x_length)
 
 
-def _equal(
+def _equalise_scales(
     x_range: tuple[float, float], y_range: tuple[float, float], aspect: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Widen one of the ranges so that a unit is as long in both directions."""
-    wide, high = x_range[1] - x_range[0], y_range[1] - y_range[0]
-    more_x, more_y = max(0.0, aspect * high - wide) / 2, max(0.0, wide / aspect - high) / 2
+    x_length, y_length = x_range[1] - x_range[0], y_range[1] - y_range[0]
+    more_x, more_y = max(0.0, aspect * y_length - x_length) / 2, max(0.0, x_length / aspect - y_length) / 2
     return (x_range[0] - more_x, x_range[1] + more_x), (y_range[0] - more_y, y_range[1] + more_y)
 
 
-def _frame(found: Plane, x: Scale, y: Scale, height: float) -> list[Markup]:
-    across = ticks(x.low, x.high, 7)
-    parts = [text(0, 14, found.axes[1], "axis"), text(WIDTH - _RIGHT, height - 6, found.axes[0], "axis", "end")]
-    foot = height - _BOTTOM
-    parts += [line(x(mark), _TOP, x(mark), foot, "grid") for mark in across]
-    parts += [text(x(mark), foot + 18, tick_label(mark, across), "tick", "middle") for mark in across]
-    if found.kind == "line":
-        for oval in found.fused:
-            parts.append(line(_LEFT, y(oval.centre[1]), WIDTH - _RIGHT, y(oval.centre[1]), "row"))
-            parts.append(text(_LEFT - 12, y(oval.centre[1]) + 4, str(oval.component), "tick", "end"))
+def _frame(plane: ComponentPlane, x: Scale, y: Scale, height: float) -> list[Markup]:
+    x_marks = ticks(x.low, x.high, 7)
+    parts = [text(0, 14, plane.axes[1], "axis"), text(WIDTH - _RIGHT, height - 6, plane.axes[0], "axis", "end")]
+    axis_y = height - _BOTTOM
+    parts += [line(x(mark), _TOP, x(mark), axis_y, "grid") for mark in x_marks]
+    parts += [text(x(mark), axis_y + 18, tick_label(mark, x_marks), "tick", "middle") for mark in x_marks]
+    if plane.kind == "line":
+        for ellipse in plane.fused:
+            parts.append(line(_LEFT, y(ellipse.centre[1]), WIDTH - _RIGHT, y(ellipse.centre[1]), "row"))
+            parts.append(text(_LEFT - 12, y(ellipse.centre[1]) + 4, str(ellipse.component), "tick", "end"))
         return parts
-    up = ticks(y.low, y.high, 5)
-    parts += [line(_LEFT, y(mark), WIDTH - _RIGHT, y(mark), "grid") for mark in up]
-    parts += [text(_LEFT - 8, y(mark) + 4, tick_label(mark, up), "tick", "end") for mark in up]
+    y_marks = ticks(y.low, y.high, 5)
+    parts += [line(_LEFT, y(mark), WIDTH - _RIGHT, y(mark), "grid") for mark in y_marks]
+    parts += [text(_LEFT - 8, y(mark) + 4, tick_label(mark, y_marks), "tick", "end") for mark in y_marks]
     return parts
 
 
-def _ellipse(oval: Oval, x: Scale, y: Scale, kind: str, of: str) -> Markup:
+def _ellipse(ellipse: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kind: str) -> Markup:
     """Return the ellipse (on a line, the bar) that holds half of the component; a dot where it is tiny."""
-    cx, cy = x(oval.centre[0]), y(oval.centre[1])
-    xx, xy, yy = oval.covariance
-    if of == "line":
-        reach = _HALF_MASS_LINE * math.sqrt(max(xx, 0.0)) * abs(x.factor)
+    cx, cy = x(ellipse.centre[0]), y(ellipse.centre[1])
+    xx, xy, yy = ellipse.covariance
+    if plane_kind == "line":
+        half_length = _HALF_MASS_RADIUS_1D * math.sqrt(max(xx, 0.0)) * abs(x.factor)
         shift = 6.0 if kind.startswith("thin") else 0.0
-        return line(cx - max(reach, 1.5), cy + shift, cx + max(reach, 1.5), cy + shift, kind)
+        return line(cx - max(half_length, 1.5), cy + shift, cx + max(half_length, 1.5), cy + shift, kind)
+    # The covariance in units of the drawing, where y points down: y.factor is negative, and the tilt turns with it.
     matrix = np.array([[xx * x.factor**2, xy * x.factor * y.factor], [xy * x.factor * y.factor, yy * y.factor**2]])
     values, vectors = np.linalg.eigh(matrix)
-    short, long = (_HALF_MASS * math.sqrt(max(float(value), 0.0)) for value in values)
-    if long < 2.0:
+    short, long = (_HALF_MASS_RADIUS * math.sqrt(max(float(value), 0.0)) for value in values)
+    if long < 2.0:  # an ellipse that is smaller than a dot would not be seen
         return element("circle", cx=cx, cy=cy, r=2.0 if kind.startswith("thin") else 3.5, kind=kind)
     if kind.startswith("thin") and max(long, abs(cx), abs(cy)) > 20 * WIDTH:  # far wider than the page: a line at most
         return Markup("")
@@ -124,13 +147,12 @@ def _ellipse(oval: Oval, x: Scale, y: Scale, kind: str, of: str) -> Markup:
     )
 
 
-def _alt(found: Plane) -> str:
-    centres = [
-        f"{oval.component} at ({number(float(f'{oval.centre[0]:.3g}'))}, {number(float(f'{oval.centre[1]:.3g}'))})"
-        if found.kind != "line"
-        else f"{oval.component} at {number(float(f'{oval.centre[0]:.3g}'))}"
-        for oval in found.fused[:12]
-    ]
-    more = f" and {len(found.fused) - 12:,} more" if len(found.fused) > 12 else ""
-    behind = f" over {counted(len(found.local), 'local component')}" if found.local else ""
-    return f"{counted(len(found.fused), 'fused component')}{behind}. Centres of the fused: {', '.join(centres)}{more}."
+def _description(plane: ComponentPlane) -> str:
+    centres = []
+    for ellipse in plane.fused[:12]:
+        x, y = (format_number(float(f"{coordinate:.3g}")) for coordinate in ellipse.centre)
+        centres.append(f"{ellipse.component} at {x}" if plane.kind == "line" else f"{ellipse.component} at ({x}, {y})")
+    more = f" and {len(plane.fused) - 12:,} more" if len(plane.fused) > 12 else ""
+    locals_text = f" over {format_count(len(plane.local), 'local component')}" if plane.local else ""
+    fused_text = format_count(len(plane.fused), "fused component")
+    return f"{fused_text}{locals_text}. Centres of the fused: {', '.join(centres)}{more}."

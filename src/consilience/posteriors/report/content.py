@@ -1,4 +1,8 @@
-"""Everything the report shows, as plain values: from a fused posterior, its provenance, and the sites' posteriors."""
+"""Content of the report of fused posteriors, as plain values.
+
+It is computed from a fused posterior, its provenance, and the posteriors of the sites as far as they are known. A
+provenance may come from a file of somebody else: what contradicts itself or the posteriors is an `InputError`.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +16,41 @@ from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.details import Findings, findings_of
-from consilience.posteriors.report.gaussian_processes import Process, process_of
-from consilience.posteriors.report.hidden_markov import Chain, chain_of
+from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
+from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
 from consilience.posteriors.report.illustration import Illustration
-from consilience.posteriors.report.members import Component, Site, components_of, labels_of, site_of
-from consilience.posteriors.report.planar_components import Plane, plane_of
+from consilience.posteriors.report.members import ComponentSummary, SiteSummary, components_of, labels_of, site_of
+from consilience.posteriors.report.planar_components import ComponentPlane, plane_of
 from consilience.posteriors.topics.gaussian_topics import KIND as GAUSSIAN_TOPICS
 
 
 @dataclass(frozen=True)
-class Content:
+class PosteriorContent:
     """Everything the report shows; see ``content_of``.
 
     Parameters
     ----------
-    n_known
+    family, method : str
+        Names of the exponential family of the components and of the method.
+    options, versions : tuple of (name, value)
+        Options of the method, and versions of libraries, by name.
+    seed : int or None
+        Seed of the fusion; None where it was given a generator.
+    sites : tuple of SiteSummary
+        The models that went in, in the natural order of their names.
+    components : tuple of ComponentSummary
+        The fused components, in their order.
+    findings : Findings
+        Status, objective and details of the method.
+    plane : ComponentPlane or None
+        The components in two coordinates; None for families without locations and for processes.
+    n_known_sites : int
         Number of sites whose posterior is known.
-    chain, process
-        What is shown of a hidden Markov model and of a sparse Gaussian process.
-    embeddings
+    chain : ChainContent or None
+        Transitions and decoded sequences of a hidden Markov model; None for other models.
+    process : ProcessContent or None
+        Function and kernels of a sparse Gaussian process; None for other models.
+    embedding_space : str or None
         The space that Gaussian topics lie in, empty where they do not say; None for other models.
     """
 
@@ -39,14 +59,14 @@ class Content:
     options: tuple[tuple[str, Any], ...]
     seed: int | None
     versions: tuple[tuple[str, str], ...]
-    sites: tuple[Site, ...]
-    components: tuple[Component, ...]
+    sites: tuple[SiteSummary, ...]
+    components: tuple[ComponentSummary, ...]
     findings: Findings
-    plane: Plane | None
-    n_known: int
-    chain: Chain | None
-    process: Process | None
-    embeddings: str | None
+    plane: ComponentPlane | None
+    n_known_sites: int
+    chain: ChainContent | None
+    process: ProcessContent | None
+    embedding_space: str | None
 
     @property
     def n_local(self) -> int:
@@ -54,8 +74,8 @@ class Content:
         return sum(site.components for site in self.sites)
 
     @property
-    def matched(self) -> bool:
-        """Whether it is known who is who."""
+    def is_matched(self) -> bool:
+        """Whether the fused component of every local one is known."""
         return all(site.labels is not None for site in self.sites)
 
 
@@ -63,20 +83,20 @@ def content_of(
     provenance: Mapping[str, Any],
     fused: Posterior,
     posteriors: Sequence[Posterior | None],
-    shown: Illustration | None = None,
-) -> Content:
+    illustration: Illustration | None = None,
+) -> PosteriorContent:
     """Return what the report shows.
 
     Parameters
     ----------
-    provenance
-        As ``io.provenance.make_provenance`` returns it.
-    fused
+    provenance : mapping
+        Method, options, seed, inputs, result and versions, as ``core.provenance`` writes them.
+    fused : Posterior
         The fused posterior.
-    posteriors
+    posteriors : sequence of Posterior or None
         That of each input of the provenance, in its order; None where it is not known.
-    shown
-        What data show of the fused model.
+    illustration : Illustration, optional
+        Sequences or rows of data to show the fused model on. Default: none.
 
     Raises
     ------
@@ -92,49 +112,56 @@ def content_of(
     if problems:
         raise InputError(problems)
     findings = findings_of(provenance["result"])
-    short = short_names([record["name"] for record in records])
-    order = sorted(
+    names = short_names([record["name"] for record in records])
+    site_order = sorted(
         range(len(records)), key=lambda i: (natural_key(records[i]["name"]), str(records[i].get("sha256", "")))
     )
-    why: dict[str, str] = {}
+    outlier_reasons: dict[str, str] = {}
     for name, reason in findings.outliers:
-        why[name] = f"{why[name]}; {reason}" if name in why else reason
-    sites = [site_of(records[i], short[i], posteriors[i], why.get(records[i]["name"])) for i in order]
-    known = [(sites[place], posterior) for place, i in enumerate(order) if (posterior := posteriors[i]) is not None]
-    labels = np.concatenate([np.zeros(0, dtype=np.int64), *(labels_of(site) for site, _ in known)])
-    local = np.concatenate([np.zeros((0, fused.family.size)), *(posterior.natural for _, posterior in known)])
-    shown = Illustration() if shown is None else shown
-    process = process_of(fused, [(site.name, posterior) for site, posterior in known], shown.rows)
-    return Content(
+        outlier_reasons[name] = f"{outlier_reasons[name]}; {reason}" if name in outlier_reasons else reason
+    sites = [site_of(records[i], names[i], posteriors[i], outlier_reasons.get(records[i]["name"])) for i in site_order]
+    described = [
+        (sites[position], posterior)
+        for position, i in enumerate(site_order)
+        if (posterior := posteriors[i]) is not None
+    ]
+    # (L,) and (L, P) of the sites whose posteriors are known; the empty first part gives the dtype where none is.
+    local_labels = np.concatenate([np.zeros(0, dtype=np.int64), *(labels_of(site) for site, _ in described)])
+    local_natural = np.concatenate(
+        [np.zeros((0, fused.family.size)), *(posterior.natural for _, posterior in described)]
+    )
+    illustration = Illustration() if illustration is None else illustration
+    process = process_of(fused, [(site.name, posterior) for site, posterior in described], illustration.rows)
+    return PosteriorContent(
         family=fused.family.name,
         method=provenance["method"],
         options=tuple(sorted(provenance["options"].items())),
         seed=provenance["seed"],
         versions=tuple(sorted(provenance["versions"].items())),
         sites=tuple(sites),
-        components=components_of(fused, sites, local, labels),
+        components=components_of(fused, sites, local_natural, local_labels),
         findings=findings,
-        plane=plane_of(fused, local, labels) if process is None else None,
-        n_known=len(known),
-        chain=chain_of(fused, shown.sequences),
+        plane=plane_of(fused, local_natural, local_labels) if process is None else None,
+        n_known_sites=len(described),
+        chain=chain_of(fused, illustration.sequences),
         process=process,
-        embeddings=str(fused.source.get("space") or "") if fused.source.get("kind") == GAUSSIAN_TOPICS else None,
+        embedding_space=str(fused.source.get("space") or "") if fused.source.get("kind") == GAUSSIAN_TOPICS else None,
     )
 
 
 def _contradictions(record: Mapping[str, Any], posterior: Posterior | None, fused: Posterior) -> list[str]:
     """Return what cannot be true of one input."""
     count, labels, confidence = record["components"], record.get("labels"), record.get("confidence")
-    found = []
+    problems = []
     if count < 1:
-        found.append(f"that it has {count} components")
-    for what, values in (("labels", labels), ("confidences", confidence)):
+        problems.append(f"that it has {count} components")
+    for noun, values in (("labels", labels), ("confidences", confidence)):
         if values is not None and len(values) != count:
-            found.append(f"{len(values)} {what} for {count} components")
+            problems.append(f"{len(values)} {noun} for {count} components")
     if labels and not -1 <= min(labels) <= max(labels) < fused.n_components:
-        found.append(f"labels {min(labels)} to {max(labels)} for {fused.n_components} fused components")
+        problems.append(f"labels {min(labels)} to {max(labels)} for {fused.n_components} fused components")
     if posterior is not None and posterior.family != fused.family:
-        found.append(f"that it was fused to {fused.family}, but it is {posterior.family}")
+        problems.append(f"that it was fused to {fused.family}, but it is {posterior.family}")
     elif posterior is not None and posterior.n_components != count:
-        found.append(f"that it has {count} components, but it has {posterior.n_components}")
-    return found
+        problems.append(f"that it has {count} components, but it has {posterior.n_components}")
+    return problems

@@ -1,7 +1,7 @@
-"""What a method found on its way, sorted into what the report draws, what it tells, and what it can only name.
+"""Findings of a method: its diagnostics, sorted into those drawn, those listed with their value, and those only named.
 
 Details of a method are free-form and may come from a file of somebody else, so anything not of the expected form is
-only listed.
+only named; nothing here raises.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import Any
 from consilience.core.status import Status
 
 _NO_DETAILS = ("n_components", "status", "objective", "history")
+"""Keys of a result that every method has, so that they are no details."""
+
 _VARIANCES = ("within_variance", "between_variance", "atom_variance")
+"""Keys of the three mean variances of methods that estimate them."""
 
 
 @dataclass(frozen=True)
-class Size:
+class PathPoint:
     """One point on the path over numbers of components; `value` is the criterion, or the cost where there is none."""
 
     n_components: int
@@ -26,17 +29,39 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """How models of different words were aligned: words in all, (model, how many it lacks), (model, part it shares)."""
+class VocabularySummary:
+    """How vocabularies were aligned: number of words in all, words that models lack, and shares that models share.
+
+    Parameters
+    ----------
+    size : int
+        Number of words of all models together.
+    missing : tuple of (name, number)
+        How many of them a model lacks.
+    shared_parts : tuple of (name, share)
+        Of models that share few words with any other, the share of theirs that they do.
+    """
 
     size: int
     missing: tuple[tuple[str, float], ...]
-    apart: tuple[tuple[str, float], ...]
+    shared_parts: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
-class Held:
-    """A component that fewer than half of the sites hold: how many, the names of the first, their observations."""
+class MinorityComponent:
+    """A component that fewer than half of the sites have.
+
+    Parameters
+    ----------
+    component : int
+        Its number.
+    sites : int
+        Number of sites that have it.
+    names : tuple of str
+        Names of the first of these.
+    counts : float or None
+        Their observations of it, where these are known.
+    """
 
     component: int
     sites: int
@@ -46,56 +71,56 @@ class Held:
 
 @dataclass(frozen=True)
 class Findings:
-    """What came out besides the components.
+    """What a method reports besides the components.
 
     Parameters
     ----------
-    status
+    status : str
         Name of the status.
-    remedy
+    remedy : str
         What it means and what to do.
-    objective
+    objective : float or None
         At the end; None for a method without one.
-    history
+    history : tuple of float
         The objective after each step.
-    path
-        Every number of components that was tried.
-    measure
+    path : tuple of PathPoint
+        Every number of components that was tried, ascending.
+    measure : str
         What the path's values are: ``criterion`` or ``cost``.
-    heterogeneity
-        How much sites differ, by block of parameters.
-    outliers
-        (name of the site, why).
-    minority
-        Components that fewer than half of the sites hold.
-    vocabulary
+    heterogeneity : tuple of (block, float)
+        How much sites differ, by block of parameters, the largest first.
+    outliers : tuple of (name, reason)
+        Sites that the method took for outliers.
+    minority : tuple of MinorityComponent
+        Components that fewer than half of the sites have.
+    vocabulary : VocabularySummary or None
         How words were aligned; None where all models had the same.
-    spread
-        Standard deviations of copies about their component and of components about their mean, each the root of a mean
-        variance; None for methods that do not estimate them.
-    further
-        Other details, each one value.
-    unshown
-        Names of details that have more than one value.
+    spread : tuple of three float or None
+        Standard deviations of copies about their component, of components about their mean, and of fused points, each
+        the root of a mean variance; None for methods that do not estimate them.
+    scalar_details : tuple of (name, value)
+        Other details of one value each, by name.
+    hidden_details : tuple of str
+        Names of details that have more than one value, and are not drawn.
     """
 
     status: str
     remedy: str
     objective: float | None
     history: tuple[float, ...]
-    path: tuple[Size, ...]
+    path: tuple[PathPoint, ...]
     measure: str
     heterogeneity: tuple[tuple[str, float], ...]
     outliers: tuple[tuple[str, str], ...]
-    minority: tuple[Held, ...]
-    vocabulary: Vocabulary | None
+    minority: tuple[MinorityComponent, ...]
+    vocabulary: VocabularySummary | None
     spread: tuple[float, float, float] | None
-    further: tuple[tuple[str, Any], ...]
-    unshown: tuple[str, ...]
+    scalar_details: tuple[tuple[str, Any], ...]
+    hidden_details: tuple[str, ...]
 
     @property
-    def fine(self) -> bool:
-        """Whether there is nothing to do about the status."""
+    def is_converged(self) -> bool:
+        """Whether the method converged, so that there is nothing to do about its status."""
         return self.status == Status.CONVERGED.name.lower()
 
 
@@ -107,20 +132,24 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
     minority = _minority(result.get("minority"))
     variances = [_finite(result.get(name)) for name in _VARIANCES]
-    known = [value**0.5 for value in variances if value is not None and value >= 0]
-    spread = (known[0], known[1], known[2]) if len(known) == len(_VARIANCES) else None
-    drawn: dict[str, Any] = {
+    deviations = [value**0.5 for value in variances if value is not None and value >= 0]
+    spread = (deviations[0], deviations[1], deviations[2]) if len(deviations) == len(_VARIANCES) else None
+    shown_details: dict[str, Any] = {
         "path": path,
         "heterogeneity": heterogeneity,
         "outliers": outliers,
         "vocabulary": vocabulary,
     }
-    drawn |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
-    others = {name: value for name, value in result.items() if name not in _NO_DETAILS and not drawn.get(name)}
-    single = {name: value for name, value in others.items() if isinstance(value, str | int | float | None)}
+    shown_details |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
+    other_details = {
+        name: value for name, value in result.items() if name not in _NO_DETAILS and not shown_details.get(name)
+    }
+    scalar_details = {
+        name: value for name, value in other_details.items() if isinstance(value, str | int | float | None)
+    }
     return Findings(
         status=status,
-        remedy={kind.name.lower(): kind.value for kind in Status}.get(status, ""),
+        remedy={member.name.lower(): member.value for member in Status}.get(status, ""),
         objective=_finite(result.get("objective")),
         history=_numbers(result.get("history")),
         path=path,
@@ -130,8 +159,10 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
         minority=minority,
         vocabulary=vocabulary,
         spread=spread,
-        further=tuple(sorted(single.items())),
-        unshown=tuple(sorted(name for name, value in others.items() if name not in single and value)),
+        scalar_details=tuple(sorted(scalar_details.items())),
+        hidden_details=tuple(
+            sorted(name for name, value in other_details.items() if name not in scalar_details and value)
+        ),
     )
 
 
@@ -148,12 +179,12 @@ def _finite(value: object) -> float | None:
 
 def _numbers(values: object) -> tuple[float, ...]:
     """Return a list's numbers, or nothing when anything else is among them."""
-    found = [_finite(value) for value in values] if isinstance(values, list | tuple) else []
-    return tuple(value for value in found if value is not None) if None not in found else ()
+    numbers = [_finite(value) for value in values] if isinstance(values, list | tuple) else []
+    return tuple(value for value in numbers if value is not None) if None not in numbers else ()
 
 
-def _path(values: object, measure: str) -> tuple[Size, ...]:
-    """Return the path, or nothing where some size lacks this measure."""
+def _path(values: object, measure: str) -> tuple[PathPoint, ...]:
+    """Return the path over numbers of components, or nothing where one of them lacks this measure."""
     if not isinstance(values, list | tuple):
         return ()
     sizes = []
@@ -163,7 +194,7 @@ def _path(values: object, measure: str) -> tuple[Size, ...]:
         count, height = _finite(value.get("n_components")), _finite(value.get(measure))
         if count is None or height is None or not 1 <= count < 1e9 or count != int(count):
             return ()
-        sizes.append(Size(int(count), height))
+        sizes.append(PathPoint(int(count), height))
     return tuple(sorted(sizes, key=lambda size: size.n_components))
 
 
@@ -171,16 +202,16 @@ def numbers_by_name(values: object) -> tuple[tuple[str, float], ...]:
     """Return (name, number), the largest first, or nothing where anything else is among them."""
     if not isinstance(values, Mapping):
         return ()
-    found = [(str(name), _finite(value)) for name, value in values.items()]
-    kept = [(name, value) for name, value in found if value is not None]
-    return tuple(sorted(kept, key=lambda pair: (-pair[1], pair[0]))) if len(kept) == len(found) else ()
+    pairs = [(str(name), _finite(value)) for name, value in values.items()]
+    finite_pairs = [(name, value) for name, value in pairs if value is not None]
+    return tuple(sorted(finite_pairs, key=lambda pair: (-pair[1], pair[0]))) if len(finite_pairs) == len(pairs) else ()
 
 
-def _vocabulary(values: object) -> Vocabulary | None:
+def _vocabulary(values: object) -> VocabularySummary | None:
     size = _finite(values.get("size")) if isinstance(values, Mapping) else None
     if not isinstance(values, Mapping) or size is None or size != int(size):
         return None
-    return Vocabulary(int(size), numbers_by_name(values.get("missing")), numbers_by_name(values.get("apart")))
+    return VocabularySummary(int(size), numbers_by_name(values.get("missing")), numbers_by_name(values.get("apart")))
 
 
 def _outliers(values: object) -> tuple[tuple[str, str], ...]:
@@ -189,9 +220,9 @@ def _outliers(values: object) -> tuple[tuple[str, str], ...]:
     return tuple((str(value.get("name", "?")), str(value.get("why", ""))) for value in values)
 
 
-def _minority(values: object) -> tuple[Held, ...]:
-    """Return who holds what few hold, or nothing where anything else is among it."""
-    found = []
+def _minority(values: object) -> tuple[MinorityComponent, ...]:
+    """Return the components of a minority of sites, or nothing where anything else is among them."""
+    components = []
     for value in values if isinstance(values, list | tuple) else []:
         names = value.get("names") if isinstance(value, Mapping) else None
         if not isinstance(value, Mapping) or not isinstance(names, list | tuple):
@@ -199,5 +230,7 @@ def _minority(values: object) -> tuple[Held, ...]:
         component, sites = _finite(value.get("component")), _finite(value.get("sites"))
         if component is None or sites is None or component != int(component) or sites != int(sites):
             return ()
-        found.append(Held(int(component), int(sites), tuple(map(str, names)), _finite(value.get("counts"))))
-    return tuple(found)
+        components.append(
+            MinorityComponent(int(component), int(sites), tuple(map(str, names)), _finite(value.get("counts")))
+        )
+    return tuple(components)

@@ -1,4 +1,4 @@
-"""What the report shows, from a fused file and, where they are given, the files of its sites."""
+"""Content of the report of fused posteriors, read from files: the fused one and those of its sites, where given."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from consilience.errors import FileFormatError, InputError
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.report.content import Content, content_of
+from consilience.posteriors.report.content import PosteriorContent, content_of
 from consilience.posteriors.report.illustration import illustrate
-from consilience.posteriors.vocabulary import of_words, over
+from consilience.posteriors.vocabulary import expand_vocabulary, is_topic_posterior
 
 
 def content_of_files(
     fused: SafetensorsFile, sites: Sequence[SafetensorsFile], data: Any = None, truth: Any = None
-) -> Content:
+) -> PosteriorContent:
     """Return what the report shows of a fused file.
 
     Parameters
     ----------
-    fused
+    fused : SafetensorsFile
         The file that a fusion was saved to.
-    sites
+    sites : sequence of SafetensorsFile
         Files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
-    data, truth
-        What to show of the fused model, as in ``models.illustration.illustrate``.
+    data, truth : optional
+        Data to show the fused model on, and true labels of them, as in
+        ``consilience.posteriors.report.illustration.illustrate``. Default: none.
 
     Raises
     ------
@@ -37,51 +38,58 @@ def content_of_files(
     OptionError
         For a truth without data.
     """
-    posterior, provenance = read_posterior(fused)
+    fused_posterior, provenance = read_posterior(fused)
     if provenance is None:
         raise FileFormatError(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
         )
     records = provenance["inputs"]
-    place = {record["sha256"]: i for i, record in enumerate(records) if record.get("sha256") is not None}
+    record_of_digest = {record["sha256"]: i for i, record in enumerate(records) if record.get("sha256") is not None}
     if not records:
         raise FileFormatError(f"{fused}: its provenance names no inputs")
-    found: list[Posterior | None] = [None] * len(records)
-    given: dict[int, SafetensorsFile] = {}
+    site_posteriors: list[Posterior | None] = [None] * len(records)
+    file_of_record: dict[int, SafetensorsFile] = {}
     problems: list[str] = []
     for site in sites:
         try:
-            read, digest = read_posterior(site)[0], site.digest
+            site_posterior, digest = read_posterior(site)[0], site.digest
         except InputError as error:
             problems += error.problems
             continue
-        if not place:
+        if not record_of_digest:
             problems.append(
                 f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
             )
-        elif digest not in place:
+        elif digest not in record_of_digest:
             problems.append(
                 f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
             )
-        elif place[digest] in given:
-            problems.append(f"{site}: is the same file as {given[place[digest]]}; leave one out")
+        elif record_of_digest[digest] in file_of_record:
+            problems.append(f"{site}: is the same file as {file_of_record[record_of_digest[digest]]}; leave one out")
         else:
-            found[place[digest]], given[place[digest]] = _in_words_of(posterior, read), site
+            site_posteriors[record_of_digest[digest]], file_of_record[record_of_digest[digest]] = (
+                _over_fused_words(fused_posterior, site_posterior),
+                site,
+            )
     if problems:
         raise InputError(problems)
-    shown = illustrate(posterior, data, truth)
+    illustration = illustrate(fused_posterior, data, truth)
     try:
-        return content_of(provenance, posterior, found, shown)
+        return content_of(provenance, fused_posterior, site_posteriors, illustration)
     except InputError as error:
         raise FileFormatError([f"{fused}: {problem}" for problem in error.problems]) from error
 
 
-def _in_words_of(fused: Posterior, site: Posterior) -> Posterior:
-    """Return a site's topics over the words of the fused ones, as they were fused."""
+def _over_fused_words(fused: Posterior, site: Posterior) -> Posterior:
+    """Return a site's topics over the words of the fused ones, as they were fused; other posteriors as they are."""
     words = fused.features.names
-    if not (of_words(fused) and of_words(site)) or words is None or site.features.names in (None, words):
+    if (
+        not (is_topic_posterior(fused) and is_topic_posterior(site))
+        or words is None
+        or site.features.names in (None, words)
+    ):
         return site
     try:
-        return over(site, words)
+        return expand_vocabulary(site, words)
     except InputError:  # it was not fused to these words, which is said of its family or is not seen
         return site

@@ -1,4 +1,10 @@
-"""Sparse Gaussian processes as plain values, in the units of the data: the fused function beside those of its sites."""
+"""Content of the report of sparse Gaussian processes, as plain values in the units of the data.
+
+A process models standardised values; with shift b and scale a of every column, a point z lies at b + a z in the units
+of the data, variances of the target scale by a^2 and length-scales of an input by its a. For one input x the page shows
+the mean m(x) with the bands m(x) +- 1.96 sqrt(v(x)) of the function and m(x) +- 1.96 sqrt(v(x) + noise) of
+observations; for several inputs, the inducing inputs in the two of shortest length-scale. What overflows is left out.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +15,29 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import ConsilienceError
-from consilience.posteriors.adapters import adapter_of
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.rebuild import adapter_of
+from consilience.posteriors.report.planar_components import MAX_DRAWABLE
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter, SparseGPAdapter
 from consilience.posteriors.sparse_gp.model import SparseGP
 
-_GRID, _SITE_GRID = 240, 120
-_SITES_AT_MOST = 60
-_ROWS_AT_MOST = 1500
-_WIDE = 1.959964  # standard deviations to either side that hold 95 % of a Gaussian
+_N_FUSED_GRID, _N_SITE_GRID = 240, 120
+"""Points of the curves of the fused process and of each site's. Chosen by eye, so that curves look smooth."""
+
+_MAX_SITES = 60
+"""Sites beyond these are not drawn. Bounds the size of the page; chosen by hand."""
+
+_MAX_ROWS = 1500
+"""Of more rows of data, so many are drawn, evenly chosen. Bounds the size of the page; chosen by hand."""
+
+_Z_95 = 1.959964
+"""Standard deviations to either side that hold 95 % of a Gaussian: its 0.975 quantile."""
 
 Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ProcessParameters:
     """Parameters of one process in units of the data; `noise` is None where it is not known, as observations are."""
 
     name: str
@@ -37,8 +51,8 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A site's process: the places of its inducing inputs, and its mean over the range of these."""
+class SiteProcess:
+    """A site's process: its inducing points, and its mean function over their range; no mean for several inputs."""
 
     name: str
     inducing: Points
@@ -46,8 +60,8 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Band:
-    """At places `x`: the mean, and half the width of what holds 95 % of the function and of observations."""
+class PredictiveBand:
+    """Mean at inputs `x` (n,), and half-widths there of the 95 % bands of the function and of observations."""
 
     x: tuple[float, ...]
     mean: tuple[float, ...]
@@ -56,81 +70,87 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessContent:
     """What is shown of a sparse Gaussian process.
 
     Parameters
     ----------
-    inputs
+    inputs : tuple of str
         Names of the input columns.
-    axes
+    axes : tuple of two str
         What is drawn across and upwards: input and target, or the two inputs of shortest length-scale.
-    fused
+    fused : ProcessParameters
         Parameters of the fused process.
-    kernels
+    site_parameters : tuple of ProcessParameters
         Those of the sites that are known.
-    inducing
-        Places of the fused inducing inputs: with their values, or in the two inputs.
-    sources
-        The sites that are known.
-    band
-        The fused function, of one input.
-    rows
+    inducing : tuple of (x, y)
+        The fused inducing inputs: with their values, or in the two inputs.
+    site_processes : tuple of SiteProcess
+        Inducing points and means of the sites that are known.
+    band : PredictiveBand or None
+        The fused function; None for several inputs.
+    rows : tuple of (x, y)
         Data to hold against it, of which `n_rows` were given.
     """
 
     inputs: tuple[str, ...]
     axes: tuple[str, str]
-    fused: Kernel
-    kernels: tuple[Kernel, ...]
+    fused: ProcessParameters
+    site_parameters: tuple[ProcessParameters, ...]
     inducing: Points
-    sources: tuple[Source, ...]
-    band: Band | None
+    site_processes: tuple[SiteProcess, ...]
+    band: PredictiveBand | None
     rows: Points
     n_rows: int
 
 
-def process_of(fused: Posterior, sites: Sequence[tuple[str, Posterior]], rows: Array | None = None) -> Process | None:
+def process_of(
+    fused: Posterior, sites: Sequence[tuple[str, Posterior]], rows: Array | None = None
+) -> ProcessContent | None:
     """Return what is shown of a sparse Gaussian process; None for other models.
 
     Parameters
     ----------
-    fused
+    fused : Posterior
         The fused process.
-    sites
-        Name and posterior of the sites that are known.
-    rows
-        Inputs and targets (n, d + 1).
+    sites : sequence of (name, Posterior)
+        The sites that are known; those of other models, or of another number of inputs, are left out.
+    rows : ndarray of shape (n, d + 1), optional
+        Inputs and targets to draw. Default: none.
     """
-    whole = _value(fused)
-    if whole is None:
+    fused_gp = _sparse_gp(fused)
+    if fused_gp is None:
         return None
-    known = [(name, value) for name, site in sites if (value := _value(site)) is not None and value.dim == whole.dim]
-    names = fused.features.names or (*(f"input {i}" for i in range(whole.dim)), "target")
-    scales = whole.kernel.lengthscales * whole.scale[:-1]
-    short = np.sort(np.argsort(scales, kind="stable")[:2]) if whole.dim > 1 else np.array([0, 1])
-    given = np.zeros((0, whole.dim + 1)) if rows is None else rows
-    chosen = np.unique(np.linspace(0, len(given) - 1, min(len(given), _ROWS_AT_MOST)).round().astype(np.int64))
+    site_gps = [(name, gp) for name, site in sites if (gp := _sparse_gp(site)) is not None and gp.dim == fused_gp.dim]
+    names = fused.features.names or (*(f"input {i}" for i in range(fused_gp.dim)), "target")
+    lengthscales = fused_gp.kernel.lengthscales * fused_gp.scale[:-1]
+    drawn_columns = np.sort(np.argsort(lengthscales, kind="stable")[:2]) if fused_gp.dim > 1 else np.array([0, 1])
+    data = np.zeros((0, fused_gp.dim + 1)) if rows is None else rows
+    drawn_rows = np.unique(np.linspace(0, len(data) - 1, min(len(data), _MAX_ROWS)).round().astype(np.int64))
     with np.errstate(all="ignore"):  # what overflows is left out
-        places = [_places(value) for _, value in known]
-        ends = [_places(whole)[:, short], given[:, short], *(place[:, short] for place in places)]
-        return Process(
+        site_points = [_inducing_points(gp) for _, gp in site_gps]
+        extents = [
+            _inducing_points(fused_gp)[:, drawn_columns],
+            data[:, drawn_columns],
+            *(points[:, drawn_columns] for points in site_points),
+        ]
+        return ProcessContent(
             inputs=tuple(names[:-1]),
-            axes=(names[short[0]], names[short[1]]),
-            fused=_kernel("fused", whole),
-            kernels=tuple(_kernel(name, value) for name, value in known),
-            inducing=_points(_places(whole)[:, short]),
-            sources=tuple(
-                Source(name, _points(place[:, short]), _mean(value))
-                for (name, value), place in list(zip(known, places, strict=True))[:_SITES_AT_MOST]
+            axes=(names[drawn_columns[0]], names[drawn_columns[1]]),
+            fused=_parameters("fused", fused_gp),
+            site_parameters=tuple(_parameters(name, gp) for name, gp in site_gps),
+            inducing=_finite_points(_inducing_points(fused_gp)[:, drawn_columns]),
+            site_processes=tuple(
+                SiteProcess(name, _finite_points(points[:, drawn_columns]), _mean_curve(gp))
+                for (name, gp), points in list(zip(site_gps, site_points, strict=True))[:_MAX_SITES]
             ),
-            band=_band(whole, np.concatenate([end[:, 0] for end in ends])) if whole.dim == 1 else None,
-            rows=_points(given[chosen][:, short]),
-            n_rows=len(given),
+            band=_band(fused_gp, np.concatenate([extent[:, 0] for extent in extents])) if fused_gp.dim == 1 else None,
+            rows=_finite_points(data[drawn_rows][:, drawn_columns]),
+            n_rows=len(data),
         )
 
 
-def _value(posterior: Posterior) -> SparseGP | None:
+def _sparse_gp(posterior: Posterior) -> SparseGP | None:
     """Return the process of any library's sparse Gaussian process; None for whatever is none."""
     try:
         if isinstance(adapter_of(posterior), InducingPointAdapter):
@@ -140,48 +160,48 @@ def _value(posterior: Posterior) -> SparseGP | None:
     return None
 
 
-def _kernel(name: str, value: SparseGP) -> Kernel:
-    height = float(value.scale[-1])
-    return Kernel(
+def _parameters(name: str, gp: SparseGP) -> ProcessParameters:
+    target_scale = float(gp.scale[-1])
+    return ProcessParameters(
         name=name,
-        kernel=value.kernel.name,
-        inducing=value.n_inducing,
-        variance=value.kernel.variance * height**2,
-        noise=value.noise * height**2 if value.noise > 0 else None,
-        constant=float(value.shift[-1]) + height * value.constant,
-        lengthscales=tuple((value.kernel.lengthscales * value.scale[:-1]).tolist()),
-        observations=value.n_observations if value.n_observations > 0 else None,
+        kernel=gp.kernel.name,
+        inducing=gp.n_inducing,
+        variance=gp.kernel.variance * target_scale**2,
+        noise=gp.noise * target_scale**2 if gp.noise > 0 else None,
+        constant=float(gp.shift[-1]) + target_scale * gp.constant,
+        lengthscales=tuple((gp.kernel.lengthscales * gp.scale[:-1]).tolist()),
+        observations=gp.n_observations if gp.n_observations > 0 else None,
     )
 
 
-def _places(value: SparseGP) -> Array:
+def _inducing_points(gp: SparseGP) -> Array:
     """Return inducing inputs and values (M, d + 1) in units of the data."""
-    return value.shift + value.scale * np.column_stack([value.inducing_inputs, value.mean])
+    return gp.shift + gp.scale * np.column_stack([gp.inducing_inputs, gp.mean])
 
 
-def _points(places: Array) -> Points:
-    good = (np.abs(places) < 1e150).all(axis=1)
-    return tuple((float(x), float(y)) for x, y in places[good])
+def _finite_points(points: Array) -> Points:
+    is_drawable = (np.abs(points) < MAX_DRAWABLE).all(axis=1)
+    return tuple((float(x), float(y)) for x, y in points[is_drawable])
 
 
-def _mean(value: SparseGP) -> Points:
+def _mean_curve(gp: SparseGP) -> Points:
     """Return the mean function over the range of its inducing inputs, and half a length-scale beyond."""
-    if value.dim > 1:
+    if gp.dim > 1:
         return ()
-    own = _places(value)[:, 0]
-    reach = 0.5 * float(value.kernel.lengthscales[0] * value.scale[0])
-    x = np.linspace(own.min() - reach, own.max() + reach, _SITE_GRID)
-    return _points(np.column_stack([x, value.predict(x[:, None])[0]]))
+    inputs = _inducing_points(gp)[:, 0]
+    margin = 0.5 * float(gp.kernel.lengthscales[0] * gp.scale[0])
+    x = np.linspace(inputs.min() - margin, inputs.max() + margin, _N_SITE_GRID)
+    return _finite_points(np.column_stack([x, gp.predict(x[:, None])[0]]))
 
 
-def _band(value: SparseGP, ends: Array) -> Band | None:
-    low, high = float(ends.min()), float(ends.max())
-    margin = 0.04 * (high - low) or float(value.kernel.lengthscales[0] * value.scale[0])
-    x = np.linspace(low - margin, high + margin, _GRID)
-    mean, variance = value.predict(x[:, None])
-    noisy = variance + value.noise * float(value.scale[-1]) ** 2
-    columns = np.stack([x, mean, _WIDE * np.sqrt(variance), _WIDE * np.sqrt(noisy)])
-    if not np.all(np.abs(columns) < 1e150):
+def _band(gp: SparseGP, extent: Array) -> PredictiveBand | None:
+    low, high = float(extent.min()), float(extent.max())
+    margin = 0.04 * (high - low) or float(gp.kernel.lengthscales[0] * gp.scale[0])
+    x = np.linspace(low - margin, high + margin, _N_FUSED_GRID)
+    mean, variance = gp.predict(x[:, None])
+    noisy = variance + gp.noise * float(gp.scale[-1]) ** 2
+    columns = np.stack([x, mean, _Z_95 * np.sqrt(variance), _Z_95 * np.sqrt(noisy)])
+    if not np.all(np.abs(columns) < MAX_DRAWABLE):
         return None
-    across, middle, function, observation = columns.tolist()
-    return Band(tuple(across), tuple(middle), tuple(function), tuple(observation))
+    x_values, means, function, observation = columns.tolist()
+    return PredictiveBand(tuple(x_values), tuple(means), tuple(function), tuple(observation))

@@ -1,4 +1,13 @@
-"""Hidden Markov models as plain values: how states follow each other, and the states behind sequences."""
+"""Content of the report of hidden Markov models: transition probabilities, decoded states, agreement with labels.
+
+With n_kl the expected number of transitions from state k to state l that all sites together count,
+
+    share of k -> l = n_kl / sum_l n_kl,      dwell of k = sum_l n_kl / sum_{l != k} n_kl    (expected steps in k).
+
+True labels are matched to states one to one so that most steps agree (linear assignment of the contingency table);
+labels beyond the number of states, or that meet no free state, have none. Rand indices and adjusted mutual information
+are those of scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -11,50 +20,67 @@ from consilience.checks import Array, Labels
 from consilience.drawing.words import natural_key
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.report.illustration import Decoded, has_states
+from consilience.posteriors.report.illustration import DecodedSequence, has_states
 
-_PLACES = 700
-"""Steps that can be told apart in a drawing; of longer sequences, each place shows the state that it has most."""
+_MAX_DRAWN_STEPS = 700
+"""Steps that can be told apart in a drawing, which is about as wide; chosen by hand. A longer sequence is cut into so
+many bins, each of which shows the state that it has most."""
 
 
 @dataclass(frozen=True)
-class State:
+class StateSummary:
     """One state of the fused chain.
 
     Parameters
     ----------
-    leaving
-        Expected number of transitions out of it, itself included.
-    start
+    number : int
+        Its number.
+    n_transitions : float
+        Expected number of transitions out of it, those to itself included.
+    start_share : float or None
         Share of sequences that start in it; None where no start was counted.
-    onward
-        Shares of these transitions by where they lead (G,); empty where there was none.
-    dwell
+    transition_shares : tuple of float, of length G
+        Shares of its transitions by the state that they lead to; empty where there was none.
+    dwell : float or None
         Steps that it is expected to last once entered; None where it was never left.
     """
 
     number: int
-    leaving: float
-    start: float | None
-    onward: tuple[float, ...]
+    n_transitions: float
+    start_share: float | None
+    transition_shares: tuple[float, ...]
     dwell: float | None
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How far decoded states are the true labels: indices of pairs, information, and steps under the best overlap."""
+class LabelAgreement:
+    """Agreement of decoded states with true labels.
+
+    Parameters
+    ----------
+    name : str
+        Name of the sequence.
+    steps : int
+        Its length.
+    matched_share : float
+        Share of steps whose state is the partner of their label.
+    rand, adjusted_rand : float
+        Rand index over pairs of steps, and the same adjusted for chance.
+    adjusted_mutual_information : float
+        Mutual information adjusted for chance, normalised by the mean of the entropies.
+    """
 
     name: str
     steps: int
-    same: float
+    matched_share: float
     rand: float
     adjusted_rand: float
-    mutual_information: float
+    adjusted_mutual_information: float
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """One sequence: runs (first step, step after the last, state), and those of true labels where they are known."""
+    """One sequence: runs (first step, step after the last, state), and those of true labels where these are given."""
 
     name: str
     steps: int
@@ -63,72 +89,99 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Chain:
+class ChainContent:
     """What is shown of a hidden Markov model.
 
     Parameters
     ----------
-    states
+    states : tuple of StateSummary
         Every state.
-    timelines
+    timelines : tuple of Timeline
         Every sequence that was given.
-    truths
-        Names of true labels, and the state whose colour each has: the best overlap one to one, -1 where none is left.
-    agreements
+    label_partners : tuple of (name, int)
+        Names of true labels, and the state whose colour each has: the best overlap one to one, -1 for no state.
+    agreements : tuple of LabelAgreement
         For every sequence with true labels.
-    overall
+    overall_agreement : LabelAgreement or None
         For all of these together.
     """
 
-    states: tuple[State, ...]
+    states: tuple[StateSummary, ...]
     timelines: tuple[Timeline, ...]
-    truths: tuple[tuple[str, int], ...]
-    agreements: tuple[Agreement, ...]
-    overall: Agreement | None
+    label_partners: tuple[tuple[str, int], ...]
+    agreements: tuple[LabelAgreement, ...]
+    overall_agreement: LabelAgreement | None
 
 
-def chain_of(fused: Posterior, sequences: Sequence[Decoded] = ()) -> Chain | None:
+def chain_of(fused: Posterior, sequences: Sequence[DecodedSequence] = ()) -> ChainContent | None:
     """Return what is shown of a hidden Markov model and of `sequences`; None for other models."""
     if not has_states(fused):
         return None
-    counts = np.maximum(fused.attached["transition_counts"].values, 0.0)
-    starts = np.maximum(fused.attached["start_counts"].values, 0.0)
-    known = [one for one in sequences if one.truth is not None]
-    names = sorted({label for one in known for label in one.truth or ()}, key=natural_key)
-    number = {name: place for place, name in enumerate(names)}
-    truths = {one.name: np.array([number[label] for label in one.truth or ()], dtype=np.int64) for one in known}
-    tables = [_table(one.states, truths[one.name], fused.n_components, len(names)) for one in known]
-    partner = _overlap(sum(tables, np.zeros((fused.n_components, len(names)))))
-    overall = None
-    if known:
-        together = np.concatenate([one.states for one in known]), np.concatenate([truths[one.name] for one in known])
-        overall = _agreement("all", *together, partner)
-    return Chain(
-        states=tuple(_state(state, counts, starts) for state in range(fused.n_components)),
+    # A difference of counts may round to just below zero.
+    transition_counts = np.maximum(fused.attached["transition_counts"].values, 0.0)  # (G, G), from row to column
+    start_counts = np.maximum(fused.attached["start_counts"].values, 0.0)  # (G,)
+    labelled = [sequence for sequence in sequences if sequence.truth is not None]
+    label_names = sorted({label for sequence in labelled for label in sequence.truth or ()}, key=natural_key)
+    index_of_label = {name: index for index, name in enumerate(label_names)}
+    label_indices = {
+        sequence.name: np.array([index_of_label[label] for label in sequence.truth or ()], dtype=np.int64)
+        for sequence in labelled
+    }
+    # One partner of each label for all sequences together, so that a colour means the same in all of them.
+    contingency_tables = [
+        _contingency_table(sequence.states, label_indices[sequence.name], fused.n_components, len(label_names))
+        for sequence in labelled
+    ]
+    state_of_label = _best_partners(sum(contingency_tables, np.zeros((fused.n_components, len(label_names)))))
+    overall_agreement = None
+    if labelled:
+        together = (
+            np.concatenate([sequence.states for sequence in labelled]),
+            np.concatenate([label_indices[sequence.name] for sequence in labelled]),
+        )
+        overall_agreement = _label_agreement("all", *together, state_of_label)
+    return ChainContent(
+        states=tuple(_state(state, transition_counts, start_counts) for state in range(fused.n_components)),
         timelines=tuple(
-            Timeline(one.name, len(one.states), runs(one.states), runs(truths[one.name]) if one.truth else ())
-            for one in sequences
+            Timeline(
+                sequence.name,
+                len(sequence.states),
+                runs(sequence.states),
+                runs(label_indices[sequence.name]) if sequence.truth else (),
+            )
+            for sequence in sequences
         ),
-        truths=tuple(zip(names, partner.tolist(), strict=True)),
-        agreements=tuple(_agreement(one.name, one.states, truths[one.name], partner) for one in known),
-        overall=overall,
+        label_partners=tuple(zip(label_names, state_of_label.tolist(), strict=True)),
+        agreements=tuple(
+            _label_agreement(sequence.name, sequence.states, label_indices[sequence.name], state_of_label)
+            for sequence in labelled
+        ),
+        overall_agreement=overall_agreement,
     )
 
 
-def _state(number: int, counts: Array, starts: Array) -> State:
-    leaving, begun = float(counts[number].sum()), float(starts.sum())
-    away = leaving - float(counts[number, number])
-    return State(
+def _state(number: int, transition_counts: Array, start_counts: Array) -> StateSummary:
+    """Return the summary of one state, given counts of transitions (G, G) and of starts (G,)."""
+    n_transitions, n_starts = float(transition_counts[number].sum()), float(start_counts.sum())
+    n_departures = n_transitions - float(transition_counts[number, number])
+    return StateSummary(
         number=number,
-        leaving=leaving,
-        start=float(starts[number]) / begun if begun > 0 else None,
-        onward=tuple((counts[number] / leaving).tolist()) if leaving > 0 else (),
-        dwell=leaving / away if away > 0 else None,
+        n_transitions=n_transitions,
+        start_share=float(start_counts[number]) / n_starts if n_starts > 0 else None,
+        transition_shares=tuple((transition_counts[number] / n_transitions).tolist()) if n_transitions > 0 else (),
+        dwell=n_transitions / n_departures if n_departures > 0 else None,
     )
 
 
-def runs(labels: Labels, places: int = _PLACES) -> tuple[tuple[int, int, int], ...]:
-    """Return runs (first step, step after the last, label) of equal labels, at most about as many as `places`.
+def runs(labels: Labels, max_runs: int = _MAX_DRAWN_STEPS) -> tuple[tuple[int, int, int], ...]:
+    """Return runs (first step, step after the last, label) of equal labels.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (T,)
+        Labels from 0.
+    max_runs : int, optional
+        A sequence of more steps is cut into so many bins, each with the label that it has most. Default: 700.
 
     Examples
     --------
@@ -137,41 +190,49 @@ def runs(labels: Labels, places: int = _PLACES) -> tuple[tuple[int, int, int], .
     >>> runs(np.array([2, 2, 0, 2]), 2)
     ((0, 2, 2), (2, 4, 0))
     """
-    edges = np.unique(np.linspace(0, len(labels), min(len(labels), places) + 1).round().astype(np.int64))
-    seen = labels
+    # Edges (bins + 1,) of bins: one bin per step unless there are too many.
+    edges = np.unique(np.linspace(0, len(labels), min(len(labels), max_runs) + 1).round().astype(np.int64))
+    drawn_labels = labels  # (bins,)
     if len(edges) <= len(labels):
-        place = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-        seen = _table(place, labels, len(edges) - 1, int(labels.max()) + 1).argmax(axis=1)
-    first = np.flatnonzero(np.diff(seen, prepend=seen[0] - 1))
-    ends = np.append(first[1:], len(seen))
+        bin_of_step = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        drawn_labels = _contingency_table(bin_of_step, labels, len(edges) - 1, int(labels.max()) + 1).argmax(axis=1)
+    # A run starts where the label differs from the one before; the first is made to differ.
+    run_starts = np.flatnonzero(np.diff(drawn_labels, prepend=drawn_labels[0] - 1))
+    run_ends = np.append(run_starts[1:], len(drawn_labels))
     return tuple(
-        (int(edges[a]), int(edges[b]), int(seen[a])) for a, b in zip(first.tolist(), ends.tolist(), strict=True)
+        (int(edges[a]), int(edges[b]), int(drawn_labels[a]))
+        for a, b in zip(run_starts.tolist(), run_ends.tolist(), strict=True)
     )
 
 
-def _table(one: Labels, other: Labels, rows: int, columns: int) -> Array:
-    """Return how often each of `one` meets each of `other` (rows, columns)."""
-    return np.bincount(one * columns + other, minlength=rows * columns).reshape(rows, columns).astype(np.float64)
+def _contingency_table(row_labels: Labels, column_labels: Labels, rows: int, columns: int) -> Array:
+    """Return how many steps have each pair of labels: a contingency table (rows, columns) of labels (T,) and (T,)."""
+    return (
+        np.bincount(row_labels * columns + column_labels, minlength=rows * columns)
+        .reshape(rows, columns)
+        .astype(np.float64)
+    )
 
 
-def _overlap(table: Array) -> Labels:
-    """Return for every column the row it shares most with, one to one; -1 where no row is left or nothing is shared."""
+def _best_partners(table: Array) -> Labels:
+    """Return for every column the row of greatest overlap, one to one; -1 where no row is left or nothing overlaps."""
     columns = table.shape[1]
     if not columns:
         return np.zeros(0, dtype=np.int64)
-    costs = np.hstack([-table.T, np.zeros((columns, columns))])  # so that a column may also be left without a row
-    row = assign_block(costs)
-    return np.where(costs[np.arange(columns), row] < 0, row, -1)
+    # A column of zeros for every label lets a label also stay without a state.
+    costs = np.hstack([-table.T, np.zeros((columns, columns))])  # (labels, states + labels)
+    partner = assign_block(costs)
+    return np.where(costs[np.arange(columns), partner] < 0, partner, -1)
 
 
-def _agreement(name: str, states: Labels, truth: Labels, partner: Labels) -> Agreement:
+def _label_agreement(name: str, states: Labels, truth: Labels, state_of_label: Labels) -> LabelAgreement:
     from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, rand_score
 
-    return Agreement(
+    return LabelAgreement(
         name=name,
         steps=len(states),
-        same=float(np.mean(partner[truth] == states)),
+        matched_share=float(np.mean(state_of_label[truth] == states)),
         rand=float(rand_score(truth, states)),
         adjusted_rand=float(adjusted_rand_score(truth, states)),
-        mutual_information=float(adjusted_mutual_info_score(truth, states)),
+        adjusted_mutual_information=float(adjusted_mutual_info_score(truth, states)),
     )

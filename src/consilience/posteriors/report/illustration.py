@@ -1,4 +1,8 @@
-"""What data given beside a fused model show of it: the states behind sequences, or rows to hold against a curve."""
+"""Illustrations of fused models on data: decoded states of sequences, or rows beside the curve of a process.
+
+A hidden Markov model shows the most probable path of states of each sequence, as its adapter decodes it; a sparse
+Gaussian process shows the rows themselves. Other models show nothing of data: an `InputError` says so.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +15,29 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError, OptionError
-from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.observations import Columns, Observations, observations
+from consilience.posteriors.observations import ExpectedColumns, Observations, read_observations
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.rebuild import adapter_of, rebuild
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 
-_WHICH = "hidden Markov models show the states behind sequences, sparse Gaussian processes rows beside their curve"
+_SUPPORTED_MODELS = (
+    "hidden Markov models show the states behind sequences, sparse Gaussian processes rows beside their curve"
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
+class DecodedSequence:
     """One sequence and the fused model's most probable path behind it.
 
     Parameters
     ----------
-    name
+    name : str
         What it is called.
-    states
-        State at every step (T,).
-    truth
-        The known label of every step (T,), where given.
+    states : ndarray of shape (T,)
+        State at every step.
+    truth : tuple of str, of length T, or None
+        True label of every step, where given.
     """
 
     name: str
@@ -43,7 +49,7 @@ class Decoded:
 class Illustration:
     """Decoded `sequences`, or `rows` (n, d + 1) of inputs and targets in units of the data."""
 
-    sequences: tuple[Decoded, ...] = ()
+    sequences: tuple[DecodedSequence, ...] = ()
     rows: Array | None = None
 
 
@@ -58,14 +64,14 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
 
     Parameters
     ----------
-    posterior
+    posterior : Posterior
         The fused model.
-    data
+    data : array_like of shape (T, D), table, path, or mapping of str to these; or None
         Rows (T, D) by name, or one array of them; instead of an array also a table with named columns, or the path of a
         .csv, .npy or .npz file. The rows of one name are one sequence in the order of time; for sparse Gaussian
         processes, whatever their name, inputs with the target in the last column.
-    truth
-        Known labels (T,) by name, or for the one array; or the name of the column that has them.
+    truth : array_like of shape (T,), column name, or mapping of str to these, optional
+        True labels (T,) by name, or for the one array; or the name of the column that has them. Default: none.
 
     Raises
     ------
@@ -76,7 +82,7 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
 
     Examples
     --------
-    >>> from consilience.posteriors.adapters import describe
+    >>> from consilience.posteriors.describe import describe
     >>> from consilience.posteriors.sparse_gp.kernels import RBF
     >>> from consilience.posteriors.sparse_gp.model import SparseGP
     >>> gp = SparseGP(np.zeros((1, 1)), np.ones(1), np.eye(1), RBF(1.0, [1.0]), noise=0.1)
@@ -89,55 +95,65 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
         return Illustration()
     adapter = adapter_of(posterior)
     if adapter is not None and has_states(posterior):
-        return Illustration(sequences=_decoded(adapter, posterior, _read(adapter, posterior, data, truth)))
+        return Illustration(
+            sequences=_decode_sequences(adapter, posterior, _read_observations(adapter, posterior, data, truth))
+        )
     if isinstance(adapter, InducingPointAdapter):
         if truth is not None:
             raise InputError("truth: a sparse Gaussian process has no states; leave it out")
-        return Illustration(rows=np.concatenate([one.values for one in _read(adapter, posterior, data, None).values()]))
+        return Illustration(
+            rows=np.concatenate([rows.values for rows in _read_observations(adapter, posterior, data, None).values()])
+        )
     kind = posterior.source.get("kind", f"posterior over {posterior.family.name} components")
-    raise InputError(f"data: nothing is shown of them beside a {kind}; {_WHICH}")
+    raise InputError(f"data: nothing is shown of them beside a {kind}; {_SUPPORTED_MODELS}")
 
 
-def _read(adapter: Adapter, posterior: Posterior, data: Any, truth: Any) -> dict[str, Observations]:
+def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth: Any) -> dict[str, Observations]:
     """Return the rows of every name, all of them checked."""
-    given = data if isinstance(data, Mapping) else {"data": data}
-    if not given:
+    data_by_name = data if isinstance(data, Mapping) else {"data": data}
+    if not data_by_name:
         raise InputError("data: expected at least one array of rows, found none")
-    labels = truth if isinstance(truth, Mapping) else dict.fromkeys(given, truth)
-    problems = [f"truth: has labels of {name!r}, but there are no such data" for name in labels if name not in given]
-    if not isinstance(truth, Mapping | str | Path | None) and len(given) > 1:
+    labels = truth if isinstance(truth, Mapping) else dict.fromkeys(data_by_name, truth)
+    problems = [
+        f"truth: has labels of {name!r}, but there are no such data" for name in labels if name not in data_by_name
+    ]
+    if not isinstance(truth, Mapping | str | Path | None) and len(data_by_name) > 1:
         problems.append(f"truth: expected labels by name, as the data are, found {type(truth).__name__}")
     if problems:
         raise InputError(problems)
-    count = adapter.columns(posterior)
-    names = posterior.features.names if count == getattr(posterior.family, "dim", None) else None
-    columns = Columns(count, names, adapter.takes_counts)
-    found: dict[str, Observations] = {}
-    for name, rows in given.items():
-        called = "data" if rows is data else f"data {name!r}"
-        what = "truth" if rows is data else f"truth of {name!r}"
+    n_columns = adapter.n_columns(posterior)
+    names = posterior.features.names if n_columns == getattr(posterior.family, "dim", None) else None
+    columns = ExpectedColumns(n_columns, names, adapter.takes_counts)
+    observations_by_name: dict[str, Observations] = {}
+    for name, rows in data_by_name.items():
+        data_name = "data" if rows is data else f"data {name!r}"
+        truth_name = "truth" if rows is data else f"truth of {name!r}"
         try:
-            found[str(name)] = observations(rows, labels.get(name), columns, called, what)
+            observations_by_name[str(name)] = read_observations(rows, labels.get(name), columns, data_name, truth_name)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return found
+    return observations_by_name
 
 
-def _decoded(adapter: Adapter, posterior: Posterior, given: Mapping[str, Observations]) -> tuple[Decoded, ...]:
-    """Return every sequence with its most probable path, as the adapter's scores tell it."""
+def _decode_sequences(
+    adapter: Adapter, posterior: Posterior, observations_by_name: Mapping[str, Observations]
+) -> tuple[DecodedSequence, ...]:
+    """Return every sequence with its most probable path of states, which the adapter's scores have as labels."""
     model = rebuild(posterior)
-    found, problems = [], []
-    for name, one in given.items():
+    sequences, problems = [], []
+    for name, observed in observations_by_name.items():
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # rows that no state can have emitted are named
-                scores = adapter.scores(model, one.values)
+                scores = adapter.scores(model, observed.values)
         except InputError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
             continue
-        truth = None if one.labels is None else tuple(one.classes[label] for label in one.labels.tolist())
-        found.append(Decoded(name, scores.labels, truth))
+        truth = (
+            None if observed.labels is None else tuple(observed.classes[label] for label in observed.labels.tolist())
+        )
+        sequences.append(DecodedSequence(name, scores.labels, truth))
     if problems:
         raise InputError(problems)
-    return tuple(found)
+    return tuple(sequences)

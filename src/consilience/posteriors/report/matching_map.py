@@ -1,4 +1,4 @@
-"""Who is who: sites against fused components."""
+"""Matching maps: sites against fused components, with the local components that became each."""
 
 from __future__ import annotations
 
@@ -8,64 +8,81 @@ import numpy as np
 from markupsafe import Markup
 
 from consilience.drawing.svg import WIDTH, drawing, element, text
-from consilience.drawing.words import counted, fixed, shortened
-from consilience.posteriors.report.members import Component, Site
+from consilience.drawing.words import format_count, format_fixed, shorten
+from consilience.posteriors.report.members import ComponentSummary, SiteSummary
 
 SITES_AT_MOST = 60
-"""More sites than this are shown as shares."""
+"""With more sites than this the map gives way to shares of sites. Bounds the size of the page; chosen by hand."""
 
-_SHADES = 5
-_LEGEND = 350.0
+_N_SHADES = 5
+"""Shades of confidence, each a fifth of [0, 1]; report.css has as many beside that for no confidence."""
+
+_LEGEND_WIDTH = 350.0
+"""Width of the legend of confidences: five entries of 70."""
 
 
-def matching_map(sites: Sequence[Site], n_components: int) -> Markup:
+def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
     """Return one row per site and one column per fused component; a cell says which local components became it.
 
     The shade of a cell is the mean confidence of its matches. Dropped components have a column of their own.
     """
-    gone = [_said(_cells(site).get(-1, ())) for site in sites]
-    aside = min(130.0, max(46.0, 7.2 * max(map(len, gone)) + 12.0)) if any(gone) else 0.0
-    gap = 24.0 if aside else 0.0
-    names = [shortened(site.name, 24) for site in sites]
+    dropped_texts = [_join_numbers(_components_by_label(site).get(-1, ())) for site in sites]
+    dropped_width = min(130.0, max(46.0, 7.2 * max(map(len, dropped_texts)) + 12.0)) if any(dropped_texts) else 0.0
+    gap = 24.0 if dropped_width else 0.0
+    names = [shorten(site.name, 24) for site in sites]
     left = max(16.0 + 7.4 * max(map(len, names)), 90.0)
-    width = min(46.0, (WIDTH - left - aside - gap) / n_components)
+    # Widths of texts are estimated at 7.2 to 7.4 a character, since no font can be measured here.
+    width = min(46.0, (WIDTH - left - dropped_width - gap) / n_components)
     step = 26.0
-    top = 50.0 if width < 20 else 44.0
-    foot = top + step * len(sites)
+    header_height = 50.0 if width < 20 else 44.0
+    table_height = header_height + step * len(sites)
     parts = [text(left, 14, "fused component", "axis")]
-    every = 1 if width >= 20 else next(n for n in (2, 5, 10, 20, 50, 100, 10**9) if n * width >= 26)
-    numbered = range(0, n_components, every)
-    parts += [text(left + (column + 0.5) * width, top - 10, str(column), "tick", "middle") for column in numbered]
-    last = left + n_components * width + gap
-    if aside:
-        parts.append(text(last + 0.5 * aside, top - 10, "dropped", "tick", "middle"))
+    # Every column is numbered where numbers have room, else every second, fifth, ...
+    column_step = 1 if width >= 20 else next(n for n in (2, 5, 10, 20, 50, 100, 10**9) if n * width >= 26)
+    numbered_columns = range(0, n_components, column_step)
+    parts += [
+        text(left + (column + 0.5) * width, header_height - 10, str(column), "tick", "middle")
+        for column in numbered_columns
+    ]
+    dropped_x = left + n_components * width + gap
+    if dropped_width:
+        parts.append(text(dropped_x + 0.5 * dropped_width, header_height - 10, "dropped", "tick", "middle"))
     for row, site in enumerate(sites):
-        y = top + step * row
+        y = header_height + step * row
         parts.append(text(left - 12, y + 17, names[row], "name", "end"))
         parts.append(element("line", x1=left, y1=y + 13, x2=left + n_components * width, y2=y + 13, kind="row"))
-        for column, own in sorted(_cells(site).items()):
-            x, wide = (last, aside) if column < 0 else (left + column * width, width)
-            parts.append(_cell(site, column, own, x, y, wide, step))
+        for column, numbers in sorted(_components_by_label(site).items()):
+            x, cell_width = (dropped_x, dropped_width) if column < 0 else (left + column * width, width)
+            parts.append(_cell(site, column, numbers, x, y, cell_width, step))
     if any(site.confidence is not None for site in sites):
-        parts += _legend(foot + 24, left)
-        foot += 40
-    return drawing(parts, foot + 6, _alt(sites, n_components), max(last + aside + 8, left + _LEGEND))
+        parts += _legend(table_height + 24, left)
+        table_height += 40
+    return drawing(
+        parts,
+        table_height + 6,
+        _description(sites, n_components),
+        max(dropped_x + dropped_width + 8, left + _LEGEND_WIDTH),
+    )
 
 
-def _cells(site: Site) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for place, label in enumerate(site.labels or ()):
-        found.setdefault(label, []).append(place)
-    return found
+def _components_by_label(site: SiteSummary) -> dict[int, list[int]]:
+    """Return the numbers of a site's components by the fused one that they became, -1 for dropped."""
+    components: dict[int, list[int]] = {}
+    for component, label in enumerate(site.labels or ()):
+        components.setdefault(label, []).append(component)
+    return components
 
 
-def _said(own: Sequence[int]) -> str:
-    return ",".join(map(str, own))
+def _join_numbers(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
-def _cell(site: Site, column: int, own: Sequence[int], x: float, y: float, width: float, step: float) -> Markup:
-    known = [] if site.confidence is None else [v for i in own if (v := site.confidence[i]) is not None]
-    sure = float(np.mean(known)) if known else None
+def _cell(
+    site: SiteSummary, column: int, numbers: Sequence[int], x: float, y: float, width: float, step: float
+) -> Markup:
+    """Return the cell of a site and a fused component (column -1: dropped), with the numbers of the site's own."""
+    confidences = [] if site.confidence is None else [v for i in numbers if (v := site.confidence[i]) is not None]
+    mean_confidence = float(np.mean(confidences)) if confidences else None
     gap = 2.0 if width >= 12 else 0.5
     box = element(
         "rect",
@@ -74,78 +91,87 @@ def _cell(site: Site, column: int, own: Sequence[int], x: float, y: float, width
         width=width - 2 * gap,
         height=step - 4,
         rx=3 if width >= 12 else 0,
-        kind="cell gone" if column < 0 else f"cell {_shade(site, sure)}",
+        kind="cell gone" if column < 0 else f"cell {_shade_class(site, mean_confidence)}",
     )
-    said = _said(own)
-    if 7.2 * len(said) > width - 6:
-        said = f"{len(own)}×" if width >= 24 else ""
-    words = f"{shortened(site.name)}: {', '.join(map(str, own[:20]))} " + (
-        "dropped" if column < 0 else f"→ {column}" + ("" if sure is None else f", confidence {fixed(sure, 2)}")
+    label = _join_numbers(numbers)
+    if 7.2 * len(label) > width - 6:  # where the numbers have no room, how many there are
+        label = f"{len(numbers)}×" if width >= 24 else ""
+    tooltip = f"{shorten(site.name)}: {', '.join(map(str, numbers[:20]))} " + (
+        "dropped"
+        if column < 0
+        else f"→ {column}" + ("" if mean_confidence is None else f", confidence {format_fixed(mean_confidence, 2)}")
     )
-    inner = [element("title", words), box]
-    if said:
-        inner.append(text(x + width / 2, y + 17, said, "gone-text" if column < 0 else "cell-text", "middle"))
-    return element("g", Markup("").join(inner))
+    shapes = [element("title", tooltip), box]
+    if label:
+        shapes.append(text(x + width / 2, y + 17, label, "gone-text" if column < 0 else "cell-text", "middle"))
+    return element("g", Markup("").join(shapes))
 
 
-def _shade(site: Site, sure: float | None) -> str:
+def _shade_class(site: SiteSummary, mean_confidence: float | None) -> str:
+    """Return the CSS class of a confidence: s1 to s5, s0 where it is not known, s3 where no match has one."""
     if site.confidence is None:
         return "s3"
-    return "s0" if sure is None else f"s{min(_SHADES, 1 + int(sure * _SHADES))}"
+    return "s0" if mean_confidence is None else f"s{min(_N_SHADES, 1 + int(mean_confidence * _N_SHADES))}"
 
 
 def _legend(y: float, left: float) -> list[Markup]:
     parts = [text(left - 12, y + 10, "confidence", "axis", "end")]
-    for shade in range(1, _SHADES + 1):
+    for shade in range(1, _N_SHADES + 1):
         x = left + 70 * (shade - 1)
         parts.append(element("rect", x=x + 2, y=y - 2, width=22, height=15, rx=3, kind=f"cell s{shade}"))
-        parts.append(text(x + 29, y + 10, f"≥ {(shade - 1) / _SHADES:.1f}" if shade > 1 else "< 0.2", "tick"))
+        parts.append(text(x + 29, y + 10, f"≥ {(shade - 1) / _N_SHADES:.1f}" if shade > 1 else "< 0.2", "tick"))
     return parts
 
 
-def _alt(sites: Sequence[Site], n_components: int) -> str:
+def _description(sites: Sequence[SiteSummary], n_components: int) -> str:
     labels = [np.array(site.labels or (), dtype=np.int64) for site in sites]
-    holders = np.zeros(n_components, dtype=np.int64)
-    for own in labels:
-        holders[np.unique(own[own >= 0])] += 1
-    gone = sum(int((own < 0).sum()) for own in labels)
+    n_holders = np.zeros(n_components, dtype=np.int64)  # sites that have each fused component
+    for site_labels in labels:
+        n_holders[np.unique(site_labels[site_labels >= 0])] += 1
+    n_dropped = sum(int((site_labels < 0).sum()) for site_labels in labels)
     return (
-        f"A map of {counted(len(sites), 'site')} against {counted(n_components, 'fused component')}. "
-        f"{int((holders > 1).sum())} components were found at several sites, {int((holders == 1).sum())} at one; "
-        f"the most widely shared at {int(holders.max(initial=0))}. {counted(gone, 'local component')} dropped."
+        f"A map of {format_count(len(sites), 'site')} against {format_count(n_components, 'fused component')}. "
+        f"{int((n_holders > 1).sum())} components were found at several sites, {int((n_holders == 1).sum())} at one; "
+        f"the most widely shared at {int(n_holders.max(initial=0))}. "
+        f"{format_count(n_dropped, 'local component')} dropped."
     )
 
 
-def shares(components: Sequence[Component], n_sites: int, n_dropping: int) -> Markup:
+def share_bars(components: Sequence[ComponentSummary], n_sites: int, n_dropping: int) -> Markup:
     """Return, for each fused component, the share of sites that have it: the map of many sites."""
-    shown = components[:SITES_AT_MOST]
+    drawn = components[:SITES_AT_MOST]
     step, left, top, right = 22.0, 90.0, 30.0, 150.0
     parts = [text(0, 14, "component", "axis"), text(left, 14, "share of sites", "axis")]
-    rows = [(str(one.number), len(one.members or ()), one.confidence, False) for one in shown]
+    # Name, number of sites, confidence, whether these are the dropped ones.
+    rows = [(str(component.number), len(component.members or ()), component.confidence, False) for component in drawn]
     if n_dropping:
         rows.append(("dropped", n_dropping, None, True))
-    known = any(one.confidence is not None for one in shown)
-    for row, (name, holders, sure, gone) in enumerate(rows):
-        y, length = top + step * row, (WIDTH - left - right) * holders / n_sites
-        shade = (
+    has_confidence = any(component.confidence is not None for component in drawn)
+    for row, (name, n_holders, confidence, is_dropped) in enumerate(rows):
+        y, length = top + step * row, (WIDTH - left - right) * n_holders / n_sites
+        shade_class = (
             "gone"
-            if gone
-            else f"s{min(_SHADES, 1 + int(sure * _SHADES))}"
-            if sure is not None
+            if is_dropped
+            else f"s{min(_N_SHADES, 1 + int(confidence * _N_SHADES))}"
+            if confidence is not None
             else "s0"
-            if known
+            if has_confidence
             else "s3"
         )
         parts.append(text(left - 12, y + 15, name, "tick", "end"))
         parts.append(
-            element("rect", x=left, y=y + 3, width=max(length, 1.0), height=step - 6, rx=2, kind=f"cell {shade}")
+            element("rect", x=left, y=y + 3, width=max(length, 1.0), height=step - 6, rx=2, kind=f"cell {shade_class}")
         )
-        parts.append(text(left + length + 8, y + 15, f"{holders:,} of {n_sites:,}", "tick"))
-    counts = [len(one.members or ()) for one in components]
-    alt = f"The share of {n_sites:,} sites that have each of {counted(len(components), 'fused component')}: "
-    alt += f"from {min(counts):,} to {max(counts):,} sites. {n_dropping:,} sites have components that were dropped."
-    foot = top + step * len(rows) + 6
-    if known:
-        parts += _legend(foot + 14, left)
-        foot += 34
-    return drawing(parts, foot, alt)
+        parts.append(text(left + length + 8, y + 15, f"{n_holders:,} of {n_sites:,}", "tick"))
+    counts = [len(component.members or ()) for component in components]
+    description = (
+        f"The share of {n_sites:,} sites that have each of {format_count(len(components), 'fused component')}: "
+    )
+    description += (
+        f"from {min(counts):,} to {max(counts):,} sites. {n_dropping:,} sites have components that were dropped."
+    )
+    chart_height = top + step * len(rows) + 6
+    if has_confidence:
+        parts += _legend(chart_height + 14, left)
+        chart_height += 34
+    return drawing(parts, chart_height, description)

@@ -1,4 +1,4 @@
-"""Sites and fused components as plain values."""
+"""Summaries of sites and of fused components: counts, weights, members, confidences, entropies, words."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ from consilience.families import Beta, Categorical, Dirichlet, Family, Gamma
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.illustration import has_states
 
-_WORDS = 10
+_N_WORDS = 10
+"""Most probable words of a topic that are shown. Chosen by hand."""
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteSummary:
     """One model that went in; what only its posterior says is None without it.
 
     Parameters
     ----------
-    name, full_name
-        What to call it, and what it was called.
-    labels
+    name, full_name : str
+        What it is called here, and in full.
+    components : int
+        Number L_j of its components.
+    weight : float
+        Its weight.
+    sha256 : str or None
+        Digest of its file, if it was one.
+    labels : tuple of int, of length L_j, or None
         Fused component of each of its own, -1 for dropped; None in files that do not say.
-    confidence
-        How sure each of these is.
-    observations, smallest
+    confidence : tuple of float or None, of length L_j, or None
+        Confidence of each of these matches, from 0 to 1.
+    observations, smallest : float or None
         Sum and minimum of its counts.
-    outlier
-        Why the method took it for an outlier.
+    outlier : str or None
+        Why the method took it for an outlier; None if it did not.
     """
 
     name: str
@@ -48,20 +55,26 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Component:
+class ComponentSummary:
     """One fused component.
 
     Parameters
     ----------
-    members
-        Per site that has any: its name and the numbers of its components.
-    confidence
+    number : int
+        Its number.
+    members : tuple of (name, numbers) or None
+        Per site that has any: its name and the numbers of its components; None where the matching is not known.
+    observations, weight : float or None
+        Its effective count, and its weight in a mixture.
+    confidence : float or None
         Mean confidence of the matches behind it.
-    entropy, local_entropies
-        In nats, of itself and of the local components behind it.
-    words
-        Its most probable words and their probabilities, for a topic.
-    parameters
+    entropy : float or None
+        Entropy in nats; None where it does not exist.
+    local_entropies : tuple of float
+        Entropies of the local components behind it.
+    words : tuple of (word, probability)
+        Its most probable words, for a topic.
+    parameters : tuple of (name, value)
         Its standard parameters, where each is one number.
     """
 
@@ -78,64 +91,66 @@ class Component:
     @property
     def n_members(self) -> int | None:
         """Number of local components behind it."""
-        return None if self.members is None else sum(len(own) for _, own in self.members)
+        return None if self.members is None else sum(len(numbers) for _, numbers in self.members)
 
 
-def site_of(record: Mapping[str, Any], name: str, posterior: Posterior | None, outlier: str | None) -> Site:
+def site_of(record: Mapping[str, Any], name: str, posterior: Posterior | None, outlier: str | None) -> SiteSummary:
     """Return the site of an input's record in a provenance."""
     counts = None if posterior is None else posterior.counts
     labels, confidence = record.get("labels"), record.get("confidence")
-    return Site(
+    return SiteSummary(
         name=name,
         full_name=record["name"],
         components=record["components"],
         weight=record["weight"],
         sha256=record.get("sha256"),
         labels=None if labels is None else tuple(labels),
-        confidence=None if confidence is None else tuple(_part(value) for value in confidence),
+        confidence=None if confidence is None else tuple(_clip_confidence(value) for value in confidence),
         observations=None if counts is None else float(counts.sum()),
         smallest=None if counts is None else float(counts.min()),
         outlier=outlier,
     )
 
 
-def _part(value: float | None) -> float | None:
-    """Return a confidence between 0 and 1, None for one that is not known."""
+def _clip_confidence(value: float | None) -> float | None:
+    """Return a confidence clipped to [0, 1], None for one that is not known."""
     return None if value is None or not np.isfinite(value) else min(1.0, max(0.0, float(value)))
 
 
-def labels_of(site: Site) -> Labels:
+def labels_of(site: SiteSummary) -> Labels:
     """Return which fused component each of the site's became (L_j,), -1 where that is not known."""
     return np.array((-1,) * site.components if site.labels is None else site.labels, dtype=np.int64)
 
 
-def components_of(fused: Posterior, sites: Sequence[Site], local: Array, labels: Labels) -> tuple[Component, ...]:
+def components_of(
+    fused: Posterior, sites: Sequence[SiteSummary], local: Array, labels: Labels
+) -> tuple[ComponentSummary, ...]:
     """Return the fused components, given natural parameters (L, P) and `labels` (L,) of the known local ones."""
     members: list[list[tuple[str, tuple[int, ...]]]] = [[] for _ in range(fused.n_components)]
-    sure: list[list[float]] = [[] for _ in range(fused.n_components)]
+    confidences: list[list[float]] = [[] for _ in range(fused.n_components)]
     for site in sites:
-        own: dict[int, list[int]] = {}
-        for place, label in enumerate(site.labels or ()):
+        numbers_by_label: dict[int, list[int]] = {}
+        for number, label in enumerate(site.labels or ()):
             if label >= 0:
-                own.setdefault(label, []).append(place)
-                value = None if site.confidence is None else site.confidence[place]
-                sure[label] += [] if value is None else [value]
-        for label, places in own.items():
-            members[label].append((site.name, tuple(places)))
-    known = all(site.labels is not None for site in sites)
-    entropies, of_locals = (_entropies(fused.family, natural) for natural in (fused.natural, local))
-    words, parameters = _words(fused), _parameters(fused)
+                numbers_by_label.setdefault(label, []).append(number)
+                confidence = None if site.confidence is None else site.confidence[number]
+                confidences[label] += [] if confidence is None else [confidence]
+        for label, numbers in numbers_by_label.items():
+            members[label].append((site.name, tuple(numbers)))
+    all_matched = all(site.labels is not None for site in sites)
+    entropies, local_entropies = (_entropies(fused.family, natural) for natural in (fused.natural, local))
+    top_words, scalar_parameters = _top_words(fused), _parameters(fused)
     return tuple(
-        Component(
+        ComponentSummary(
             number=g,
-            members=tuple(members[g]) if known else None,
+            members=tuple(members[g]) if all_matched else None,
             observations=None if fused.counts is None else float(fused.counts[g]),
             weight=None if fused.weights is None else float(fused.weights[g]),
-            confidence=float(np.mean(sure[g])) if sure[g] else None,
+            confidence=float(np.mean(confidences[g])) if confidences[g] else None,
             entropy=None if entropies is None or not np.isfinite(entropies[g]) else float(entropies[g]),
-            local_entropies=() if of_locals is None else tuple(_finite(of_locals[labels == g])),
-            words=words[g],
-            parameters=parameters[g],
+            local_entropies=() if local_entropies is None else tuple(_finite_values(local_entropies[labels == g])),
+            words=top_words[g],
+            parameters=scalar_parameters[g],
         )
         for g in range(fused.n_components)
     )
@@ -152,25 +167,28 @@ def _entropies(family: Family, natural: Array) -> Array | None:
         return None
 
 
-def _finite(values: Array) -> list[float]:
-    kept: list[float] = values[np.isfinite(values)].tolist()
-    return kept
+def _finite_values(values: Array) -> list[float]:
+    finite: list[float] = values[np.isfinite(values)].tolist()
+    return finite
 
 
-def _words(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
+def _top_words(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
     """Return the most probable categories of every component of a family of probabilities."""
-    found = fused.parameters() if isinstance(fused.family, Dirichlet | Categorical) else {}
-    table = found.get("concentration", found.get("probabilities"))
+    parameters = fused.parameters() if isinstance(fused.family, Dirichlet | Categorical) else {}
+    table = parameters.get("concentration", parameters.get("probabilities"))
     if table is None:
         return [()] * fused.n_components
-    share = table / table.sum(axis=1, keepdims=True)
+    probabilities = table / table.sum(axis=1, keepdims=True)
     noun = "symbol" if has_states(fused) else "feature"
-    names = fused.features.names or tuple(f"{noun} {i}" for i in range(share.shape[1]))
-    best = np.argsort(-share, axis=1, kind="stable")[:, :_WORDS]
-    return [tuple((names[i], float(row[i])) for i in top) for row, top in zip(share, best, strict=True)]
+    names = fused.features.names or tuple(f"{noun} {i}" for i in range(probabilities.shape[1]))
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :_N_WORDS]
+    return [
+        tuple((names[i], float(component_probabilities[i])) for i in indices)
+        for component_probabilities, indices in zip(probabilities, order, strict=True)
+    ]
 
 
 def _parameters(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
     """Return the standard parameters of every component of a family in which each is one number."""
-    found = fused.parameters() if isinstance(fused.family, Beta | Gamma) else {}
-    return [tuple((name, float(values[g])) for name, values in found.items()) for g in range(fused.n_components)]
+    parameters = fused.parameters() if isinstance(fused.family, Beta | Gamma) else {}
+    return [tuple((name, float(values[g])) for name, values in parameters.items()) for g in range(fused.n_components)]

@@ -1,4 +1,14 @@
-"""Components with a place and a width, seen in a plane."""
+"""Projections of mixture components into a plane: features, or linear discriminants.
+
+In one or two dimensions the features themselves are drawn. In more, with shares s_g of sum 1 of the fused components,
+their means m_g and typical covariances S_g,
+
+    W = sum_g s_g S_g = C C^T,    m = sum_g s_g m_g,    matrix of rows sqrt(s_g) (C^-1 (m_g - m))^T = U diag(d) V^T,
+
+and the view is (D, 2) with columns C^-T v_1, C^-T v_2: Fisher's linear discriminants, in which the mean covariance is
+the identity, so that the unit of a feature changes nothing. They show (d_1^2 + d_2^2) / sum d^2 of the differences.
+Families without a location, and covariances that cannot be factorised, give None.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +30,27 @@ from consilience.families import (
 from consilience.families.normal_gamma import SphericalNormalGamma
 from consilience.posteriors.posterior import Posterior
 
-_LOCALS_AT_MOST = 240
-_NEGLIGIBLE = 1e-6
+_MAX_LOCALS = 240
+"""Of more local components, so many are drawn, evenly chosen. Bounds the size of the page; chosen by hand."""
+
+_MIN_RELATIVE_LENGTH = 1e-6
+"""Directions shorter than this share of the longest are rounding, and span nothing. Chosen by hand."""
+
+MAX_DRAWABLE = 1e150
+"""Greatest coordinate and variance that is drawn; squares of larger ones overflow float64."""
 
 
 @dataclass(frozen=True)
-class Oval:
+class ComponentEllipse:
     """One component in the plane: its centre and the covariance around it.
 
     Parameters
     ----------
-    component
+    component : int
         Number of the fused component that it is or became, -1 for a dropped one.
-    centre
+    centre : tuple of two float
         (x, y).
-    covariance
+    covariance : tuple of three float
         (xx, xy, yy).
     """
 
@@ -44,44 +60,44 @@ class Oval:
 
 
 @dataclass(frozen=True)
-class Plane:
+class ComponentPlane:
     """Fused and local components in two coordinates.
 
     Parameters
     ----------
-    axes
+    axes : tuple of two str
         What the coordinates are.
-    kind
+    kind : str
         ``line`` for one dimension (the second coordinate is the component's number), ``data`` for two, ``projected``
         for more.
-    share
+    share : float or None
         Part of the differences between fused means that a projection keeps.
-    fused, local
+    fused, local : tuple of ComponentEllipse
         The components.
-    n_local
+    n_local : int
         Number of local components there are, of which `local` may be a part.
     """
 
     axes: tuple[str, str]
     kind: str
     share: float | None
-    fused: tuple[Oval, ...]
-    local: tuple[Oval, ...]
+    fused: tuple[ComponentEllipse, ...]
+    local: tuple[ComponentEllipse, ...]
     n_local: int
 
 
-def places(family: Family, natural: Array) -> tuple[Array, Array] | None:
-    """Return the mean (n, D) and the typical covariance (n, D, D), or variances (n, D), of components that have them.
+def locations_and_spreads(family: Family, natural: Array) -> tuple[Array, Array] | None:
+    """Return the mean (n, D) and the typical covariance (n, D, D), or variances (n, D), of components; None without.
 
     The typical covariance of a Normal-Wishart is W^-1 / nu and that of a Normal-Gamma b / a: the inverse of the mean
     precision. A point has variance zero.
     """
     if isinstance(family, Gaussian):
-        found = family.from_natural(natural)
-        return found["mean"], found["covariance"]
+        parameters = family.from_natural(natural)
+        return parameters["mean"], parameters["covariance"]
     if isinstance(family, DiagonalGaussian | SphericalGaussian):
-        found = family.from_natural(natural)
-        return found["mean"], found["variance"].reshape(len(natural), -1) * np.ones(family.dim)
+        parameters = family.from_natural(natural)
+        return parameters["mean"], parameters["variance"].reshape(len(natural), -1) * np.ones(family.dim)
     if isinstance(family, KnownCovarianceGaussian):
         mean = family.mean_parameters(natural)
         return mean, np.broadcast_to(family.covariance, (len(mean), family.dim, family.dim))
@@ -96,108 +112,134 @@ def places(family: Family, natural: Array) -> tuple[Array, Array] | None:
     return None
 
 
-def plane_of(fused: Posterior, local: Array, labels: Labels) -> Plane | None:
-    """Return the components in two coordinates; None for a family without places, or values too large to draw.
+def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane | None:
+    """Return the components in two coordinates; None for a family without locations, or values too large to draw.
 
     Parameters
     ----------
-    fused
+    fused : Posterior
         The fused components.
-    local
-        Natural parameters of the local ones (L, P).
-    labels
-        Which fused component each became (L,).
+    local : ndarray of shape (L, P)
+        Natural parameters of the local ones.
+    labels : ndarray of shape (L,)
+        Which fused component each became, -1 for none.
     """
-    chosen = np.unique(np.linspace(0, len(local) - 1, min(len(local), _LOCALS_AT_MOST)).round().astype(np.int64))
+    drawn_locals = np.unique(np.linspace(0, len(local) - 1, min(len(local), _MAX_LOCALS)).round().astype(np.int64))
     with np.errstate(all="ignore"):  # what overflows is left out below
-        whole = places(fused.family, fused.natural)
-        if whole is None:
+        location_and_spread = locations_and_spreads(fused.family, fused.natural)
+        if location_and_spread is None:
             return None
-        mean, spread = whole
+        mean, spread = location_and_spread
         dim = mean.shape[1]
         names = fused.features.names or tuple(f"feature {i}" for i in range(dim))
         numbers = np.arange(len(mean))
-        parts = [(mean, spread, numbers)]
-        if len(chosen):
-            part = places(fused.family, local[chosen])
-            assert part is not None  # noqa: S101  (the family is that of the fused components)
-            parts.append((*part, labels[chosen]))
+        parts = [(mean, spread, numbers)]  # fused components first, then local ones
+        if len(drawn_locals):
+            local_part = locations_and_spreads(fused.family, local[drawn_locals])
+            assert local_part is not None  # noqa: S101  (the family is that of the fused components)
+            parts.append((*local_part, labels[drawn_locals]))
         if dim == 1:
-            drawn = [_on_lines(*part) for part in parts]
+            ellipses = [_stack_on_lines(*part) for part in parts]
             axes, kind, share = (names[0], "fused component"), "line", None
         elif dim == 2:
-            drawn = [_ovals(m, s, c, np.eye(2)) for m, s, c in parts]
+            ellipses = [_project(m, s, c, np.eye(2)) for m, s, c in parts]
             axes, kind, share = (names[0], names[1]), "data", None
         else:
             try:
-                view, share = _leading(mean, spread, _shares(fused))
+                view, share = _discriminant_view(mean, spread, _mass_shares(fused))
             except np.linalg.LinAlgError:
                 return None
-            drawn = [_ovals(m - mean.mean(axis=0), s, c, view) for m, s, c in parts]
+            # The origin is the unweighted mean of the fused means; it moves the picture, not its shape.
+            ellipses = [_project(m - mean.mean(axis=0), s, c, view) for m, s, c in parts]
             axes, kind = ("first axis", "second axis"), "projected"
-    if not drawn[0]:
+    if not ellipses[0]:
         return None
-    return Plane(axes, kind, share, tuple(drawn[0]), tuple(drawn[1]) if len(drawn) > 1 else (), len(local))
+    return ComponentPlane(
+        axes, kind, share, tuple(ellipses[0]), tuple(ellipses[1]) if len(ellipses) > 1 else (), len(local)
+    )
 
 
-def _shares(fused: Posterior) -> Array:
+def _mass_shares(fused: Posterior) -> Array:
+    """Return the shares (G,) of the fused components by weight, else by count, else all equal."""
     mass = fused.weights if fused.weights is not None else fused.counts
     if mass is None or mass.sum() <= 0:
         mass = np.ones(fused.n_components)
-    share: Array = mass / mass.sum()
-    return share
+    mass_shares: Array = mass / mass.sum()
+    return mass_shares
 
 
-def _leading(mean: Array, spread: Array, share: Array) -> tuple[Array, float | None]:
-    """Return two directions (D, 2) and how much of the differences between means they show.
+def _discriminant_view(mean: Array, spread: Array, mass_shares: Array) -> tuple[Array, float | None]:
+    """Return the view (D, 2) on the linear discriminants of the fused means, and the share of differences it shows.
 
-    They are the linear discriminants: the principal axes of the means after the mean covariance within components has
-    been made the identity, so the unit of a feature changes nothing. Where fewer than two components differ, the
-    direction in which components are widest fills in.
+    Where means differ in fewer than two directions, the direction in which components are widest fills in.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (G, D)
+        Means of the fused components.
+    spread : ndarray of shape (G, D, D) or (G, D)
+        Their covariances, or variances.
+    mass_shares : ndarray of shape (G,)
+        Their shares of all mass, of sum 1.
     """
-    within = np.einsum("g,g...->...", share, spread)
-    centred = mean - share @ mean
-    if within.ndim == 1:
-        root = np.sqrt(np.where(within > 0, within, 1.0))
-        white = centred / root
-        widest = np.argsort(-root, kind="stable")[:3]
-        candidates = np.zeros((3, len(root)))
-        candidates[np.arange(len(widest)), widest] = 1.0
+    within = np.einsum("g,g...->...", mass_shares, spread)  # W: (D, D), or its diagonal (D,)
+    centred = mean - mass_shares @ mean  # (G, D)
+    if within.ndim == 1:  # C is the diagonal of standard deviations; a feature without any keeps its unit
+        deviations = np.sqrt(np.where(within > 0, within, 1.0))
+        whitened = centred / deviations
+        widest_features = np.argsort(-deviations, kind="stable")[:3]
+        # Three, since up to two of them may lie in the span of the discriminants.
+        candidates = np.zeros((3, len(deviations)))
+        candidates[np.arange(len(widest_features)), widest_features] = 1.0
     else:
-        factor = np.linalg.cholesky(within)
-        white = np.asarray(np.linalg.solve(factor, centred.T).T, dtype=np.float64)
-        candidates = (factor.T @ np.linalg.eigh(within)[1][:, ::-1][:, :3]).T
-    _, sizes, rows = np.linalg.svd(np.sqrt(share)[:, None] * white, full_matrices=False)
-    total = float(np.sum(sizes**2))
-    basis = [row for row, size in zip(rows[:2], sizes[:2], strict=True) if size > _NEGLIGIBLE * max(sizes[0], 1e-300)]
+        cholesky = np.linalg.cholesky(within)
+        # The widest directions are the last eigenvectors e of W; in whitened coordinates they are C^T e.
+        whitened = np.asarray(np.linalg.solve(cholesky, centred.T).T, dtype=np.float64)
+        candidates = (cholesky.T @ np.linalg.eigh(within)[1][:, ::-1][:, :3]).T
+    _, singular_values, rows = np.linalg.svd(np.sqrt(mass_shares)[:, None] * whitened, full_matrices=False)
+    total = float(np.sum(singular_values**2))
+    basis = [
+        row
+        for row, singular_value in zip(rows[:2], singular_values[:2], strict=True)
+        if singular_value > _MIN_RELATIVE_LENGTH * max(singular_values[0], 1e-300)
+    ]
+    # Gram-Schmidt, where means span fewer than two directions.
     for candidate in candidates:
-        rest = candidate - sum((row * (row @ candidate) for row in basis), np.zeros(len(candidate)))
-        if len(basis) < 2 and np.linalg.norm(rest) > _NEGLIGIBLE * np.linalg.norm(candidate):
-            basis.append(rest / np.linalg.norm(rest))
-    upright = np.stack([row * (1.0 if row[np.abs(row).argmax()] > 0 else -1.0) for row in basis], axis=1)
-    view = upright / root[:, None] if within.ndim == 1 else np.linalg.solve(factor.T, upright)
-    return view, float(np.sum(sizes[:2] ** 2)) / total if total > 0 else None
+        residual = candidate - sum((row * (row @ candidate) for row in basis), np.zeros(len(candidate)))
+        if len(basis) < 2 and np.linalg.norm(residual) > _MIN_RELATIVE_LENGTH * np.linalg.norm(candidate):
+            basis.append(residual / np.linalg.norm(residual))
+    # The sign of a singular vector is arbitrary: its largest entry is made positive, so that pictures do not flip.
+    oriented = np.stack([row * (1.0 if row[np.abs(row).argmax()] > 0 else -1.0) for row in basis], axis=1)
+    view = oriented / deviations[:, None] if within.ndim == 1 else np.linalg.solve(cholesky.T, oriented)
+    return view, float(np.sum(singular_values[:2] ** 2)) / total if total > 0 else None
 
 
-def _ovals(mean: Array, spread: Array, component: Labels, view: Array) -> list[Oval]:
-    centre = mean @ view
-    form = "nij,ia,jb->nab" if spread.ndim == 3 else "ni,ia,ib->nab"
-    seen = (
-        np.einsum(form, spread, view, view, optimize=True) if spread.ndim == 3 else np.einsum(form, spread, view, view)
+def _project(mean: Array, spread: Array, component: Labels, view: Array) -> list[ComponentEllipse]:
+    """Return the ellipses of components with means (n, D) and spreads (n, D, D) or (n, D) in a view (D, 2)."""
+    centre = mean @ view  # (n, 2)
+    subscripts = "nij,ia,jb->nab" if spread.ndim == 3 else "ni,ia,ib->nab"
+    covariance = (
+        np.einsum(subscripts, spread, view, view, optimize=True)
+        if spread.ndim == 3
+        else np.einsum(subscripts, spread, view, view)
     )
-    columns = np.stack([centre[:, 0], centre[:, 1], seen[:, 0, 0], seen[:, 0, 1], seen[:, 1, 1]], axis=1)
-    return _finite(columns, component)
+    # x, y, xx, xy, yy of each component: (n, 5)
+    columns = np.stack(
+        [centre[:, 0], centre[:, 1], covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]], axis=1
+    )
+    return _drawable_ellipses(columns, component)
 
 
-def _on_lines(mean: Array, spread: Array, component: Labels) -> list[Oval]:
+def _stack_on_lines(mean: Array, spread: Array, component: Labels) -> list[ComponentEllipse]:
     """Put one-dimensional components on a line for each fused one."""
     zero = np.zeros(len(mean))
-    return _finite(np.stack([mean[:, 0], component, spread.reshape(-1), zero, zero], axis=1), component)
+    return _drawable_ellipses(np.stack([mean[:, 0], component, spread.reshape(-1), zero, zero], axis=1), component)
 
 
-def _finite(columns: Array, component: Labels) -> list[Oval]:
-    good = np.flatnonzero((np.abs(columns) < 1e150).all(axis=1))
+def _drawable_ellipses(columns: Array, component: Labels) -> list[ComponentEllipse]:
+    """Return the ellipses of rows (n, 5) of x, y, xx, xy, yy; what is NaN or too large is left out."""
+    drawable_rows = np.flatnonzero((np.abs(columns) < MAX_DRAWABLE).all(axis=1))
     return [
-        Oval(int(component[i]), (float(x), float(y)), (float(xx), float(xy), float(yy)))
-        for i, (x, y, xx, xy, yy) in zip(good, columns[good], strict=True)
+        ComponentEllipse(int(component[i]), (float(x), float(y)), (float(xx), float(xy), float(yy)))
+        for i, (x, y, xx, xy, yy) in zip(drawable_rows, columns[drawable_rows], strict=True)
     ]

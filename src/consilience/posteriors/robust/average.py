@@ -1,6 +1,6 @@
-"""The fused posterior when sites may send anything: every part of it, not the components alone.
+"""The fused posterior under hostile sites: components, counts, weights, priors and attached arrays, each robust.
 
-Components are averaged by ``robust.Robust``. What is added up is bounded twice: first a site's total is cut to the
+Components are averaged by ``robust.estimators``. What is added up is bounded twice: first a site's total is cut to the
 largest total that remains when as many sites as may be hostile are left out, then within each group of three or more a
 count to the largest that remains there. So no count decides the mixture weights, however large; and a site that is
 honestly much larger than all others counts no more than the next ones, which is the price. Priors and attached arrays
@@ -24,10 +24,14 @@ from consilience.families import Direction
 from consilience.posteriors.average import Combine, likelihoods
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.robust.estimators import Robust, squared_distance, votes_of
+from consilience.posteriors.robust.estimators import RobustEstimator, group_votes, squared_distance
 
-Average = Callable[[Ensemble, Labels, int], Array]
+AverageFunction = Callable[[Ensemble, Labels, int], Array]
+"""Gives the averages (G, P) of an ensemble's groups from labels (L,) and their number."""
 Value = TypeVar("Value")
+
+MIN_PRECISION = 1e-300
+"""Precision of an entry that no site has: positive, since a precision must be, and next to nothing."""
 
 
 def robust_combine(
@@ -35,11 +39,20 @@ def robust_combine(
     labels: Labels,
     n_groups: int,
     how: Combine,
-    average: Average,
+    average: AverageFunction,
     direction: Direction,
-    robust: Robust,
+    robust: RobustEstimator,
 ) -> Posterior:
-    """Return the fused posterior of a matching as ``combine`` does, robustly; parameters as there.
+    """Return the fused posterior of a matching as ``combine`` does, robustly.
+
+    Parameters
+    ----------
+    ensemble, labels, n_groups, how, average
+        As for ``combine``.
+    direction : {"forward", "reverse"}
+        Divergence that the geometric median takes: KL(fused || local) or KL(local || fused).
+    robust : RobustEstimator
+        The rule, and how many sites may be hostile.
 
     Raises
     ------
@@ -47,11 +60,12 @@ def robust_combine(
         When a product leaves the family's domain.
     """
     prior = _prior(ensemble, robust)
-    natural, kept = robust.average(ensemble, labels, n_groups, average, direction)
+    natural, inliers = robust.average(ensemble, labels, n_groups, average, direction)
     if how == "product" and prior is not None:
-        natural = _product(ensemble, labels, kept, n_groups, prior)
+        natural = _product(ensemble, labels, inliers, n_groups, prior)
     counts = ensemble.column("counts")
     if counts is not None:
+        # Sites are cut before groups: one site could else be largest in every group, each time by little.
         counts = counts * capped_sites(counts, ensemble, robust)[ensemble.owner]
     return Posterior(
         ensemble.family,
@@ -68,30 +82,32 @@ def robust_combine(
 
 def most_common(values: Iterable[Value]) -> Value:
     """Return the value that most sites state: what only says what the model is cannot be averaged."""
-    found = list(values)
-    texts = [_text(value) for value in found]
-    return found[texts.index(Counter(texts).most_common(1)[0][0])]
+    candidates = list(values)
+    texts = [_text(value) for value in candidates]
+    return candidates[texts.index(Counter(texts).most_common(1)[0][0])]
 
 
 def _text(value: Any) -> str:
-    told = value.to_json() if hasattr(value, "to_json") else dict(value)
-    return json.dumps(told, sort_keys=True, default=str)
+    """Return the JSON text of features or of a source, to compare them by."""
+    fields = value.to_json() if hasattr(value, "to_json") else dict(value)
+    return json.dumps(fields, sort_keys=True, default=str)
 
 
-def capped_sites(values: Array, ensemble: Ensemble, robust: Robust) -> Array:
+def capped_sites(values: Array, ensemble: Ensemble, robust: RobustEstimator) -> Array:
     """Return the factor (J,) by which each site's values are cut, so that its total is no larger than is credible."""
-    totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])
-    return _cut(totals, robust)
+    totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])  # (J,)
+    return _cap_factors(totals, robust)
 
 
-def _cut(totals: Array, robust: Robust) -> Array:
+def _cap_factors(totals: Array, robust: RobustEstimator) -> Array:
+    """Return the factors (J,) that cut totals to the largest left when the tolerated number is set aside."""
     limit = np.sort(totals)[len(totals) - 1 - robust.tolerated(len(totals))]
-    cut: Array = np.minimum(1.0, limit / np.where(totals > 0, totals, 1.0))
-    return cut
+    factors: Array = np.minimum(1.0, limit / np.where(totals > 0, totals, 1.0))
+    return factors
 
 
-def _capped(values: Array, labels: Labels, n_groups: int, robust: Robust) -> Array:
-    """Return values (L,) cut to the largest that remains of their group when those that may be hostile are left out."""
+def _capped(values: Array, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:
+    """Return values (L,) cut to the largest that remains of their group when the tolerated number is set aside."""
     order = np.lexsort((values, labels))
     ends = np.searchsorted(labels[order], np.arange(n_groups + 1))
     limits = np.full(n_groups + 1, np.inf)  # the last is for rows that are in no group
@@ -102,14 +118,15 @@ def _capped(values: Array, labels: Labels, n_groups: int, robust: Robust) -> Arr
     return np.minimum(values, limits[labels])
 
 
-def _totals(values: Array, ensemble: Ensemble, labels: Labels, n_groups: int, robust: Robust) -> Array:
-    cut = _capped(values, labels, n_groups, robust) * ensemble.row_weights
-    held = labels >= 0
-    return np.bincount(labels[held], weights=cut[held], minlength=n_groups).astype(np.float64, copy=False)
+def _totals(values: Array, ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:
+    """Return the sums of capped values over the groups (G,)."""
+    capped = _capped(values, labels, n_groups, robust) * ensemble.row_weights
+    assigned = labels >= 0
+    return np.bincount(labels[assigned], weights=capped[assigned], minlength=n_groups).astype(np.float64, copy=False)
 
 
 def _mixture_weights(
-    ensemble: Ensemble, counts: Array | None, labels: Labels, n_groups: int, robust: Robust
+    ensemble: Ensemble, counts: Array | None, labels: Labels, n_groups: int, robust: RobustEstimator
 ) -> Array | None:
     """Return mixture weights (G,) as ``combine`` does, of counts that are credible (`counts` are cut already)."""
     weights = ensemble.column("weights")
@@ -124,86 +141,101 @@ def _mixture_weights(
     return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
 
 
-def _prior(ensemble: Ensemble, robust: Robust) -> Array | None:
+def _prior(ensemble: Ensemble, robust: RobustEstimator) -> Array | None:
+    """Return the mean of the priors that are inliers (P,); None where a site states none."""
     priors = [posterior.prior for posterior in ensemble.posteriors]
-    known = [prior for prior in priors if prior is not None]
-    if len(known) < len(priors):
+    stated = [prior for prior in priors if prior is not None]
+    if len(stated) < len(priors):
         return None
-    rows = np.stack(known)
-    kept, _ = robust.kept(squared_distance, rows, np.zeros(len(rows), dtype=np.int64), np.ones(len(rows)), 1)
-    share = kept * ensemble.site_weights
-    share = share / share.sum() if share.sum() > 0 else kept / kept.sum()
-    mean: Array = share @ rows
+    rows = np.stack(stated)  # (J, P)
+    inliers, _ = robust.inliers(squared_distance, rows, np.zeros(len(rows), dtype=np.int64), np.ones(len(rows)), 1)
+    site_shares = inliers * ensemble.site_weights
+    site_shares = site_shares / site_shares.sum() if site_shares.sum() > 0 else inliers / inliers.sum()
+    mean: Array = site_shares @ rows
     return mean
 
 
-def _product(ensemble: Ensemble, labels: Labels, kept: Array, n_groups: int, prior: Array) -> Array:
-    """Return the product of the copies kept, as if those left out had said what the others say."""
-    held = labels >= 0
-    weights = votes_of(ensemble, labels) * ensemble.row_weights
-    everyone = np.bincount(labels[held], weights=ensemble.row_weights[held], minlength=n_groups)
-    ours = np.bincount(labels[held], weights=(weights * kept)[held], minlength=n_groups)
+def _product(ensemble: Ensemble, labels: Labels, inliers: Array, n_groups: int, prior: Array) -> Array:
+    """Return the product of the inliers (G, P), as if the copies left out had said what the others say."""
+    assigned = labels >= 0
+    weights = group_votes(ensemble, labels) * ensemble.row_weights  # (L,)
+    all_weight = np.bincount(labels[assigned], weights=ensemble.row_weights[assigned], minlength=n_groups)
+    inlier_weight = np.bincount(labels[assigned], weights=(weights * inliers)[assigned], minlength=n_groups)
     sums = np.zeros((n_groups, ensemble.natural.shape[1]))
-    np.add.at(sums, labels[held], (likelihoods(ensemble) * (weights * kept)[:, None])[held])
-    natural: Array = prior + sums * (everyone / ours)[:, None]
+    np.add.at(sums, labels[assigned], (likelihoods(ensemble) * (weights * inliers)[:, None])[assigned])
+    # Inliers stand for all members: their likelihoods are scaled up to the weight of everyone in the group.
+    natural: Array = prior + sums * (all_weight / inlier_weight)[:, None]
     for row, text in ensemble.family.check(natural):
         raise InputError(f"the product of the posteriors matched to component {row} {text}: check the sites' priors")
     return natural
 
 
-def _carry(ensemble: Ensemble, labels: Labels, n_groups: int, robust: Robust) -> dict[str, Attached]:
+def _carry(ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator) -> dict[str, Attached]:
+    """Return what all sites attach, averaged robustly."""
     shared = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
     return {
-        name: _carry_one([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups, robust)
+        name: _average_attached([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups, robust)
         for name in sorted(shared)
     }
 
 
-def _carry_one(arrays: list[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: Robust) -> Attached:
-    """Return one attached array: a robust average at every place, of blocks that do not follow the matching."""
+def _average_attached(
+    arrays: list[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator
+) -> Attached:
+    """Return one attached array: a robust average in every cell, of blocks of the fixed axes.
+
+    A cell is a tuple of groups, one for each component axis: G^a cells for a axes. Its rows are the blocks of all sites
+    that have an entry there, with the fixed axes flattened.
+    """
     first = arrays[0]
-    follows = [axis for axis, tag in enumerate(first.axes) if tag == "component"]
-    stays = [axis for axis, tag in enumerate(first.axes) if tag != "component"]
-    fixed = tuple(first.values.shape[axis] for axis in stays)
-    block = math.prod(fixed)
-    rows, precisions, places, sites = [], [], [], []
+    component_axes = [axis for axis, tag in enumerate(first.axes) if tag == "component"]
+    fixed_axes = [axis for axis, tag in enumerate(first.axes) if tag != "component"]
+    fixed_shape = tuple(first.values.shape[axis] for axis in fixed_axes)
+    block_size = math.prod(fixed_shape)
+    blocks, precisions, cells, site_rows = [], [], [], []
     for site, attached in enumerate(arrays):
-        own = labels[ensemble.offsets[site] : ensemble.offsets[site + 1]]
-        held = np.flatnonzero(own >= 0)
-        taken = attached.take(held)
-        here = np.zeros(1, dtype=np.int64)
-        for _ in follows:
-            here = (here[:, None] * n_groups + own[held]).ravel()
-        rows.append(np.transpose(taken.values, follows + stays).reshape(len(here), block))
-        if taken.precision is not None:
-            precisions.append(np.transpose(taken.precision, follows + stays).reshape(len(here), block))
-        places.append(here)
-        sites.append(np.full(len(here), site))
-    entries, place, site_of = np.concatenate(rows), np.concatenate(places), np.concatenate(sites)
-    n_places = n_groups ** len(follows)
+        site_labels = labels[ensemble.offsets[site] : ensemble.offsets[site + 1]]
+        assigned = np.flatnonzero(site_labels >= 0)
+        entries_of_site = attached.take(assigned)
+        site_cells = np.zeros(1, dtype=np.int64)
+        for _ in component_axes:  # row-major index of the cell: (n_j^a,)
+            site_cells = (site_cells[:, None] * n_groups + site_labels[assigned]).ravel()
+        blocks.append(
+            np.transpose(entries_of_site.values, component_axes + fixed_axes).reshape(len(site_cells), block_size)
+        )
+        if entries_of_site.precision is not None:
+            precisions.append(
+                np.transpose(entries_of_site.precision, component_axes + fixed_axes).reshape(
+                    len(site_cells), block_size
+                )
+            )
+        cells.append(site_cells)
+        site_rows.append(np.full(len(site_cells), site))
+    entries, cell_of_row, site_of_row = np.concatenate(blocks), np.concatenate(cells), np.concatenate(site_rows)
+    n_cells = n_groups ** len(component_axes)
     if first.rule == "sum":
-        totals = np.bincount(site_of, np.abs(entries).sum(axis=1), len(arrays)).astype(np.float64, copy=False)
-        entries = entries * _cut(totals, robust)[site_of, None]
-    weights = ensemble.site_weights[site_of]
+        totals = np.bincount(site_of_row, np.abs(entries).sum(axis=1), len(arrays)).astype(np.float64, copy=False)
+        entries = entries * _cap_factors(totals, robust)[site_of_row, None]
+    weights = ensemble.site_weights[site_of_row]
     if first.rule == "precision-mean":  # every number has a weight of its own, so every number is a place of its own
-        place = (place[:, None] * block + np.arange(block)).ravel()
-        entries, weights = entries.reshape(-1, 1), np.repeat(weights, block)
-        weights = weights * _capped(np.concatenate(precisions).ravel(), place, n_places * block, robust)
-        n_places, block = n_places * block, 1
-    kept, medoids = robust.kept(squared_distance, entries, place, np.ones(len(place)), n_places)
+        cell_of_row = (cell_of_row[:, None] * block_size + np.arange(block_size)).ravel()
+        entries, weights = entries.reshape(-1, 1), np.repeat(weights, block_size)
+        weights = weights * _capped(np.concatenate(precisions).ravel(), cell_of_row, n_cells * block_size, robust)
+        n_cells, block_size = n_cells * block_size, 1
+    inliers, medoids = robust.inliers(squared_distance, entries, cell_of_row, np.ones(len(cell_of_row)), n_cells)
     if first.rule == "keep":
         result = np.where((medoids >= 0)[:, None], entries[medoids], 0.0)
     else:
-        sums, mass = np.zeros((n_places, block)), np.bincount(place, weights * kept, n_places)
-        np.add.at(sums, place, entries * (weights * kept)[:, None])
+        sums, mass = np.zeros((n_cells, block_size)), np.bincount(cell_of_row, weights * inliers, n_cells)
+        np.add.at(sums, cell_of_row, entries * (weights * inliers)[:, None])
         result = sums / np.where(mass > 0, mass, 1.0)[:, None]
-    total = np.bincount(place, weights, n_places)
+    total = np.bincount(cell_of_row, weights, n_cells)
     if first.rule == "sum":
         result = result * total[:, None]
-    back = sorted(range(len(first.axes)), key=(follows + stays).__getitem__)
+    inverse_axes = sorted(range(len(first.axes)), key=(component_axes + fixed_axes).__getitem__)
 
     def shaped(values: Array) -> Array:
-        return np.transpose(values.reshape((n_groups,) * len(follows) + fixed), back)
+        return np.transpose(values.reshape((n_groups,) * len(component_axes) + fixed_shape), inverse_axes)
 
-    precise = shaped(np.maximum(total, 1e-300)) if first.rule == "precision-mean" else None
-    return Attached(shaped(result), first.axes, first.rule, precise)
+    precision = shaped(np.maximum(total, MIN_PRECISION)) if first.rule == "precision-mean" else None
+    return Attached(shaped(result), first.axes, first.rule, precision)

@@ -1,22 +1,23 @@
-"""Robust averages: what copies of one component are together when some of the sites may send anything.
+"""Robust averages of matched components: medoid, trimmed mean and geometric median in Kullback-Leibler divergence.
 
-Of n copies, one site one vote, the **medoid** is the copy within whose smallest radius more than half of the votes lie,
-by the symmetric divergence KL(a || b) + KL(b || a). As long as fewer than half of the votes are hostile, that radius is
-at most the largest divergence between two honest copies, whatever the others send. ``"trim"`` leaves out the given part
-of the votes that is farthest from the medoid and averages the rest as ever, then does the same from that average until
-the same copies are left, five times at most: one copy alone is a noisy centre. ``"median"`` takes those no farther from
-the medoid than twice the distance (four times the divergence) that half of the votes keep, and of these the geometric
-median,
+Of n copies of a component, one site one vote, the **medoid** is the copy within whose smallest radius more than half of
+the votes lie, by the symmetric divergence d(a, b) = KL(a || b) + KL(b || a). As long as fewer than half of the votes
+are hostile, that radius is at most the largest divergence between two honest copies, whatever the others send.
+``"trim"`` leaves out the given part of the votes that is farthest from the medoid and averages the rest as ever, then
+does the same from that average until the same copies are left: one copy alone is a noisy centre. ``"median"`` takes
+those no farther from the medoid than twice the distance (four times the divergence) that half of the votes keep, and of
+these the geometric median,
 
     argmin_c sum_l w_l sqrt(KL(c || theta_l)),
 
-by Weiszfeld's iteration: averages with weights w_l / sqrt(KL(c || theta_l)), of which none raises that sum.
+by Weiszfeld's iteration: averages with weights w_l / sqrt(KL(c || theta_l)); a step that would raise the sum is
+rejected.
 
 Both are convex combinations of copies, so they stay in the family's domain; and since KL(m || .) is convex in natural
 parameters, the divergence of an average from what its copies were judged by, m, is at most that of the farthest copy
-kept, which is no farther than some honest one. That is the breakdown law that the tests state. A coordinate-wise median
-would have neither property, and the geometric median of all copies not the second: sqrt(KL) is no metric, so one copy
-of absurd precision would draw it away.
+that is averaged, which is no farther than some honest one. That is the breakdown law that the tests state. A
+coordinate-wise median would have neither property, and the geometric median of all copies not the second: sqrt(KL) is
+no metric, so one copy of absurd precision would draw it away (docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -33,23 +34,32 @@ from consilience.checks import Array, Labels
 from consilience.families import Direction, Family
 from consilience.posteriors.ensemble import Ensemble
 
-How = Literal["trim", "median"]
-Apart = Callable[[Array, Array], Array]
+RobustRule = Literal["trim", "median"]
+Divergence = Callable[[Array, Array], Array]
 """Gives the divergences (n_a, n_b) between two sets of rows."""
 
-FEWEST = 3
+MIN_VOTES = 3
 """Below three copies nothing tells which of them is right."""
-
-_CANDIDATES = 64  # copies among which the medoid is sought: one honest one is enough for the bound
-_TWICE_AS_FAR = 4.0
-_ROUNDS = 5
-_STEPS = 50
-_TOLERANCE = 1e-9
-_SAME = 1e-9  # divergences below are rounding
+MAX_MEDOID_CANDIDATES = 64
+"""Copies among which the medoid is sought: one honest one is enough for the bound. Chosen by hand for its cost."""
+OUTLIER_RADIUS_RATIO = 4.0
+"""Divergence, in that of half of the votes, beyond which a copy is no inlier: twice the distance. Chosen by hand."""
+MAX_TRIMMING_ROUNDS = 5
+"""Trimming and averaging in turn: a bound against cycling; how often it is reached was not measured."""
+MAX_WEISZFELD_STEPS = 50
+"""Steps towards the geometric median: a bound, for they end where no group's sum falls any more."""
+WEISZFELD_TOLERANCE = 1e-9
+"""Relative fall of a group's sum that ends the steps. Chosen by hand."""
+WEISZFELD_SMOOTHING = 1e-6
+"""Part of the mean divergence that is added to each: a thousandth of the distance. Chosen by hand."""
+DIVERGENCE_ROUNDING = 1e-9
+"""Divergences below are rounding, so copies that are equal are inliers at radius 0."""
+VOTE_ROUNDING = 1e-9
+"""Votes are fractions 1 / m of a site's m copies in a group; sums of them are compared up to this."""
 
 
 @dataclass(frozen=True)
-class Robust:
+class RobustEstimator:
     """How much of what sites send may be wrong, and what is done about it.
 
     Parameters
@@ -60,7 +70,7 @@ class Robust:
         Part of the votes that may be hostile, under ``"trim"``; under ``"median"`` it is anything below half.
     """
 
-    how: How
+    how: RobustRule
     trim: float
 
     def tolerated(self, votes: float) -> int:
@@ -68,33 +78,37 @@ class Robust:
 
         Examples
         --------
-        >>> [Robust("trim", 0.2).tolerated(n) for n in (2, 3, 5, 6, 10)]
+        >>> [RobustEstimator("trim", 0.2).tolerated(n) for n in (2, 3, 5, 6, 10)]
         [0, 1, 1, 2, 2]
-        >>> Robust("median", 0.2).tolerated(10)
+        >>> RobustEstimator("median", 0.2).tolerated(10)
         4
         """
-        fewer_than_half = max(0, math.ceil(votes - 1e-9) - 1) // 2
+        fewer_than_half = max(0, math.ceil(votes - VOTE_ROUNDING) - 1) // 2
         if self.how == "median":
             return fewer_than_half
-        return min(math.ceil(self.trim * votes - 1e-9), fewer_than_half)
+        return min(math.ceil(self.trim * votes - VOTE_ROUNDING), fewer_than_half)
 
-    def kept(self, apart: Apart, rows: Array, labels: Labels, votes: Array, n_groups: int) -> tuple[Array, Labels]:
-        """Return which rows are kept (L,), 1 or 0, and the medoid of every group (G,), -1 for one without members.
+    def inliers(
+        self, divergence: Divergence, rows: Array, labels: Labels, votes: Array, n_groups: int
+    ) -> tuple[Array, Labels]:
+        """Return which rows are inliers (L,), 1 or 0, and the medoid of every group (G,), -1 for one without members.
+
+        Groups with fewer than ``MIN_VOTES`` votes keep all rows.
 
         Parameters
         ----------
-        apart
-            Divergences between rows.
-        rows
-            What was sent (L, P).
-        labels
-            Group of each row (L,); -1 is in none.
-        votes
-            What each row counts (L,), see ``votes_of``.
-        n_groups
+        divergence : callable
+            Gives the divergences (n_a, n_b) between two sets of rows.
+        rows : Array of shape (L, P)
+            What was sent.
+        labels : Labels of shape (L,)
+            Group of each row; -1 is in none.
+        votes : Array of shape (L,)
+            Vote of each row, see ``group_votes``.
+        n_groups : int
             Number G of groups.
         """
-        kept, medoids = (labels >= 0).astype(np.float64), np.full(n_groups, -1, dtype=np.int64)
+        inliers, medoids = (labels >= 0).astype(np.float64), np.full(n_groups, -1, dtype=np.int64)
         order = np.argsort(labels, kind="stable")
         ends = np.searchsorted(labels[order], np.arange(n_groups + 1))
         for group in range(n_groups):
@@ -102,26 +116,30 @@ class Robust:
             if members.size == 0:
                 continue
             medoids[group] = members[0]
-            if votes[members].sum() >= FEWEST - 1e-9:
-                own, medoid = self._of_group(apart, rows[members], votes[members])
-                kept[members], medoids[group] = own, members[medoid]
-        return kept, medoids
+            if votes[members].sum() >= MIN_VOTES - VOTE_ROUNDING:
+                group_inliers, medoid = self._group_inliers(divergence, rows[members], votes[members])
+                inliers[members], medoids[group] = group_inliers, members[medoid]
+        return inliers, medoids
 
-    def _of_group(self, apart: Apart, rows: Array, votes: Array) -> tuple[Array, int]:
+    def _group_inliers(self, divergence: Divergence, rows: Array, votes: Array) -> tuple[Array, int]:
+        """Return which rows of one group are inliers (n,), 1 or 0, and which is the medoid."""
         total = float(votes.sum())
-        asked = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _CANDIDATES)).astype(np.int64))
-        far = finite(apart, rows[asked], rows)
-        order = np.argsort(far, axis=1, kind="stable")
-        reached = np.cumsum(votes[order], axis=1)
-        half = np.argmax(reached > total / 2.0 + 1e-9, axis=1)
-        radius = far[np.arange(len(asked)), order[np.arange(len(asked)), half]]
-        best = int(np.argmin(radius))
+        candidates = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_MEDOID_CANDIDATES)).astype(np.int64))
+        divergences = finite_divergences(divergence, rows[candidates], rows)  # (candidates, n)
+        order = np.argsort(divergences, axis=1, kind="stable")
+        cumulative_votes = np.cumsum(votes[order], axis=1)  # (candidates, n): votes of the nearest rows
+        # A candidate's radius is its divergence from the member at which half of the votes are passed.
+        median_rank = np.argmax(cumulative_votes > total / 2.0 + VOTE_ROUNDING, axis=1)
+        radius = divergences[np.arange(len(candidates)), order[np.arange(len(candidates)), median_rank]]
+        medoid = int(np.argmin(radius))
         if self.how == "median":
-            return (far[best] <= _TWICE_AS_FAR * radius[best] + _SAME).astype(np.float64), int(asked[best])
+            is_inlier = divergences[medoid] <= OUTLIER_RADIUS_RATIO * radius[medoid] + DIVERGENCE_ROUNDING
+            return is_inlier.astype(np.float64), int(candidates[medoid])
+        # A row is in if the votes of the nearer ones do not yet make up all that may be trusted.
         limit = total - self.tolerated(total)
-        kept = np.zeros(len(rows))
-        kept[order[best]] = (reached[best] - votes[order[best]]) < limit - 1e-9
-        return kept, int(asked[best])
+        inliers = np.zeros(len(rows))
+        inliers[order[medoid]] = (cumulative_votes[medoid] - votes[order[medoid]]) < limit - VOTE_ROUNDING
+        return inliers, int(candidates[medoid])
 
     def average(
         self,
@@ -136,51 +154,54 @@ class Robust:
         Parameters
         ----------
         ensemble, labels, n_groups
-            Who is who, as for any average.
-        average
-            The method's own.
-        direction
+            The matching: stacked models, group of each row (L,), number G of groups.
+        average : callable
+            The method's own average of a matching, (G, P).
+        direction : {"forward", "reverse"}
             Which divergence the geometric median takes: KL(centre || local) or the other way round.
         """
-        votes = votes_of(ensemble, labels)
-        kept, _ = self.kept(symmetric_divergence(ensemble.family), ensemble.natural, labels, votes, n_groups)
+        votes = group_votes(ensemble, labels)
+        inliers, _ = self.inliers(symmetric_divergence(ensemble.family), ensemble.natural, labels, votes, n_groups)
         weights = votes * ensemble.row_weights
-        weighed = weighing(ensemble, weights)
-        centres = average(weighed, np.where(kept > 0, labels, -1), n_groups)
+        voting = with_row_weights(ensemble, weights)
+        centres = average(voting, np.where(inliers > 0, labels, -1), n_groups)
         if self.how == "median":
-            return _weiszfeld(weighed, np.where(kept > 0, labels, -1), weights, centres, average, direction), kept
-        for _ in range(_ROUNDS):
-            nearest = self._nearest(ensemble, labels, votes, centres)
-            if np.array_equal(nearest, kept):
+            return _weiszfeld(voting, np.where(inliers > 0, labels, -1), weights, centres, average, direction), inliers
+        for _ in range(MAX_TRIMMING_ROUNDS):
+            trimmed = self._trim_farthest(ensemble, labels, votes, centres)
+            if np.array_equal(trimmed, inliers):
                 break
-            kept = nearest
-            centres = average(weighed, np.where(kept > 0, labels, -1), n_groups)
-        return centres, kept
+            inliers = trimmed
+            centres = average(voting, np.where(inliers > 0, labels, -1), n_groups)
+        return centres, inliers
 
-    def _nearest(self, ensemble: Ensemble, labels: Labels, votes: Array, centres: Array) -> Array:
+    def _trim_farthest(self, ensemble: Ensemble, labels: Labels, votes: Array, centres: Array) -> Array:
         """Return which rows (L,) are left, 1 or 0, when in every group those farthest from its centre are left out."""
-        held = np.flatnonzero(labels >= 0)
-        own, family = labels[held], ensemble.family
-        far = _by_pair(family, centres[own], ensemble.natural[held])
-        order = np.lexsort((far, own))
-        sums = np.cumsum(votes[held][order])
-        totals = np.bincount(own, weights=votes[held], minlength=len(centres))
-        before = sums - votes[held][order] - np.concatenate([[0.0], np.cumsum(totals)])[own[order]]
-        limits = np.array([total - self.tolerated(total) for total in totals])
-        kept = np.zeros(len(labels))
-        kept[held[order]] = before < limits[own[order]] - 1e-9
-        return kept
+        assigned = np.flatnonzero(labels >= 0)
+        group_of_row, family = labels[assigned], ensemble.family
+        divergences = _paired_divergences(family, centres[group_of_row], ensemble.natural[assigned])
+        order = np.lexsort((divergences, group_of_row))  # by group, nearest first
+        cumulative_votes = np.cumsum(votes[assigned][order])
+        totals = np.bincount(group_of_row, weights=votes[assigned], minlength=len(centres))
+        # Votes of the group's nearer rows: what all groups before have is taken off.
+        votes_before = (
+            cumulative_votes - votes[assigned][order] - np.concatenate([[0.0], np.cumsum(totals)])[group_of_row[order]]
+        )
+        kept_votes = np.array([total - self.tolerated(total) for total in totals])
+        inliers = np.zeros(len(labels))
+        inliers[assigned[order]] = votes_before < kept_votes[group_of_row[order]] - VOTE_ROUNDING
+        return inliers
 
 
-def votes_of(ensemble: Ensemble, labels: Labels) -> Array:
-    """Return what each component counts in its group (L,): a site has one vote, however many it has there."""
+def group_votes(ensemble: Ensemble, labels: Labels) -> Array:
+    """Return the vote of each component in its group (L,): a site has one vote there, shared by its copies."""
     pairs = ensemble.owner * (int(labels.max(initial=0)) + 2) + labels
-    _, place, count = np.unique(pairs, return_inverse=True, return_counts=True)
-    votes: Array = np.where(labels >= 0, 1.0 / count[place], 0.0)
+    _, pair_of_row, n_copies = np.unique(pairs, return_inverse=True, return_counts=True)
+    votes: Array = np.where(labels >= 0, 1.0 / n_copies[pair_of_row], 0.0)
     return votes
 
 
-def symmetric_divergence(family: Family) -> Apart:
+def symmetric_divergence(family: Family) -> Divergence:
     """Return KL(a || b) + KL(b || a) (n_a, n_b), which neither a too narrow nor a too wide copy keeps small."""
     return lambda a, b: family.kl(a, b) + family.kl(b, a).T
 
@@ -191,38 +212,40 @@ def squared_distance(a: Array, b: Array) -> Array:
     return distances
 
 
-def finite(apart: Apart, some: Array, others: Array) -> Array:
-    """Return divergences in which what cannot be calculated, for rows of absurd size, is infinitely far."""
+def finite_divergences(divergence: Divergence, rows: Array, columns: Array) -> Array:
+    """Return divergences (n_a, n_b), infinite where they cannot be calculated for rows of absurd size."""
     with np.errstate(all="ignore"):
         try:
-            far = apart(some, others)
+            divergences = divergence(rows, columns)
         except np.linalg.LinAlgError:  # one row at fault spoils the factorisation of all
-            far = np.full((len(some), len(others)), np.inf)
-            for i in range(len(some)):
-                for j in range(len(others)):
+            divergences = np.full((len(rows), len(columns)), np.inf)
+            for i in range(len(rows)):
+                for j in range(len(columns)):
                     try:
-                        far[i, j] = apart(some[i : i + 1], others[j : j + 1])[0, 0]
+                        divergences[i, j] = divergence(rows[i : i + 1], columns[j : j + 1])[0, 0]
                     except np.linalg.LinAlgError:
                         continue
-    return np.where(np.isnan(far), np.inf, far)
+    return np.where(np.isnan(divergences), np.inf, divergences)
 
 
-def _by_pair(family: Family, a: Array, b: Array) -> Array:
+def _paired_divergences(family: Family, a: Array, b: Array) -> Array:
     """Return the symmetric divergence (n,) row by row; infinite where it cannot be calculated."""
     with np.errstate(all="ignore"):
         try:
-            far = family.kl_pairs(a, b) + family.kl_pairs(b, a)
+            divergences = family.kl_pairs(a, b) + family.kl_pairs(b, a)
         except np.linalg.LinAlgError:
             divergence = symmetric_divergence(family)
-            far = np.array([finite(divergence, a[i : i + 1], b[i : i + 1])[0, 0] for i in range(len(a))])
-    return np.where(np.isnan(far), np.inf, far)
+            divergences = np.array(
+                [finite_divergences(divergence, a[i : i + 1], b[i : i + 1])[0, 0] for i in range(len(a))]
+            )
+    return np.where(np.isnan(divergences), np.inf, divergences)
 
 
-def weighing(ensemble: Ensemble, weights: Array) -> Ensemble:
+def with_row_weights(ensemble: Ensemble, weights: Array) -> Ensemble:
     """Return the same ensemble with a weight for every component (L,) in the place of its site's."""
-    weighed = copy(ensemble)
-    weighed.__dict__["row_weights"] = weights
-    return weighed
+    weighted = copy(ensemble)
+    weighted.__dict__["row_weights"] = weights
+    return weighted
 
 
 def _weiszfeld(
@@ -235,31 +258,43 @@ def _weiszfeld(
 ) -> Array:
     """Return the geometric medians (G, P) of the rows with a label, from `centres`; a group that would rise stays."""
     rows, n_groups = np.flatnonzero(labels >= 0), len(centres)
-    own = labels[rows]
+    group_of_row = labels[rows]
 
-    def divergences(at: Array) -> Array:
-        pairs = (at[own], ensemble.natural[rows])
+    def divergences(points: Array) -> Array:
+        pairs = (points[group_of_row], ensemble.natural[rows])
         first, second = pairs if direction == "forward" else pairs[::-1]
         return np.maximum(ensemble.family.kl_pairs(first, second), 0.0)
 
-    far = divergences(centres)
-    # A copy at the very centre would have infinite weight: distances are smoothed by a thousandth of the usual one.
-    smooth = 1e-6 * np.bincount(own, weights=far, minlength=n_groups) / np.bincount(own, minlength=n_groups) + 1e-15
-    best = np.bincount(own, weights=weights[rows] * np.sqrt(far + smooth[own]), minlength=n_groups)
-    for _ in range(_STEPS):
-        share = np.zeros(len(labels))
-        share[rows] = weights[rows] / np.sqrt(far + smooth[own])
+    current = divergences(centres)
+    # Departure from Weiszfeld: a copy at the very centre would have infinite weight: distances are smoothed by a
+    # thousandth of the usual one.
+    smoothing = (
+        WEISZFELD_SMOOTHING
+        * np.bincount(group_of_row, weights=current, minlength=n_groups)
+        / np.bincount(group_of_row, minlength=n_groups)
+        + 1e-15
+    )
+    best = np.bincount(
+        group_of_row, weights=weights[rows] * np.sqrt(current + smoothing[group_of_row]), minlength=n_groups
+    )
+    for _ in range(MAX_WEISZFELD_STEPS):
+        row_weights = np.zeros(len(labels))
+        row_weights[rows] = weights[rows] / np.sqrt(current + smoothing[group_of_row])
         # weights of mean 1 in every group, since averages take a group of little weight for an empty one
-        mean = np.bincount(own, weights=share[rows], minlength=n_groups) / np.bincount(own, minlength=n_groups)
-        share[rows] /= mean[own]
-        moved = average(weighing(ensemble, share), labels, n_groups)
-        apart = divergences(moved)
-        value = np.bincount(own, weights=weights[rows] * np.sqrt(apart + smooth[own]), minlength=n_groups)
+        mean_weight = np.bincount(group_of_row, weights=row_weights[rows], minlength=n_groups) / np.bincount(
+            group_of_row, minlength=n_groups
+        )
+        row_weights[rows] /= mean_weight[group_of_row]
+        proposal = average(with_row_weights(ensemble, row_weights), labels, n_groups)
+        proposed = divergences(proposal)
+        value = np.bincount(
+            group_of_row, weights=weights[rows] * np.sqrt(proposed + smoothing[group_of_row]), minlength=n_groups
+        )
         better = value < best
-        centres = np.where(better[:, None], moved, centres)
-        far = np.where(better[own], apart, far)
-        gained = np.where(better, best - value, 0.0)
+        centres = np.where(better[:, None], proposal, centres)
+        current = np.where(better[group_of_row], proposed, current)
+        gain = np.where(better, best - value, 0.0)
         best = np.minimum(best, value)
-        if np.all(gained <= _TOLERANCE * best):
+        if np.all(gain <= WEISZFELD_TOLERANCE * best):
             break
     return centres

@@ -1,16 +1,16 @@
-"""Who holds what: components that only a minority of sites have, and matching that no minority can lead astray.
+"""Minority components, and robust matching: components that several sites support are matched first.
 
 A component that fewer than half of the sites hold may be a rare disease at two hospitals, or an invention of two
 hostile ones: parameters cannot tell which. So such components are named with their holders, and kept unless the user
 says no.
 
 Robust matching goes in two steps, since the copies that a hostile site sends would otherwise drag centres, and whatever
-is estimated from all components, before any robust average is taken. A component is **backed** when as many other sites
-as may be hostile have one within eight times the usual symmetric divergence of it. Backed components are matched first,
-by the method as it is: its objective is that of theirs and never rises, and a hostile copy among them is one that an
-honest site backs. Every other component then joins a group that its site has no part in, if it is at most five times as
-far from the medoid as its members usually are. What is left is matched by itself: rare components find each other
-there, and a wild copy stays alone.
+is estimated from all components, before any robust average is taken. A component is **supported** when as many other
+sites as may be hostile have one within eight times the usual symmetric divergence of it. Supported components are
+matched first, by the method as it is: its objective is that of theirs and never rises, and a hostile copy among them is
+one that an honest site supports. Every other component then joins a group that its site has no part in, if it is at
+most five times as far from the medoid as its members usually are. What remains is matched by itself: rare components
+find each other there, and a wild copy stays alone (docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -25,27 +25,38 @@ from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import Robust, finite, symmetric_divergence
+from consilience.posteriors.robust.estimators import RobustEstimator, finite_divergences, symmetric_divergence
 
 if TYPE_CHECKING:
     from consilience.posteriors.method import Assignment
 
-_USUAL = 8.0
-_JOINS = 25.0  # five times as far as members usually are from their medoid
-_WITNESSES = 64  # sites that are asked, of many
-_ROWS = 512
-_NAMED = 8
+SUPPORT_RADIUS_RATIO = 8.0
+"""Divergence that still supports a component, in median divergences of nearest components. Chosen by hand."""
+JOINING_RADIUS_RATIO = 25.0
+"""Divergence up to which a component joins a group, in that of usual members: five times the distance. By hand."""
+SUPPORT_ROUNDING = 1e-6
+"""Divergence that is always support: where copies are equal the median is rounding."""
+MAX_WITNESS_SITES = 64
+"""Sites whose components are compared with each component, evenly spaced among all. Chosen by hand for its cost."""
+CHUNK_ROWS = 512
+"""Components whose divergences from all witnesses are held at once. It bounds memory; chosen by hand."""
+MAX_NAMED_SITES = 8
+"""Holders of a minority component that a report names."""
+FORBIDDEN_COST = 1e9
+"""Cost of a group out of reach: more than any assignment of ratios that are allowed."""
+MIN_RADIUS = 1e-12
+"""Radius to divide by where all members of a group are equal."""
 
 Match = Callable[[Ensemble], "Assignment"]
 
 
-def holders(owner: Labels, labels: Labels, n_groups: int) -> Labels:
+def count_holders(owner: Labels, labels: Labels, n_groups: int) -> Labels:
     """Return the number of sites that hold each fused component (G,)."""
-    held = np.unique(np.stack([labels, owner])[:, labels >= 0], axis=1)
-    return np.bincount(held[0], minlength=n_groups)
+    pairs = np.unique(np.stack([labels, owner])[:, labels >= 0], axis=1)
+    return np.bincount(pairs[0], minlength=n_groups)
 
 
-def minority(
+def minority_components(
     owner: Labels, labels: Labels, names: Sequence[str], counts: Array | None, n_groups: int
 ) -> list[dict[str, Any]]:
     """Return the components that fewer than half of the sites hold, as JSON values.
@@ -54,13 +65,13 @@ def minority(
 
     Parameters
     ----------
-    owner, labels
-        Site and group of each component (L,).
-    names
-        Of the sites (J,).
-    counts
-        Effective observations of each component (L,), where all are known.
-    n_groups
+    owner, labels : Labels of shape (L,)
+        Site and group of each component.
+    names : sequence of str
+        Names of the sites (J,).
+    counts : Array of shape (L,) or None
+        Effective observations of each component, where all sites state them.
+    n_groups : int
         Number G of groups.
 
     Returns
@@ -68,27 +79,29 @@ def minority(
     list
         For each: ``component``, ``sites`` (how many), ``names`` (the first eight), ``counts`` (of all its members).
     """
-    told = []
-    for group in np.flatnonzero(2 * holders(owner, labels, n_groups) < len(names)).tolist():
+    records = []
+    for group in np.flatnonzero(2 * count_holders(owner, labels, n_groups) < len(names)).tolist():
         rows = np.flatnonzero(labels == group)
         sites = np.unique(owner[rows])
         record = {
             "component": group,
             "sites": len(sites),
-            "names": sorted(names[site] for site in sites[: 4 * _NAMED])[:_NAMED],
+            "names": sorted(names[site] for site in sites[: 4 * MAX_NAMED_SITES])[:MAX_NAMED_SITES],
             "counts": None if counts is None else round(float(counts[rows].sum()), 6),
         }
-        told.append(record)
-    return told
+        records.append(record)
+    return records
 
 
-def told_minority(found: Assignment, ensemble: Ensemble) -> Assignment:
+def report_minority(assignment: Assignment, ensemble: Ensemble) -> Assignment:
     """Return an assignment whose details name the components that fewer than half of the models hold."""
-    few = minority(ensemble.owner, found.labels, ensemble.names, ensemble.column("counts"), int(found.labels.max()) + 1)
-    return replace(found, details={**found.details, "minority": few}) if few else found
+    minority = minority_components(
+        ensemble.owner, assignment.labels, ensemble.names, ensemble.column("counts"), int(assignment.labels.max()) + 1
+    )
+    return replace(assignment, details={**assignment.details, "minority": minority}) if minority else assignment
 
 
-def without_minority(found: Assignment, ensemble: Ensemble) -> Assignment:
+def without_minority(assignment: Assignment, ensemble: Ensemble) -> Assignment:
     """Return an assignment without the components that fewer than half of the models hold.
 
     Raises
@@ -96,120 +109,144 @@ def without_minority(found: Assignment, ensemble: Ensemble) -> Assignment:
     InputError
         When nothing would be left.
     """
-    n_groups = int(found.labels.max()) + 1
-    few = [one["component"] for one in minority(ensemble.owner, found.labels, ensemble.names, None, n_groups)]
-    if len(few) == n_groups:
+    n_groups = int(assignment.labels.max()) + 1
+    dropped = [
+        record["component"]
+        for record in minority_components(ensemble.owner, assignment.labels, ensemble.names, None, n_groups)
+    ]
+    if len(dropped) == n_groups:
         raise InputError("minority='drop': no component is held by half of the models, so none would be left")
-    order = np.setdiff1d(np.arange(n_groups), few)
-    places = np.full(n_groups + 1, -1, dtype=np.int64)
-    places[order] = np.arange(len(order))
+    remaining = np.setdiff1d(np.arange(n_groups), dropped)
+    new_labels = np.full(n_groups + 1, -1, dtype=np.int64)
+    new_labels[remaining] = np.arange(len(remaining))
     return replace(
-        found,
-        labels=places[found.labels],
-        coupling=None if found.coupling is None else found.coupling[:, order],
-        averaged=None if found.averaged is None else found.averaged[order],
-        atoms=None if found.atoms is None else found.atoms.take(order),
-        details={**found.details, "dropped": len(few)} if few else found.details,
+        assignment,
+        labels=new_labels[assignment.labels],
+        coupling=None if assignment.coupling is None else assignment.coupling[:, remaining],
+        averaged=None if assignment.averaged is None else assignment.averaged[remaining],
+        atoms=None if assignment.atoms is None else assignment.atoms.take(remaining),
+        details={**assignment.details, "dropped": len(dropped)} if dropped else assignment.details,
     )
 
 
-def match_backed(ensemble: Ensemble, robust: Robust, match: Match, *, open_number: bool) -> Assignment:
-    """Match the components that enough sites back, then the others to them, then the rest among themselves.
+def match_supported_first(
+    ensemble: Ensemble, robust: RobustEstimator, match: Match, *, open_number: bool
+) -> Assignment:
+    """Match the components that enough sites support, then the others to them, then the remaining among themselves.
 
     Parameters
     ----------
-    ensemble
+    ensemble : Ensemble
         The models.
-    robust
+    robust : RobustEstimator
         How many sites may be hostile.
-    match
+    match : callable
         The method's own matching of an ensemble.
-    open_number
-        Whether the rest may make components of their own; else they join the nearest that is free, or are dropped.
+    open_number : bool
+        Whether the others may make components of their own; else they join the nearest that is free, or are dropped.
     """
     divergence = symmetric_divergence(ensemble.family)
-    nearest = _nearest(ensemble, robust.tolerated(ensemble.n_sites))
-    usual = float(np.median(nearest))
-    sure = nearest <= _USUAL * usual + 1e-6
-    if not np.isfinite(usual) or sure.all():
+    support_radii = _support_radii(ensemble, robust.tolerated(ensemble.n_sites))
+    # A median: while most components are honest, it is at most the largest honest support radius.
+    usual_radius = float(np.median(support_radii))
+    is_supported = support_radii <= SUPPORT_RADIUS_RATIO * usual_radius + SUPPORT_ROUNDING
+    if not np.isfinite(usual_radius) or is_supported.all():
         return match(ensemble)
-    backed, rest = np.flatnonzero(sure), np.flatnonzero(~sure)
-    part = _part(ensemble, backed)
-    found = match(part)
+    supported, unsupported = np.flatnonzero(is_supported), np.flatnonzero(~is_supported)
+    supported_ensemble = _take_rows(ensemble, supported)
+    assignment = match(supported_ensemble)
     labels, confidence = np.full(len(ensemble.natural), -1, dtype=np.int64), None
-    labels[backed] = found.labels
-    if found.confidence is not None:
+    labels[supported] = assignment.labels
+    if assignment.confidence is not None:
         confidence = np.full(len(labels), np.nan)
-        confidence[backed] = found.confidence
-    n_groups = int(found.labels.max()) + 1
-    _, medoids = robust.kept(divergence, part.natural, found.labels, np.ones(len(backed)), n_groups)
-    centres = part.natural[medoids]
-    radius = np.maximum(_JOINS * _usual_radius(part, found.labels, medoids), _USUAL * usual)
-    far = finite(divergence, ensemble.natural[rest], centres)
-    for site in np.unique(ensemble.owner[rest]):
-        here = np.flatnonzero(ensemble.owner[rest] == site)
-        taken = labels[ensemble.offsets[site] : ensemble.offsets[site + 1]]
-        open_groups = np.setdiff1d(np.arange(n_groups), taken)
-        labels[rest[here]] = _joined(far[np.ix_(here, open_groups)], open_groups, radius, free=not open_number)
-    details = {**found.details, "backed": len(backed)}
-    left = rest[labels[rest] < 0]
-    if open_number and left.size:
-        own = match(_part(ensemble, left))
-        labels[left] = np.where(own.labels >= 0, own.labels + n_groups, -1)
+        confidence[supported] = assignment.confidence
+    n_groups = int(assignment.labels.max()) + 1
+    _, medoids = robust.inliers(
+        divergence, supported_ensemble.natural, assignment.labels, np.ones(len(supported)), n_groups
+    )
+    # Medoids, no averages: what joins later is judged by a component that some site sent and others support.
+    centres = supported_ensemble.natural[medoids]
+    radius = np.maximum(
+        JOINING_RADIUS_RATIO * _usual_radius(supported_ensemble, assignment.labels, medoids),
+        SUPPORT_RADIUS_RATIO * usual_radius,
+    )
+    divergences = finite_divergences(divergence, ensemble.natural[unsupported], centres)
+    for site in np.unique(ensemble.owner[unsupported]):
+        site_rows = np.flatnonzero(ensemble.owner[unsupported] == site)
+        site_labels = labels[ensemble.offsets[site] : ensemble.offsets[site + 1]]
+        open_groups = np.setdiff1d(np.arange(n_groups), site_labels)
+        labels[unsupported[site_rows]] = _join_groups(
+            divergences[np.ix_(site_rows, open_groups)], open_groups, radius, free=not open_number
+        )
+    details = {**assignment.details, "backed": len(supported)}
+    unmatched = unsupported[labels[unsupported] < 0]
+    if open_number and unmatched.size:
+        late = match(_take_rows(ensemble, unmatched))
+        labels[unmatched] = np.where(late.labels >= 0, late.labels + n_groups, -1)
     return replace(
-        found, labels=labels, coupling=None, confidence=confidence, averaged=None, atoms=None, details=details
+        assignment, labels=labels, coupling=None, confidence=confidence, averaged=None, atoms=None, details=details
     )
 
 
-def _joined(far: Array, groups: Labels, radius: Array, *, free: bool) -> Labels:
+def _join_groups(divergences: Array, groups: Labels, radius: Array, *, free: bool) -> Labels:
     """Return the group of each component of one site (n,), -1 for none, given its divergences (n, open groups)."""
     if not groups.size:
-        return np.full(len(far), -1, dtype=np.int64)
-    reach = np.full(len(groups), np.inf) if free else radius[groups]
-    big = 1e9
-    costs = np.minimum(np.where(far <= reach, far / np.maximum(radius[groups], 1e-12), big), big)
-    padded = np.concatenate([costs, np.full((len(far), len(far)), big)], axis=1)
-    chosen = assign_block(padded)
-    fits = (chosen < len(groups)) & (padded[np.arange(len(far)), chosen] < big)
-    return np.where(fits, groups[np.minimum(chosen, len(groups) - 1)], -1)
+        return np.full(len(divergences), -1, dtype=np.int64)
+    limits = np.full(len(groups), np.inf) if free else radius[groups]
+    costs = np.minimum(
+        np.where(divergences <= limits, divergences / np.maximum(radius[groups], MIN_RADIUS), FORBIDDEN_COST),
+        FORBIDDEN_COST,
+    )
+    # As many columns again as rows, so that every row can stay without a group.
+    padded = np.concatenate([costs, np.full((len(divergences), len(divergences)), FORBIDDEN_COST)], axis=1)
+    columns = assign_block(padded)
+    is_near = (columns < len(groups)) & (padded[np.arange(len(divergences)), columns] < FORBIDDEN_COST)
+    return np.where(is_near, groups[np.minimum(columns, len(groups) - 1)], -1)
 
 
-def _nearest(ensemble: Ensemble, tolerated: int) -> Array:
-    """Return how far each component (L,) is from the nearest ones of as many other sites as may be hostile.
+def _support_radii(ensemble: Ensemble, tolerated: int) -> Array:
+    """Return the divergence of each component (L,) within which as many other sites as may be hostile have one.
 
     All of them are hostile only if the component itself is honest, or if more sites are hostile than may be.
     """
-    asked = np.unique(np.linspace(0, ensemble.n_sites - 1, min(ensemble.n_sites, _WITNESSES)).astype(np.int64))
-    needed = max(1, round(tolerated * len(asked) / ensemble.n_sites))
-    rows = np.flatnonzero(np.isin(ensemble.owner, asked))
-    starts = np.searchsorted(ensemble.owner[rows], asked)
+    witnesses = np.unique(
+        np.linspace(0, ensemble.n_sites - 1, min(ensemble.n_sites, MAX_WITNESS_SITES)).astype(np.int64)
+    )
+    n_needed = max(1, round(tolerated * len(witnesses) / ensemble.n_sites))
+    witness_rows = np.flatnonzero(np.isin(ensemble.owner, witnesses))
+    witness_starts = np.searchsorted(ensemble.owner[witness_rows], witnesses)
     divergence, result = symmetric_divergence(ensemble.family), np.empty(len(ensemble.natural))
-    for start in range(0, len(result), _ROWS):
-        part = slice(start, start + _ROWS)
-        by_site = np.minimum.reduceat(
-            finite(divergence, ensemble.natural[part], ensemble.natural[rows]), starts, axis=1
+    for start in range(0, len(result), CHUNK_ROWS):
+        chunk = slice(start, start + CHUNK_ROWS)
+        nearest_by_site = np.minimum.reduceat(
+            finite_divergences(divergence, ensemble.natural[chunk], ensemble.natural[witness_rows]),
+            witness_starts,
+            axis=1,
         )
-        by_site[ensemble.owner[part, None] == asked] = np.inf
-        result[part] = np.partition(by_site, needed - 1, axis=1)[:, needed - 1]
+        nearest_by_site[ensemble.owner[chunk, None] == witnesses] = np.inf  # a site supports none of its own
+        result[chunk] = np.partition(nearest_by_site, n_needed - 1, axis=1)[:, n_needed - 1]
     return result
 
 
-def _usual_radius(part: Ensemble, labels: Labels, medoids: Labels) -> Array:
+def _usual_radius(ensemble: Ensemble, labels: Labels, medoids: Labels) -> Array:
     """Return the median divergence of members from their medoid (G,), and no less than that of all groups together."""
-    inside = np.setdiff1d(np.flatnonzero(labels >= 0), medoids)
-    own = labels[inside]
+    members = np.setdiff1d(np.flatnonzero(labels >= 0), medoids)
+    group_of_row = labels[members]
     with np.errstate(all="ignore"):
-        a, b = part.natural[medoids[own]], part.natural[inside]
-        near = np.nan_to_num(part.family.kl_pairs(a, b) + part.family.kl_pairs(b, a), nan=np.inf)
-    every = float(np.median(near)) if near.size else 0.0
-    medians = [float(np.median(near[own == group])) if np.any(own == group) else 0.0 for group in range(len(medoids))]
-    return np.maximum(medians, every)
+        a, b = ensemble.natural[medoids[group_of_row]], ensemble.natural[members]
+        divergences = np.nan_to_num(ensemble.family.kl_pairs(a, b) + ensemble.family.kl_pairs(b, a), nan=np.inf)
+    overall = float(np.median(divergences)) if divergences.size else 0.0
+    medians = [
+        float(np.median(divergences[group_of_row == group])) if np.any(group_of_row == group) else 0.0
+        for group in range(len(medoids))
+    ]
+    return np.maximum(medians, overall)
 
 
-def _part(ensemble: Ensemble, rows: Labels) -> Ensemble:
+def _take_rows(ensemble: Ensemble, rows: Labels) -> Ensemble:
     """Return the ensemble of some rows, ascending; sites of which nothing is left are not in it."""
     posteriors, sites = [], np.unique(ensemble.owner[rows])
     for site in sites:
-        own = rows[ensemble.owner[rows] == site] - ensemble.offsets[site]
-        posteriors.append(ensemble.posteriors[site].take(own))
+        site_rows = rows[ensemble.owner[rows] == site] - ensemble.offsets[site]
+        posteriors.append(ensemble.posteriors[site].take(site_rows))
     return Ensemble.of(posteriors, ensemble.site_weights[sites], [ensemble.names[site] for site in sites])

@@ -1,4 +1,4 @@
-"""The public functions ``shards`` and ``pack``: the posteriors of very many sites, opened and packed."""
+"""The public functions ``shards`` and ``pack``: opening and packing the posteriors of very many sites."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def shards(where: Any, *, shard_bytes: int = SHARD_BYTES) -> Shards:
 
     Parameters
     ----------
-    where
+    where : str, Path, or sequence of these
         Packed shards or posterior files, not both: a path, a folder, a pattern such as ``sites/*.safetensors``, an
         address that fsspec opens (``s3://bucket/sites``), or a list of these.
-    shard_bytes
-        Bytes of a shard, about; never less than one site. The same input in the same shards gives the same result on
-        every engine.
+    shard_bytes : int, optional
+        Bytes of a shard, about; never less than one site. Default: `SHARD_BYTES`. The same input in the same shards
+        gives the same result on every engine.
 
     Raises
     ------
@@ -61,17 +61,17 @@ def pack(
 
     Parameters
     ----------
-    where
+    where : str, Path, or sequence of these
         Posterior files, as ``shards`` takes them (or shards, to pack them otherwise).
-    folder
-        Where to; it must not exist or be empty.
-    shard_bytes
-        Bytes of parameters in a file, about.
-    dtype
-        ``"float64"`` keeps every bit; ``"float32"`` halves the size.
-    form
-        ``"safetensors"`` or ``"parquet"``.
-    progress
+    folder : str or Path
+        Folder to write; it must not exist or be empty.
+    shard_bytes : int, optional
+        Bytes of parameters in a file, about. Default: `PACK_BYTES`.
+    dtype : {"float64", "float32"}, optional
+        ``"float64"`` keeps every bit; ``"float32"`` halves the size. Default: ``"float64"``.
+    form : {"safetensors", "parquet"}, optional
+        Form of the files. Default: ``"safetensors"``.
+    progress : bool or callable, optional
         True shows a bar on a terminal; a callable is told (sites done, sites in all).
 
     Returns

@@ -1,8 +1,18 @@
-"""KL-fusion and k-means of very many sites: passes over all shards from the centres that a sample of sites gave.
+"""KL-fusion and k-means of very many sites: block coordinate descent in passes over all shards.
 
-A pass matches every site exactly, given the centres and the price of each, and adds up what the next centres are. Under
-a price lambda sqrt(n_g) all sites move at once: the square root is concave, so that what the last user of a group
-costs bounds what any number of them does, and no pass raises the objective (equation 9 of Claici et al. 2020).
+The objective is that of equation (9) of Claici et al. 2020 with binary assignments, where the norm of a group with n_g
+users is sqrt(n_g):
+
+    minimise over labels and centres   sum_l w_l KL(centre of l's group || l)  +  lambda sum_g sqrt(n_g).
+
+A pass assigns every site exactly given the centres and a price of each, and adds up the next centres, equation (4). It
+starts from the centres that a sample of sites gave.
+
+Under lambda > 0 all sites move at once, where the paper's blocks are one site at a time: the square root is concave, so
+its chord through n_g - 1 and n_g lies above it at all integers. We price a match to group g by the slope of that chord,
+what its last user costs, lambda (sqrt(n_g) - sqrt(n_g - 1)) with n_g from the pass before; whatever number of users
+then come or go, the objective does not rise. New groups are opened at the worst-matched components, up to a limit.
+Passes end at the first relative decrease below the tolerance, or at their limit with the status MAX_ITERATIONS.
 """
 
 from __future__ import annotations
@@ -14,31 +24,35 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.progress import Progress
 from consilience.core.status import Status
-from consilience.posteriors.sharded.passes import Work
-from consilience.posteriors.sharded.shard_pass import Centres, Pass, add_passes, assign, assign_and_sum
+from consilience.posteriors.sharded.passes import PreparedShards
+from consilience.posteriors.sharded.shard_pass import Centres, PassSums, add_pass_sums, assign, assign_and_sum
 
-_FAR = 8
-_ROUNDING = 1e-12
+MAX_NEW_GROUPS = 8
+"""Groups that a pass opens at most. Chosen by hand; nobody has measured other values."""
+
+OBJECTIVE_ROUNDING = 1e-12
+"""Relative change of the objective that counts as rounding, some 5,000 units in the last place. Chosen by hand."""
+
+MIN_MASS = 1e-300
+"""Least mass that sums are divided by. A bound that is not reached: every active row has a positive weight."""
 
 
 @dataclass(frozen=True, eq=False)
-class Descent:
-    """Where passes ended.
+class ShardDescent:
+    """Labels and centres at the end of a descent.
 
     Parameters
     ----------
-    labels
-        Of the rows of every shard that take part, consecutive from 0.
-    objective
-        At the labels and the centres that they were found with.
-    history
-        After every pass.
-    status
-        How it ended.
-    n_groups
-        Number of groups G with members.
-    centres
-        Natural parameters (G, P) of these groups' averages.
+    labels : list of Labels of shape (n,)
+        Labels of the active rows of every shard, consecutive from 0.
+    history : Array of shape (passes,)
+        The objective after every pass.
+    status : Status
+        How the descent ended.
+    n_groups : int
+        Number G of groups with members.
+    centres : Array of shape (G, P)
+        Natural parameters of the averages of these groups.
     """
 
     labels: list[Labels]
@@ -49,7 +63,7 @@ class Descent:
 
 
 def descend(
-    work: Work,
+    shards: PreparedShards,
     natural: Array,
     strength: float,
     users: Array,
@@ -59,75 +73,88 @@ def descend(
     max_iterations: int,
     tolerance: float,
     progress: Progress,
-) -> Descent:
+) -> ShardDescent:
     """Assign and average in turn, all shards in every pass.
 
     Parameters
     ----------
-    work
+    shards : PreparedShards
         The shards.
-    natural
-        First centres (G, P).
-    strength
-        lambda; 0 for a number of components that is given.
-    users
-        About how many components each first centre will have (G,), for the price in the first pass.
-    exclusive
+    natural : Array of shape (G, P)
+        First centres.
+    strength : float
+        lambda; 0 where the number of components is given.
+    users : Array of shape (G,)
+        About how many components each first centre will have, for its price in the first pass.
+    exclusive : bool
         Whether components of one site go to different groups.
-    limit
-        Number of groups at most; where components have a price, groups are opened on the worst-matched ones up to it.
-    max_iterations
+    limit : int
+        Number of groups at most; where lambda > 0, groups are opened at the worst-matched components up to it.
+    max_iterations : int
         Passes at most.
-    tolerance
-        Relative decrease of the objective below which it has converged.
-    progress
-        Told (passes done, passes at most).
+    tolerance : float
+        Relative decrease of the objective at or below which the descent has converged.
+    progress : callable
+        Called with (passes done, passes at most).
+
+    Returns
+    -------
+    ShardDescent
+        The labels and centres of the last pass.
     """
     history: list[float] = []
     status = Status.MAX_ITERATIONS
-    centres = _centres(work, natural, users, strength)
-    spare = 0
-    for number in range(max_iterations):
-        progress(number, max_iterations)
-        room = min(_FAR, limit - len(natural)) if strength > 0 else 0
-        found: Pass = work.reduce(assign_and_sum, add_passes, centres, exclusive, max(room, 0))
-        value = found.cost + strength * float(np.sqrt(found.users).sum())
-        history.append(value)
-        if number and history[-2] - value <= max(tolerance, _ROUNDING) * abs(value) and not spare_used(found, spare):
+    centres = _priced_centres(shards, natural, users, strength)
+    n_spare = 0
+    for iteration in range(max_iterations):
+        progress(iteration, max_iterations)
+        n_farthest = min(MAX_NEW_GROUPS, limit - len(natural)) if strength > 0 else 0
+        sums: PassSums = shards.reduce(assign_and_sum, add_pass_sums, centres, exclusive, max(n_farthest, 0))
+        # The objective at the labels of this pass and the centres that they were assigned to.
+        objective = sums.cost + strength * float(np.sqrt(sums.users).sum())
+        history.append(objective)
+        # A pass in which a new group found members goes on, though opening it at a price can cost what it gains.
+        is_stationary = iteration and history[-2] - objective <= max(tolerance, OBJECTIVE_ROUNDING) * abs(objective)
+        if is_stationary and not has_used_spare(sums, n_spare):
             status = Status.CONVERGED
             break
-        if number + 1 == max_iterations:
+        if iteration + 1 == max_iterations:
             break
-        used = found.groups.mass > 0
-        natural = natural.copy()
-        natural[used] = work.averaged(type(found.groups)(found.groups.sums[used], found.groups.mass[used]))
-        members = found.users
+        is_used = sums.groups.mass > 0
+        natural = natural.copy()  # centres without mass stay where they are
+        natural[is_used] = shards.group_averages(
+            type(sums.groups)(sums.groups.sums[is_used], sums.groups.mass[is_used])
+        )
+        users_of_group = sums.users  # (G,)
         if strength > 0:  # groups that nobody uses make room for others
-            natural, members = natural[members > 0], members[members > 0]
-            spare = min(_FAR, limit - len(natural), len(found.far))
-            natural = np.concatenate([natural, found.far[:spare]])
-            members = np.concatenate([members, np.zeros(spare)])
-        centres = _centres(work, natural, members, strength)
-    return _finished(work, centres, found, exclusive, history, status)
+            natural, users_of_group = natural[users_of_group > 0], users_of_group[users_of_group > 0]
+            # A new group has no users yet, so its first one pays lambda: opening never raises the next objective.
+            n_spare = min(MAX_NEW_GROUPS, limit - len(natural), len(sums.farthest_natural))
+            natural = np.concatenate([natural, sums.farthest_natural[:n_spare]])
+            users_of_group = np.concatenate([users_of_group, np.zeros(n_spare)])
+        centres = _priced_centres(shards, natural, users_of_group, strength)
+    return _finish(shards, centres, sums, exclusive, history, status)
 
 
-def spare_used(found: Pass, spare: int) -> bool:
-    """Return whether any of the last `spare` groups, opened for this pass, has members."""
-    return bool(spare and np.any(found.users[-spare:] > 0))
+def has_used_spare(sums: PassSums, n_spare: int) -> bool:
+    """Return whether any of the last `n_spare` groups, those opened for this pass, has members."""
+    return bool(n_spare and np.any(sums.users[-n_spare:] > 0))
 
 
-def _centres(work: Work, natural: Array, users: Array, strength: float) -> Centres:
-    last = np.where(users > 0, np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)), 1.0)
-    return Centres.of(work.tangent, natural, work.direction, strength * last)
+def _priced_centres(shards: PreparedShards, natural: Array, users: Array, strength: float) -> Centres:
+    """Return centres with natural parameters (G, P), each priced by the cost of its last user."""
+    # A group without users is priced as for its first one, lambda.
+    last_user_cost = np.where(users > 0, np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)), 1.0)
+    return Centres.from_natural(shards.tangent, natural, shards.direction, strength * last_user_cost)
 
 
-def _finished(
-    work: Work, centres: Centres, found: Pass, exclusive: bool, history: list[float], status: Status
-) -> Descent:
-    """Return the labels of the last pass, which it did not keep, without gaps."""
-    used = np.flatnonzero(found.users > 0)
-    numbers = np.full(len(found.users), -1, dtype=np.int64)
-    numbers[used] = np.arange(len(used))
-    labels = [numbers[own] for own in work.map(assign, centres, exclusive)]
-    groups = type(found.groups)(found.groups.sums[used], np.maximum(found.groups.mass[used], 1e-300))
-    return Descent(labels, np.array(history), status, len(used), work.averaged(groups))
+def _finish(
+    shards: PreparedShards, centres: Centres, sums: PassSums, exclusive: bool, history: list[float], status: Status
+) -> ShardDescent:
+    """Return the result, with the labels of the last pass, which kept none, numbered without gaps."""
+    used_groups = np.flatnonzero(sums.users > 0)
+    new_labels = np.full(len(sums.users), -1, dtype=np.int64)  # (groups before,)
+    new_labels[used_groups] = np.arange(len(used_groups))
+    labels = [new_labels[labels_of_shard] for labels_of_shard in shards.map(assign, centres, exclusive)]
+    groups = type(sums.groups)(sums.groups.sums[used_groups], np.maximum(sums.groups.mass[used_groups], MIN_MASS))
+    return ShardDescent(labels, np.array(history), status, len(used_groups), shards.group_averages(groups))

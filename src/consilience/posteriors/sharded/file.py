@@ -1,4 +1,8 @@
-"""Shards: many posteriors in one file, as columns, in one of two forms that hold the same."""
+"""Shard files: the posteriors of many sites in one file, as safetensors or as Parquet, with the same columns in both.
+
+This module tells the two forms apart, and turns whatever a reader raises for a damaged file into a FileFormatError that
+names the file and says what to do.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ from typing import Literal
 from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, OptionError
-from consilience.files.document import KEY, opened, parse_document
+from consilience.files.document import METADATA_KEY, open_safetensors, parse_document
 from consilience.posteriors.sharded.header import REMEDY
-from consilience.posteriors.sharded.packed_sites import Packed, ShardSummary, misfits
+from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, column_problems
 from consilience.posteriors.sharded.parquet import read_parquet, read_parquet_summary, write_parquet
 from consilience.posteriors.sharded.safetensors_columns import (
     read_safetensors,
@@ -20,10 +24,20 @@ from consilience.posteriors.sharded.safetensors_columns import (
 
 Form = Literal["safetensors", "parquet"]
 SUFFIXES: dict[Form, str] = {"safetensors": ".safetensors", "parquet": ".parquet"}
+"""Suffix of the files of each form."""
 
 
-def write_shard(path: Path, packed: Packed, form: Form) -> None:
+def write_shard(path: Path, packed: PackedSites, form: Form) -> None:
     """Write a shard, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    packed : PackedSites
+        The sites.
+    form : {"safetensors", "parquet"}
+        The form of the file.
 
     Raises
     ------
@@ -39,33 +53,49 @@ def write_shard(path: Path, packed: Packed, form: Form) -> None:
 
 
 def is_shard(path: Path) -> bool:
-    """Return whether a file is a shard, from its name and its header alone."""
+    """Return whether a file is a shard, by its suffix and its header alone."""
     if path.suffix == SUFFIXES["parquet"]:
         return True
     try:
-        with opened(path) as file:
-            text = (file.metadata() or {}).get(KEY, "{}")
+        with open_safetensors(path) as file:
+            text = (file.metadata() or {}).get(METADATA_KEY, "{}")
         document = parse_document(path, text)
     except FileFormatError:
         return False
     return isinstance(document, dict) and document.get("format") == "consilience-shard"
 
 
-def read_shard_summary(path: Path, called: str) -> ShardSummary:
-    """Return what the header of a shard says; `called` is its name in messages.
+def read_shard_summary(path: Path, display_name: str) -> ShardSummary:
+    """Return the header of a shard and the numbers of its sites and components.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    display_name : str
+        Its name in messages: `path` may be a temporary copy of an address.
 
     Raises
     ------
     FileFormatError
         For a file that is no shard, or whose header does not fit its arrays.
     """
-    if _is_parquet(path, called):
-        return read_parquet_summary(path, called)
-    return read_safetensors_summary(path, called)
+    if _is_parquet(path, display_name):
+        return read_parquet_summary(path, display_name)
+    return read_safetensors_summary(path, display_name)
 
 
-def read_shard(path: Path, called: str, first: int = 0, end: int | None = None) -> Packed:
-    """Return sites `first` to `end` of a shard (of Parquet: row groups), everything checked but the values' domain.
+def read_shard(path: Path, display_name: str, first: int = 0, end: int | None = None) -> PackedSites:
+    """Return some sites of a shard, everything checked but that values are in the domain of their family.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    display_name : str
+        Its name in messages.
+    first, end : int, optional
+        Sites to read, `end` not included; of Parquet: row groups. Default: all.
 
     Raises
     ------
@@ -73,27 +103,28 @@ def read_shard(path: Path, called: str, first: int = 0, end: int | None = None) 
         For a file that is no shard, and arrays that do not fit one another.
     """
     try:
-        read = read_parquet if _is_parquet(path, called) else read_safetensors
-        packed = read(path, called, first, end)
-    except _BROKEN as error:
+        read = read_parquet if _is_parquet(path, display_name) else read_safetensors
+        packed = read(path, display_name, first, end)
+    except READ_ERRORS as error:
         if isinstance(error, FileFormatError | OptionError):
             raise
         reason = str(error).partition("\n")[0]
-        raise FileFormatError(f"{called}: cannot be read as a shard ({reason}); {REMEDY}") from error
-    if problems := list(misfits(packed)):
-        raise FileFormatError([f"{called}: {problem}; {REMEDY}" for problem in problems])
+        raise FileFormatError(f"{display_name}: cannot be read as a shard ({reason}); {REMEDY}") from error
+    if problems := list(column_problems(packed)):
+        raise FileFormatError([f"{display_name}: {problem}; {REMEDY}" for problem in problems])
     return packed
 
 
-_BROKEN = (
+READ_ERRORS = (
     SafetensorError, OSError, MemoryError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
-"""What reading raises for files that are not what they say, or that shrink meanwhile."""
+"""Exceptions of readers for files that are damaged, contradict their header, or shrink while they are read."""
 
 
-def _is_parquet(path: Path, called: str) -> bool:
-    return path.suffix == SUFFIXES["parquet"] or called.endswith(SUFFIXES["parquet"])
+def _is_parquet(path: Path, display_name: str) -> bool:
+    """Return whether a file is Parquet, by the suffix of its path or of its name."""
+    return path.suffix == SUFFIXES["parquet"] or display_name.endswith(SUFFIXES["parquet"])
 
 
 def refuse_form(form: str) -> None:
@@ -102,7 +133,7 @@ def refuse_form(form: str) -> None:
     Raises
     ------
     OptionError
-        Saying which do.
+        With the forms that exist.
     """
     if form not in SUFFIXES:
         raise OptionError(f"form: expected one of {', '.join(map(repr, SUFFIXES))}, found {form!r}")

@@ -1,9 +1,15 @@
-"""Fusing shards: what ``fuse`` and ``check`` do with the posteriors of very many sites."""
+"""Fusion of shards: the posteriors of very many sites, matched and averaged in passes over their shards.
+
+A pilot sample of sites is fused in memory by the method itself; passes over all shards start from its components, and
+sums of each group's natural parameters, added up over shards, give the fused posterior (docs/adr/0018). With no more
+sites than the sample has, all are fused in memory, with the bytes of a fusion of the single files. Memory is one shard
+for each worker, and the labels (L,) of all components.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +26,8 @@ from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError
 from consilience.files.remote import is_remote
 from consilience.matching.result import Matching
-from consilience.posteriors.adapters import adapter_of, rebuild
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.columns import Block
+from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fuse import RECOMMENDED, fuse_described, history_values
 from consilience.posteriors.fusion import PosteriorFusion
@@ -30,104 +35,107 @@ from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.sharded.file import SUFFIXES, is_shard
-from consilience.posteriors.sharded.methods import SHARDED, Sites, refusals
-from consilience.posteriors.sharded.passes import Shard, Work, prepare
-from consilience.posteriors.sharded.pilot_sample import Survey, add_surveys, survey
-from consilience.posteriors.sharded.shard_pass import tell
+from consilience.posteriors.rebuild import adapter_of, rebuild
+from consilience.posteriors.sharded.methods import SHARDED, ShardedInput, refusals
+from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
+from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
+from consilience.posteriors.sharded.shard_pass import label_all_rows
 from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
-from consilience.posteriors.sharded.totals import add_totals, fused, total
+from consilience.posteriors.sharded.totals import add_totals, fused_posterior, shard_totals
 
 PILOT_SITES = 256
-"""Sites in the sample that a fusion of shards starts from; as many or fewer are fused without shards."""
+"""Sites in the pilot sample; as many or fewer are fused in memory. Chosen by hand; nobody has measured other values."""
 
-_FEW = 20
+_MAX_LISTED_DUPLICATES = 20
+"""Duplicate sites that a message names at most. Chosen by hand."""
 
 OPTIONS = ("pilot_sites", "shard_bytes")
 """Options of ``fuse`` that are for shards only."""
 
 
-def are_shards(models: Any, engine: Any = None) -> bool:
-    """Return whether models are to be fused as shards: a path, shards, folders, patterns or addresses among the models.
-
-    With an engine that is not this process, posterior files are shards too.
-    """
-    if isinstance(models, Shards | str | Path):
-        return True
-    if not isinstance(models, Sequence) or not all(isinstance(one, str | Path) for one in models):
-        return False
-    return any(map(_many, models)) or (engine is not None and len(models) > 0)
-
-
-def _many(path: str | Path) -> bool:
-    """Return whether a path stands for several posteriors."""
-    if is_remote(path) or any(sign in str(path) for sign in "*?["):
-        return not os.path.exists(path) or os.path.isdir(path)
-    parquet = str(path).endswith(SUFFIXES["parquet"])
-    return os.path.isdir(path) or parquet or (os.path.isfile(path) and is_shard(Path(path)))
-
-
 @dataclass(frozen=True)
-class _Load:
+class _LoadComponents:
     """Loads a shard's components."""
 
-    def __call__(self, source: ShardSource) -> Block:
-        return load_shard(source).block
+    def __call__(self, source: ShardSource) -> ComponentColumns:
+        return load_shard(source).components
 
 
-def prepare_shards(models: Any, request: Request) -> Prepared:
+def prepare_shards(request: Request) -> Prepared:
     """Open shards and check them where they lie; see ``Kind.prepare``. Every shard is loaded, one at a time."""
     if request.method is not None and not isinstance(request.method, str | Method):
         raise OptionError(f"{type(request.method).__name__} fuses networks, and shards hold posteriors")
     if request.n_observations is not None:
         raise OptionError("n_observations: for fitted models only; files say how many observations they had")
     if request.only_check:
-        return Prepared.checked(_check_shards(models, request))
-    return Prepared((), partial(fuse_shards, models, request))
+        return Prepared.checked(_check_shards(request.source, request))
+    return Prepared((), partial(fuse_shards, request.source, request))
 
 
 def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
-    """Fuse shards: a sample of sites settles the start, passes over all shards the rest."""
-    weights, engine, rng, seed, progress = (
-        request.weights, request.engine, request.rng, request.seed, request.progress,
-    )  # fmt: skip
-    shards, size, told = _told(models, request.options)
-    chosen, adapter = _chosen(request.method, told, shards)
-    with running(engine) as at:
-        sizes = [2 * source.size for source in shards.sources]
-        blocks = at.place(_Load(), shards.sources, sizes)
-        share, parts = _weights(weights, shards, at, blocks)
+    """Fuse shards: a pilot sample of sites in memory, then passes over all shards.
+
+    Parameters
+    ----------
+    models : Shards, str, Path, or sequence of these
+        The posteriors of J sites.
+    request : Request
+        Method, options, weights, engine, generator and progress.
+
+    Raises
+    ------
+    InputError
+        For sites with the same contents, and what the method cannot do over shards.
+    """
+    rng, seed, progress = request.rng, request.seed, request.progress
+    shards, pilot_sites, method_options = _open_shards(models, request.options)
+    method, adapter = _choose_method(request.method, method_options, shards)
+    with running(request.engine) as engine:
+        # Twice the file: columns, and what is prepared of them. Chosen by hand, for engines with a limit on memory.
+        memory = [2 * source.size for source in shards.sources]
+        columns = engine.place(_LoadComponents(), shards.sources, memory)
+        site_weights, shard_weights = _weights_by_shard(request.weights, shards, engine, columns)
         sample_seed = int(rng.integers(2**63))
-        survey_of = partial(add_surveys, size=size)
-        found: Survey = at.reduce(survey, survey_of, blocks, sample_seed, size, each=parts)
-        if twice := _named_twice(found, shards):
-            raise InputError(twice)
-        if found.n_sites <= size:
-            return _fuse_all(shards, chosen, share, rng, seed, progress)
-        reasons = refusals(chosen) + _reasons(adapter)
+        merge = partial(merge_pilot_samples, size=pilot_sites)
+        sample: PilotSample = engine.reduce(
+            draw_pilot_sample, merge, columns, sample_seed, pilot_sites, each=shard_weights
+        )
+        if duplicates := _duplicate_problems(sample, shards):
+            raise InputError(duplicates)
+        if sample.n_sites <= pilot_sites:
+            return _fuse_in_memory(shards, method, site_weights, rng, seed, progress)
+        reasons = refusals(method) + _adapter_refusals(adapter)
         if reasons:
             raise InputError(reasons)
-        pilot = Ensemble.of(found.sample, None if share is None else share[found.places])
-        if problems := chosen.refuse(pilot):
+        sample_weights = None if site_weights is None else site_weights[sample.sample_sites]
+        pilot = Ensemble.of(sample.posteriors, sample_weights)
+        if problems := method.refuse(pilot):
             raise InputError(problems)
-        direction = chosen.average_direction
-        min_count = float(getattr(chosen, "min_count", 0.0))
-        centre = pilot.natural.mean(axis=0)
-        prepared: Placed[Shard] = at.derive(prepare, blocks, centre, direction, min_count, each=parts)
-        first = at.map(_tangent, prepared)[0]
-        work = Work(at, prepared, first, direction, found.n_sites, int(found.rows.sum()))
-        sites = Sites(work, pilot, found.largest, found.smallest)
-        fit = SHARDED[type(chosen)](chosen, sites, rng, progress)
-        totals = work.reduce(total, add_totals, fit.n_groups, each=fit.labels)
-        posterior = fused(work, shards.kind, totals, chosen.combine, fit.averaged)
-        labels = np.concatenate(work.map(tell, posterior.natural, direction, chosen.relabels, each=fit.labels))
-        sizes_of: Labels = np.concatenate(work.map(_sizes))
-        digests = _digests(shards, at)
-    order = fused_order(posterior, labels)
+        direction = method.average_direction
+        min_count = float(getattr(method, "min_count", 0.0))
+        centre = pilot.natural.mean(axis=0)  # (P,)
+        placed: Placed[PreparedShard] = engine.derive(
+            prepare, columns, centre, direction, min_count, each=shard_weights
+        )
+        tangent = engine.map(_tangent, placed)[0]  # the same in every shard: all have the same centre
+        n_components = int(sample.rows_by_shard.sum())
+        prepared = PreparedShards(engine, placed, tangent, direction, sample.n_sites, n_components)
+        sharded_input = ShardedInput(prepared, pilot, sample.largest_site, sample.smallest_site)
+        fit = SHARDED[type(method)](method, sharded_input, rng, progress)
+        totals = prepared.reduce(shard_totals, add_totals, fit.n_groups, each=fit.labels)
+        posterior = fused_posterior(prepared, shards.kind, totals, method.combine, fit.averages)
+        # Labels of all L components: sites without weight are matched to the fused components too.
+        labels = np.concatenate(
+            prepared.map(label_all_rows, posterior.natural, direction, method.relabels, each=fit.labels)
+        )
+        components_of_site: Labels = np.concatenate(prepared.map(_site_sizes))  # (J,)
+        digests = _file_digests(shards, engine)
+    order = fused_order(posterior, labels)  # (G,)
     posterior = posterior.take(order)
-    labels = np.append(np.argsort(order), -1)[labels]
-    owner = np.repeat(np.arange(len(sizes_of), dtype=np.int64), sizes_of)
-    details = {"sites": found.n_sites, "shards": len(shards.sources), **fit.details}
+    # Index -1, of dropped components, reads the last entry, which is -1 again.
+    labels = np.append(np.argsort(order), -1)[labels]  # (L,)
+    owner = np.repeat(np.arange(len(components_of_site), dtype=np.int64), components_of_site)  # (L,)
+    details = {"sites": sample.n_sites, "shards": len(shards.sources), **fit.details}
     objective = float(fit.history[-1]) if fit.history.size else float("nan")
     result = {
         "n_components": posterior.n_components,
@@ -136,8 +144,8 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         "history": history_values(fit.history),
         **details,
     }
-    everything = {**asdict(chosen), "pilot_sites": size}
-    inputs = _records(shards, found, share, digests)
+    recorded_options = {**asdict(method), "pilot_sites": pilot_sites}
+    inputs = _input_records(shards, sample, site_weights, digests)
     return PosteriorFusion(
         posterior=posterior,
         matching=Matching(labels, owner, posterior.n_components),
@@ -145,7 +153,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         history=fit.history,
         status=fit.status,
         details=details,
-        provenance=make_provenance(chosen.name, everything, seed, inputs, result),
+        provenance=make_provenance(method.name, recorded_options, seed, inputs, result),
         inputs=(),
         _rebuild=rebuild,
         atoms=None if fit.atoms is None else fit.atoms.take(order),
@@ -154,41 +162,45 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
 
 def _check_shards(models: Any, request: Request) -> list[str]:
     """Return everything that would go wrong in fusing shards, a line each."""
-    weights, engine, method, options = request.weights, request.engine, request.method, request.options
     try:
-        shards, size, told = _told(models, options)
+        shards, pilot_sites, method_options = _open_shards(models, request.options)
     except InputError as error:
         return list(error.problems)
-    chosen, adapter = _chosen(method, told, shards)
-    problems = refusals(chosen) + _reasons(adapter) if shards.n_sites > size else []
-    with running(engine) as at:
-        placed = at.place(_identity, shards.sources)
-        for found in at.map(_problems, placed):
-            problems += found
-    if not problems and weights is not None:
+    method, adapter = _choose_method(request.method, method_options, shards)
+    problems = refusals(method) + _adapter_refusals(adapter) if shards.n_sites > pilot_sites else []
+    with running(request.engine) as engine:
+        sources = engine.place(_identity, shards.sources)
+        for shard_problems in engine.map(_load_problems, sources):
+            problems += shard_problems
+    if not problems and request.weights is not None:
         try:
-            as_weights(weights, shards.n_sites, "weights of the models")
+            as_weights(request.weights, shards.n_sites, "weights of the models")
         except OptionError as error:
             problems.append(str(error))
     return problems
 
 
-def _told(models: Any, options: Mapping[str, Any]) -> tuple[Shards, int, dict[str, Any]]:
-    """Return the shards, the size of the sample, and the method's options."""
-    told = dict(options)
-    size, shard_bytes = told.pop("pilot_sites", PILOT_SITES), told.pop("shard_bytes", SHARD_BYTES)
-    if not is_count(size) or size < 2:
-        raise OptionError(f"pilot_sites: expected an integer of at least 2, found {size!r}")
+def _open_shards(models: Any, options: Mapping[str, Any]) -> tuple[Shards, int, dict[str, Any]]:
+    """Return the shards, the number of sites in the pilot sample, and the method's options."""
+    method_options = dict(options)
+    pilot_sites = method_options.pop("pilot_sites", PILOT_SITES)
+    shard_bytes = method_options.pop("shard_bytes", SHARD_BYTES)
+    if not is_count(pilot_sites) or pilot_sites < 2:
+        raise OptionError(f"pilot_sites: expected an integer of at least 2, found {pilot_sites!r}")
     shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes)
     if shards.n_sites < 2:
         raise InputError(f"fusing takes at least two models, found {shards.n_sites}")
-    return shards, int(size), told
+    return shards, int(pilot_sites), method_options
 
 
-def _chosen(method: str | Method | None, options: Mapping[str, Any], shards: Shards) -> tuple[Method, Adapter | None]:
-    frame = Posterior.__new__(Posterior)
-    object.__setattr__(frame, "source", shards.kind.source)
-    adapter = adapter_of(frame)
+def _choose_method(
+    method: str | Method | None, options: Mapping[str, Any], shards: Shards
+) -> tuple[Method, Adapter | None]:
+    """Return the method, recommended by the adapter where none is named, and the adapter of the sites' models."""
+    # An adapter is told by the source alone. A posterior with parameters would need a shard to be loaded.
+    source_only = Posterior.__new__(Posterior)
+    object.__setattr__(source_only, "source", shards.kind.source)
+    adapter = adapter_of(source_only)
     if method is not None:
         return make_method(method, options), adapter
     if adapter is None:
@@ -196,47 +208,50 @@ def _chosen(method: str | Method | None, options: Mapping[str, Any], shards: Sha
     return make_method(adapter.recommended, {**adapter.recommended_options, **options}), adapter
 
 
-def _reasons(adapter: Adapter | None) -> list[str]:
+def _adapter_refusals(adapter: Adapter | None) -> list[str]:
     """Return why models of a kind cannot be fused over shards."""
     if adapter is None:
         return []
-    shared = type(adapter).recombine is not Adapter.recombine or type(adapter).refuse is not Adapter.refuse
-    return [f"a {adapter.kind} is worked out from all sites at once, so it does not run over shards"] if shared else []
+    needs_all_sites = type(adapter).recombine is not Adapter.recombine or type(adapter).refuse is not Adapter.refuse
+    if not needs_all_sites:
+        return []
+    return [f"a {adapter.kind} is worked out from all sites at once, so it does not run over shards"]
 
 
-def _weights(
-    weights: ArrayLike | None, shards: Shards, engine: Engine, blocks: Placed[Block]
+def _weights_by_shard(
+    weights: ArrayLike | None, shards: Shards, engine: Engine, columns: Placed[ComponentColumns]
 ) -> tuple[Array | None, list[Array | None]]:
     """Return weights of all sites (J,), scaled to mean 1, and those of each shard; None where all count the same."""
     if weights is None:
         return None, [None] * len(shards.sources)
-    share = as_weights(weights, shards.n_sites, "weights of the models")
-    share = share * (len(share) / share.sum())
-    ends = np.cumsum(engine.map(_n_sites, blocks))
-    parts: list[Array | None] = [share[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    return share, parts
+    site_weights = as_weights(weights, shards.n_sites, "weights of the models")
+    site_weights = site_weights * (len(site_weights) / site_weights.sum())  # (J,)
+    ends = np.cumsum(engine.map(_n_sites, columns))  # one past the last site of each shard (S,)
+    starts = [0, *ends[:-1]]
+    shard_weights: list[Array | None] = [site_weights[start:end] for start, end in zip(starts, ends, strict=True)]
+    return site_weights, shard_weights
 
 
-def _named_twice(found: Survey, shards: Shards) -> list[str]:
-    """Return which sites are there twice, by name."""
-    pairs = found.twice()[:_FEW]
-    starts = np.cumsum([0, *found.sites.tolist()])
+def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[str]:
+    """Return a line for each site that has the contents of an earlier one, by name."""
+    pairs = sample.duplicates()[:_MAX_LISTED_DUPLICATES]
+    starts = np.cumsum([0, *sample.sites_by_shard.tolist()])  # first site of each shard (S + 1,)
     names = {}
     for site in {site for pair in pairs for site in pair}:
-        number = int(np.searchsorted(starts, site, side="right")) - 1
-        names[site] = load_shard(shards.sources[number]).names[site - int(starts[number])]
+        shard = int(np.searchsorted(starts, site, side="right")) - 1
+        names[site] = load_shard(shards.sources[shard]).names[site - int(starts[shard])]
     return [f"{names[later]}: has the same contents as {names[first]}; leave one out" for first, later in pairs]
 
 
-def _n_sites(block: Block) -> int:
-    return block.n_sites
+def _n_sites(columns: ComponentColumns) -> int:
+    return columns.n_sites
 
 
-def _sizes(shard: Shard) -> Labels:
-    return shard.block.sizes
+def _site_sizes(shard: PreparedShard) -> Labels:
+    return shard.components.sizes
 
 
-def _tangent(shard: Shard) -> Any:
+def _tangent(shard: PreparedShard) -> Any:
     return shard.tangent
 
 
@@ -244,7 +259,8 @@ def _identity(source: ShardSource) -> ShardSource:
     return source
 
 
-def _problems(source: ShardSource) -> list[str]:
+def _load_problems(source: ShardSource) -> list[str]:
+    """Return what is wrong with a shard, a line each, by loading it."""
     try:
         load_shard(source)
     except InputError as error:
@@ -252,29 +268,29 @@ def _problems(source: ShardSource) -> list[str]:
     return []
 
 
-def _fuse_all(
+def _fuse_in_memory(
     shards: Shards,
     method: Method,
-    share: Array | None,
+    site_weights: Array | None,
     rng: np.random.Generator,
     seed: int | None,
     progress: Progress,
 ) -> PosteriorFusion:
-    """Fuse few sites as if they had been handed in one by one."""
+    """Fuse sites as if they had been handed in one by one."""
     described = []
-    for packed in map(load_shard, shards.sources):
-        for site, (name, digest) in enumerate(zip(packed.names, packed.digests, strict=True)):
+    for shard in map(load_shard, shards.sources):
+        for site, (name, digest) in enumerate(zip(shard.names, shard.digests, strict=True)):
             sha256 = digest.tobytes().hex() if digest.any() else None
-            described.append(DescribedInput(name, name, packed.block.site(site), sha256))
-    return fuse_described(described, method, None, share, rng, seed, progress)
+            described.append(DescribedInput(name, name, shard.components.site(site), sha256))
+    return fuse_described(described, method, None, site_weights, rng, seed, progress)
 
 
-def _digests(shards: Shards, engine: Engine) -> dict[str, str | None]:
-    """Return the SHA-256 of every file that is at hand."""
+def _file_digests(shards: Shards, engine: Engine) -> dict[str, str | None]:
+    """Return the SHA-256 of every local packed file, by path; none for posterior files and remote ones."""
     if not shards.sources[0].packed:
         return {}
-    places = {source.paths[0]: source.place(source.paths[0]) for source in shards.sources}
-    files = {path: place for path, place in places.items() if not is_remote(path)}
+    locations = {source.paths[0]: source.location(source.paths[0]) for source in shards.sources}
+    files = {path: location for path, location in locations.items() if not is_remote(path)}
     return dict(zip(files, engine.map(_digest, engine.place(_path, list(files.values()))), strict=True))
 
 
@@ -286,20 +302,20 @@ def _digest(path: Path) -> str:
     return file_digest(path)
 
 
-def _records(
-    shards: Shards, found: Survey, share: Array | None, digests: Mapping[str, str | None]
+def _input_records(
+    shards: Shards, sample: PilotSample, site_weights: Array | None, digests: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
-    """Return what a fused file says of its inputs: a record for each packed file, or each run of posterior files."""
-    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(found.sites)])
+    """Return the inputs' records of a fused file: one for each packed file, or for each run of posterior files."""
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sample.sites_by_shard)])  # (S + 1,)
     records: dict[str, dict[str, Any]] = {}
-    for number, source in enumerate(shards.sources):
-        count = len(source.paths)
+    for shard, source in enumerate(shards.sources):
+        n_files = len(source.paths)
         name = os.path.join(*Path(source.paths[0]).parts[-2:])
-        name = name if count == 1 else f"{name} and {count - 1} more"
+        name = name if n_files == 1 else f"{name} and {n_files - 1} more"
         record = records.setdefault(name, {"name": name, "components": 0, "weight": 0.0})
-        record["components"] += int(found.rows[number])
-        own = slice(int(starts[number]), int(starts[number + 1]))
-        record["weight"] += float(found.sites[number] if share is None else share[own].sum())
+        record["components"] += int(sample.rows_by_shard[shard])
+        sites = slice(int(starts[shard]), int(starts[shard + 1]))
+        record["weight"] += float(sample.sites_by_shard[shard] if site_weights is None else site_weights[sites].sum())
         if digests.get(source.paths[0]):
             record["sha256"] = digests[source.paths[0]]
     return list(records.values())

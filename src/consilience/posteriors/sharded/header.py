@@ -1,4 +1,8 @@
-"""What is common to the two forms of packed posteriors: the JSON document that says what all sites of a shard share."""
+"""The JSON header of shards: the schema that all sites of a packed file share, in both of its forms.
+
+The document states format and version, family, source, features, and the attached arrays with their axes and rules. It
+is validated field by field; a file whose columns do not fit it is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
-from consilience.files.document import check_version, parse_document, validated
-from consilience.posteriors.columns import Kind
+from consilience.files.document import check_version, parse_document, validate_document
+from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.files import FeaturesHeader, family_of
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
+"""Version of the shard format; a file of a later one is refused."""
 STATED = ("counts", "weights", "prior")
+"""What a site may state beside its components, in the order of ``ShardSchema.stated``."""
 REMEDY = "write it with `consilience pack`"
+"""What messages about shards advise."""
 
 
 class _AttachedHeader(BaseModel):
-    """How an attached array of every site is carried, and its lengths that do not follow the components."""
+    """How an attached array of every site is averaged, and the lengths of its axes, -1 for the components'."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     axes: list[Literal["component", "fixed"]]
@@ -30,7 +37,7 @@ class _AttachedHeader(BaseModel):
 
 
 class ShardHeader(BaseModel):
-    """The JSON document of a shard."""
+    """The JSON document of a shard; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["consilience-shard"]
@@ -43,44 +50,46 @@ class ShardHeader(BaseModel):
     stated: list[Literal["counts", "weights", "prior"]] = Field(default_factory=list)
 
 
-def kind_of(posterior: Posterior) -> Kind:
-    """Return what a posterior shares with those it can be packed with."""
-    attached = {name: (one.axes, one.rule, _lengths(one)) for name, one in sorted(posterior.attached.items())}
+def kind_of(posterior: Posterior) -> ShardSchema:
+    """Return the kind of a posterior: what it shares with those with which it can be packed."""
+    attached = {name: (array.axes, array.rule, _lengths(array)) for name, array in sorted(posterior.attached.items())}
     stated = tuple(name for name in STATED if getattr(posterior, name) is not None)
-    return Kind(posterior.family, dict(posterior.source), posterior.features, attached, stated)
+    return ShardSchema(posterior.family, dict(posterior.source), posterior.features, attached, stated)
 
 
 def _lengths(attached: Attached) -> tuple[int, ...]:
+    """Return the length of each axis, -1 where it follows the components."""
     pairs = zip(attached.axes, attached.values.shape, strict=True)
     return tuple(-1 if tag == "component" else size for tag, size in pairs)
 
 
-def differences(expected: Kind, found: Kind) -> list[str]:
-    """Return how a site's kind differs from that of the others, a line each."""
+def differences(expected: ShardSchema, actual: ShardSchema) -> list[str]:
+    """Return how the kind of a site differs from the expected one, a line each."""
     problems = []
-    if found.family != expected.family:
-        problems.append(f"is {found.family}, expected {expected.family}")
+    if actual.family != expected.family:
+        problems.append(f"is {actual.family}, expected {expected.family}")
     problems += [
-        f"has {key} {found.source.get(key)!r}, expected {expected.source.get(key)!r}"
-        for key in sorted(set(expected.source) | set(found.source))
-        if found.source.get(key) != expected.source.get(key)
+        f"has {key} {actual.source.get(key)!r}, expected {expected.source.get(key)!r}"
+        for key in sorted(set(expected.source) | set(actual.source))
+        if actual.source.get(key) != expected.source.get(key)
     ]
-    problems += expected.features.differences(found.features)
-    if found.stated != expected.stated:
-        problems.append(f"states {_listed(found.stated)}, expected {_listed(expected.stated)}")
-    for name in sorted(set(expected.attached) | set(found.attached)):
-        if expected.attached.get(name) != found.attached.get(name):
-            problems.append(f"has attached array {name!r} as {found.attached.get(name)}, "
+    problems += expected.features.differences(actual.features)
+    if actual.stated != expected.stated:
+        problems.append(f"states {_listed(actual.stated)}, expected {_listed(expected.stated)}")
+    for name in sorted(set(expected.attached) | set(actual.attached)):
+        if expected.attached.get(name) != actual.attached.get(name):
+            problems.append(f"has attached array {name!r} as {actual.attached.get(name)}, "
                             f"expected {expected.attached.get(name)}")  # fmt: skip
     return problems
 
 
 def _listed(names: tuple[str, ...]) -> str:
+    """Return names as a list in words."""
     return ", ".join(names) or "neither counts nor weights nor a prior"
 
 
-def header_text(kind: Kind) -> str:
-    """Return the JSON document of shards of a kind."""
+def header_text(kind: ShardSchema) -> str:
+    """Return the JSON document of shards of a kind, with sorted keys."""
     header = {
         "format": "consilience-shard",
         "format_version": FORMAT_VERSION,
@@ -97,40 +106,49 @@ def header_text(kind: Kind) -> str:
     return json.dumps(header, sort_keys=True, allow_nan=False)
 
 
-def parse_kind(path: Path | str, text: str | bytes) -> Kind:
+def parse_kind(path: Path | str, text: str | bytes) -> ShardSchema:
     """Return the kind that a shard's JSON document states, every field checked.
+
+    Parameters
+    ----------
+    path : Path or str
+        The name of the file in messages.
+    text : str or bytes
+        The document.
 
     Raises
     ------
     FileFormatError
-        For what is no such document, is of a later version, or names a family that cannot be made.
+        For text that is no such document, is of a later version, or names a family that cannot be made.
     """
     where = Path(path)
     document = parse_document(where, text, remedy=REMEDY)
     check_version(where, document, FORMAT_VERSION)
-    header = validated(path, ShardHeader, document, remedy=REMEDY)
+    header = validate_document(path, ShardHeader, document, remedy=REMEDY)
     family = family_of(path, header.family, REMEDY)
-    for name, one in header.attached.items():
-        fits = len(one.axes) == len(one.lengths) and all(
+    for name, array in header.attached.items():
+        is_consistent = len(array.axes) == len(array.lengths) and all(
             (tag == "component") == (length == -1) and length >= -1
-            for tag, length in zip(one.axes, one.lengths, strict=False)
+            for tag, length in zip(array.axes, array.lengths, strict=False)
         )
-        if not fits:
+        if not is_consistent:
             raise FileFormatError(f"{path}: attached array {name!r} has lengths that do not fit its axes; {REMEDY}")
-    attached = {name: (tuple(one.axes), one.rule, tuple(one.lengths)) for name, one in sorted(header.attached.items())}
+    attached = {
+        name: (tuple(array.axes), array.rule, tuple(array.lengths)) for name, array in sorted(header.attached.items())
+    }
     stated = tuple(name for name in STATED if name in header.stated)
-    return Kind(family, header.source, Features(**header.features.model_dump()), attached, stated)
+    return ShardSchema(family, header.source, Features(**header.features.model_dump()), attached, stated)
 
 
-def columns_of(kind: Kind) -> set[str]:
-    """Return the names of all columns of parameters that a shard of a kind has."""
+def columns_of(kind: ShardSchema) -> set[str]:
+    """Return the names of all columns of parameters in shards of a kind."""
     columns = {"natural", *kind.stated}
     for name, (_axes, rule, _lengths) in kind.attached.items():
         columns |= {f"attached.{name}"} | ({f"attached.{name}.precision"} if rule == "precision-mean" else set())
     return columns
 
 
-def refuse_columns(kind: Kind, found: set[str]) -> None:
+def refuse_columns(kind: ShardSchema, present: set[str]) -> None:
     """Raise for columns that a shard of a kind lacks, or has beyond those that it should have.
 
     Raises
@@ -139,7 +157,7 @@ def refuse_columns(kind: Kind, found: set[str]) -> None:
         Naming them.
     """
     expected = columns_of(kind)
-    if missing := sorted(expected - found):
+    if missing := sorted(expected - present):
         raise ValueError(f"lacks {', '.join(missing)}")
-    if unknown := sorted(found - expected):
+    if unknown := sorted(present - expected):
         raise ValueError(f"has what its header does not announce: {', '.join(unknown)}")

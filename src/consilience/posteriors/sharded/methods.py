@@ -1,4 +1,10 @@
-"""The methods that run over shards of very many sites: each starts from what it finds in a sample of them."""
+"""Methods over shards of very many sites: KL-fusion, SPAHM, k-means and average, each started from a pilot sample.
+
+Restarts, the number of components and the law of atoms come from the method itself, run in memory on a sample of sites;
+passes over all shards go on from the components found there. A component that only few sites have may be missing in the
+sample: KL-fusion therefore adds the sites that fit worst to the sample once, and starts again if they bring a further
+component. Options that only the in-memory methods have are refused (``refusals``).
+"""
 
 from __future__ import annotations
 
@@ -19,39 +25,55 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.average import Average
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.methods.kl.problem import Problem
+from consilience.posteriors.methods.kl.problem import KLProblem
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.sharded.descent import Descent, descend
-from consilience.posteriors.sharded.passes import Shard, Work
+from consilience.posteriors.sharded.descent import ShardDescent, descend
+from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 from consilience.posteriors.sharded.shard_pass import Centres, site_costs
 from consilience.posteriors.sharded.spahm import ascend_shards
 
-_LOOKS = 2
-_PART = 4
-_MOSTLY = 0.5
+MAX_PILOTS = 2
+"""Samples that ``fit_kl`` fuses at most: the pilot sample, then once with the worst-matched sites of all shards in it.
+
+Chosen by hand; nobody has measured a third sample.
+"""
+
+WORST_SITES_DIVISOR = 4
+"""The worst-matched sites that join the pilot sample are one for each so many sites in it. Chosen by hand."""
+
+POOLED_HETEROGENEITY = 0.5
+"""Heterogeneity of a group above which its components differ more between sites than their posteriors allow.
+
+Where as many groups as the largest site has components are that heterogeneous, the status is POOLED: different
+components were probably taken for one. Chosen by hand; it was judged on the fifty planted components of the benchmark
+of shards, of which each site holds five (docs/scale.md).
+"""
+
+GROUPS_PER_SITE = 3
+"""Groups at most where nobody says otherwise, in components of the largest site. Chosen by hand (docs/scale.md)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What a method found in all shards.
+class ShardedFit:
+    """Labels of all components, and what else a method determined in fitting the shards.
 
     Parameters
     ----------
-    labels
-        Of the rows of every shard that take part, consecutive from 0 over all shards.
-    n_groups
+    labels : sequence of Labels of shape (n,)
+        Labels of the active rows of every shard, consecutive from 0 over all shards.
+    n_groups : int
         Number of groups G.
-    history
+    history : Array of shape (passes,)
         The objective after each pass.
-    status
-        How it ended.
-    details
+    status : Status
+        How the fit ended.
+    details : mapping
         Further facts worth reporting, as JSON values.
-    averaged
-        Fused components (G, P) of methods that find them with the matching.
-    atoms
+    averages : Array of shape (G, P), optional
+        Fused components of methods that determine them with the matching; None for averages of the matched components.
+    atoms : Posterior, optional
         Posterior over the points that stand for the fused components (G, D), for methods that have one.
     """
 
@@ -60,148 +82,151 @@ class Found:
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
     details: Mapping[str, Any] = field(default_factory=dict)
-    averaged: Array | None = None
+    averages: Array | None = None
     atoms: Posterior | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Sites:
-    """The shards that a method works on.
+class ShardedInput:
+    """The shards that a method works on, and a pilot sample of their sites.
 
     Parameters
     ----------
-    work
-        The shards, prepared.
-    pilot
+    shards : PreparedShards
+        The shards.
+    pilot : Ensemble
         The sampled sites.
-    largest, smallest
+    largest_site, smallest_site : int
         Components of the largest and of the smallest site.
     """
 
-    work: Work
+    shards: PreparedShards
     pilot: Ensemble
-    largest: int
-    smallest: int
+    largest_site: int
+    smallest_site: int
 
 
 def _pilot_matching(
     method: Method, pilot: Ensemble, rng: np.random.Generator, progress: Progress
 ) -> tuple[Array, Array, Mapping[str, Any]]:
-    """Return what a method finds in some sites: averages (G, P), their users (G,), and its details."""
+    """Return what a method finds in a sample: averages (G, P), their numbers of users (G,), and its details."""
     ensemble, _ = pilot.canonical(relabel=True)
     voting = ensemble.voting()
-    found = method.match(voting, rng, progress)
-    n_groups = int(found.labels.max()) + 1
-    averages = kl_average(voting, found.labels, n_groups, method.average_direction)
-    users = np.bincount(found.labels[found.labels >= 0], minlength=n_groups).astype(np.float64)
-    return averages, users, found.details
+    match = method.match(voting, rng, progress)
+    n_groups = int(match.labels.max()) + 1
+    averages = kl_average(voting, match.labels, n_groups, method.average_direction)  # (G, P)
+    users = np.bincount(match.labels[match.labels >= 0], minlength=n_groups).astype(np.float64)  # (G,)
+    return averages, users, match.details
 
 
-def fit_kl(method: KLFusion, sites: Sites, rng: np.random.Generator, progress: Progress) -> Found:
-    """KL-fusion: the number of components from a sample, and from the worst-matched sites; then passes over all.
+def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
+    """Fit KL-fusion: the number of components from a sample and the worst-matched sites, then passes over all shards.
 
-    lambda is a price for sqrt(n_g): in a sample of J' out of J sites it is lambda sqrt(J' / J), so that both weigh
-    components alike.
+    Matches cost a sum over sites, groups lambda sqrt(n_g): for J' of J sites the same balance has lambda sqrt(J' / J).
     """
-    work, pilot = sites.work, sites.pilot
-    share = pilot.n_sites / work.n_sites
-    strength, told = 0.0, method
+    shards, pilot = sites.shards, sites.pilot
+    pilot_share = pilot.n_sites / shards.n_sites
+    strength, pilot_method = 0.0, method
     details: dict[str, Any] = {}
     if method.n_components is None and method.regularization != "auto":
-        spread = Problem.of(pilot, method.direction).spread
+        spread = KLProblem.of(pilot, method.direction).spread  # standard deviation of divergences, Claici et al. 2020
         strength = method.regularization * spread
-        told = replace(method, regularization=method.regularization * share**0.5)
+        # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
+        pilot_method = replace(method, regularization=method.regularization * pilot_share**0.5)
         details |= {"regularization": float(method.regularization), "spread": spread}
-    limit = _limit(method.n_components or method.max_components, sites.largest, work.n_rows)
-    told = replace(told, max_components=None if told.n_components else limit)
+    limit = _limit(method.n_components or method.max_components, sites.largest_site, shards.n_rows)
+    pilot_method = replace(pilot_method, max_components=None if pilot_method.n_components else limit)
     passes = partial(
         descend,
-        work,
+        shards,
         exclusive=True,
         limit=limit,
         max_iterations=method.max_iterations,
         tolerance=method.tolerance,
         progress=progress,
     )
-    looked = pilot
-    descent: Descent | None = None
-    for _ in range(_LOOKS):
-        averages, users, found = _pilot_matching(told, looked, rng, silent)
+    sample = pilot
+    descent: ShardDescent | None = None
+    for _ in range(MAX_PILOTS):
+        averages, users, pilot_details = _pilot_matching(pilot_method, sample, rng, silent)
         if descent is not None and len(averages) <= descent.n_groups:
-            break
-        if len(averages) < sites.largest:  # no two components of one site may become the same
-            averages, users = _with_more(looked, averages, users, sites.largest - len(averages))
-        descent = passes(averages, strength, users * (work.n_sites / looked.n_sites))
+            break  # the worst-matched sites brought no further component
+        if len(averages) < sites.largest_site:  # no two components of one site may become the same
+            averages, users = _add_farthest_components(sample, averages, users, sites.largest_site - len(averages))
+        # In all shards a group has about as many times more users as there are times more sites.
+        descent = passes(averages, strength, users * (shards.n_sites / sample.n_sites))
         if method.n_components is not None or strength > 0:
             break
-        looked = _with_worst(sites, looked, descent)
-    assert descent is not None  # noqa: S101  (there is at least one look)
-    details |= {name: found[name] for name in ("path", "heterogeneity") if name in found}
-    details["pilot_sites"] = looked.n_sites
+        sample = _add_worst_sites(sites, sample, descent)
+    assert descent is not None  # noqa: S101  (at least one sample is fused)
+    details |= {name: pilot_details[name] for name in ("path", "heterogeneity") if name in pilot_details}
+    details["pilot_sites"] = sample.n_sites
     status = descent.status
-    spread_out = max(found.get("heterogeneity", {}).values(), default=0.0)
-    if status is Status.CONVERGED and descent.n_groups == sites.largest and spread_out > _MOSTLY:
+    heterogeneity = max(pilot_details.get("heterogeneity", {}).values(), default=0.0)
+    if status is Status.CONVERGED and descent.n_groups == sites.largest_site and heterogeneity > POOLED_HETEROGENEITY:
         status = Status.POOLED
-    if status is Status.CONVERGED and method.n_components is None and descent.n_groups == limit < work.n_rows:
+    if status is Status.CONVERGED and method.n_components is None and descent.n_groups == limit < shards.n_rows:
         status = Status.AT_CAPACITY
-    return Found(descent.labels, descent.n_groups, descent.history, status, details)
+    return ShardedFit(descent.labels, descent.n_groups, descent.history, status, details)
 
 
-def _limit(told: int | None, largest: int, n_rows: int) -> int:
-    if told is not None and told < largest:
+def _limit(requested: int | None, largest_site: int, n_rows: int) -> int:
+    """Return the number of groups at most."""
+    if requested is not None and requested < largest_site:
         raise OptionError(
-            f"at most {told} components were asked for, but a site has {largest}, and no two of one site may become "
-            f"the same: give at least {largest}"
+            f"at most {requested} components were asked for, but a site has {largest_site}, and no two of one site may "
+            f"become the same: give at least {largest_site}"
         )
-    return min(n_rows, 3 * largest if told is None else told)
+    return min(n_rows, GROUPS_PER_SITE * largest_site if requested is None else requested)
 
 
-def _with_more(pilot: Ensemble, averages: Array, users: Array, missing: int) -> tuple[Array, Array]:
-    """Return centres with the sampled components farthest from them added, so that the largest site has room."""
-    costs = Problem.of(pilot).geometry.costs(averages).min(axis=0)
+def _add_farthest_components(pilot: Ensemble, averages: Array, users: Array, missing: int) -> tuple[Array, Array]:
+    """Return centres with the `missing` farthest components of the sample added, so that the largest site has room."""
+    costs = KLProblem.of(pilot).geometry.costs(averages).min(axis=0)  # (L of the sample,): to the nearest centre
     farthest = np.resize(np.argsort(-costs, kind="stable"), missing)
     return np.concatenate([averages, pilot.natural[farthest]]), np.concatenate([users, np.zeros(missing)])
 
 
-def _with_worst(sites: Sites, looked: Ensemble, descent: Descent) -> Ensemble:
-    """Return the sample with the sites that fit the components worst: what few sites have, no sample may have met."""
-    work = sites.work
-    centres = Centres.of(work.tangent, descent.centres, work.direction, np.zeros(descent.n_groups))
-    count = max(1, sites.pilot.n_sites // _PART)
-    worst = work.reduce(worst_sites, partial(add_worst, count=count), centres, count)
-    have = {posterior.natural.tobytes() for posterior in looked.posteriors}
-    new = [(posterior, weight) for _, posterior, weight in worst if posterior.natural.tobytes() not in have]
-    if not new:
-        return looked
-    posteriors, weights = [*looked.posteriors, *(p for p, _ in new)], [*looked.site_weights, *(w for _, w in new)]
+def _add_worst_sites(sites: ShardedInput, sample: Ensemble, descent: ShardDescent) -> Ensemble:
+    """Return the sample with the worst-matched sites of all shards: they may have what no sampled site has."""
+    shards = sites.shards
+    centres = Centres.from_natural(shards.tangent, descent.centres, shards.direction, np.zeros(descent.n_groups))
+    count = max(1, sites.pilot.n_sites // WORST_SITES_DIVISOR)
+    worst = shards.reduce(worst_sites, partial(merge_worst_sites, count=count), centres, count)
+    sampled = {posterior.natural.tobytes() for posterior in sample.posteriors}
+    added = [(posterior, weight) for _, posterior, weight in worst if posterior.natural.tobytes() not in sampled]
+    if not added:
+        return sample
+    posteriors, weights = [*sample.posteriors, *(p for p, _ in added)], [*sample.site_weights, *(w for _, w in added)]
     return Ensemble.of(posteriors, weights)
 
 
-Worst = tuple[float, Posterior, float]
+SiteCost = tuple[float, Posterior, float]
+"""Of one site: its weighted divergences from the matched centres, its posterior and its weight."""
 
 
-def worst_sites(shard: Shard, centres: Centres, count: int) -> list[Worst]:
-    """Return the sites of a shard whose components are farthest from their centres: how far, posterior, weight."""
+def worst_sites(shard: PreparedShard, centres: Centres, count: int) -> list[SiteCost]:
+    """Return the `count` sites of a shard that are farthest from their centres, the farthest first."""
     costs = site_costs(shard, centres)
-    found = []
+    worst: list[SiteCost] = []
     for site in np.argsort(-costs, kind="stable")[:count].tolist():
         weight = 1.0 if shard.weights is None else float(shard.weights[site])
         if weight > 0:
-            found.append((float(costs[site]), shard.block.site(site), weight))
-    return found
+            worst.append((float(costs[site]), shard.components.site(site), weight))
+    return worst
 
 
-def add_worst(parts: Sequence[list[Worst]], count: int) -> list[Worst]:
-    """Return the worst sites of several shards."""
-    return sorted((one for part in parts for one in part), key=lambda one: -one[0])[:count]
+def merge_worst_sites(parts: Sequence[list[SiteCost]], count: int) -> list[SiteCost]:
+    """Return the `count` farthest sites of several shards."""
+    return sorted((site_cost for part in parts for site_cost in part), key=lambda site_cost: -site_cost[0])[:count]
 
 
-def fit_kmeans(method: KMeans, sites: Sites, rng: np.random.Generator, progress: Progress) -> Found:
-    """Cluster all components from the centres that clustering the sample gives."""
-    count = method.n_components or sites.largest
+def fit_kmeans(method: KMeans, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
+    """Fit k-means to all components, from the centres that clustering the sample gives."""
+    count = method.n_components or sites.largest_site
     averages, users, _ = _pilot_matching(replace(method, n_components=count), sites.pilot, rng, silent)
     descent = descend(
-        sites.work,
+        sites.shards,
         averages,
         0.0,
         users,
@@ -211,57 +236,59 @@ def fit_kmeans(method: KMeans, sites: Sites, rng: np.random.Generator, progress:
         tolerance=0.0,
         progress=progress,
     )
-    broken = sum(sites.work.map(_shared_clusters, each=descent.labels))
-    details = {"violations": int(broken), "pilot_sites": sites.pilot.n_sites}
-    return Found(descent.labels, descent.n_groups, descent.history, descent.status, details)
+    n_violations = sum(sites.shards.map(_shared_clusters, each=descent.labels))
+    details = {"violations": int(n_violations), "pilot_sites": sites.pilot.n_sites}
+    return ShardedFit(descent.labels, descent.n_groups, descent.history, descent.status, details)
 
 
-def _shared_clusters(shard: Shard, labels: Labels) -> int:
+def _shared_clusters(shard: PreparedShard, labels: Labels) -> int:
     """Return how many components share a cluster with an earlier one of their own site."""
+    # A site and a cluster make one number; components beyond the first of each share it.
     return len(labels) - len(np.unique(shard.owner * (int(labels.max(initial=0)) + 1) + labels))
 
 
-def fit_average(method: Average, sites: Sites, rng: np.random.Generator, progress: Progress) -> Found:
-    """Label every component with its place in its site."""
+def fit_average(method: Average, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
+    """Label every component with its number in its site."""
     del method, rng, progress
-    if sites.smallest != sites.largest:
+    if sites.smallest_site != sites.largest_site:
         raise OptionError(
-            f"average needs models of equal size, found {sites.smallest} to {sites.largest} components; use method "
-            "'kl', which matches them"
+            f"average needs models of equal size, found {sites.smallest_site} to {sites.largest_site} components; use "
+            "method 'kl', which matches them"
         )
-    return Found(sites.work.map(_places), sites.largest)
+    return ShardedFit(sites.shards.map(_component_numbers), sites.largest_site)
 
 
-def _places(shard: Shard) -> Labels:
+def _component_numbers(shard: PreparedShard) -> Labels:
+    """Return the number of every active row in its site (n,)."""
     return np.arange(len(shard.owner), dtype=np.int64) - shard.offsets[shard.owner]
 
 
-def fit_spahm(method: SPAHM, sites: Sites, rng: np.random.Generator, progress: Progress) -> Found:
-    """SPAHM: waves over all shards from the components of the sample."""
-    found = ascend_shards(method, sites.work, sites.pilot, rng, progress)
-    n_groups = len(found.groups.mass)
-    atoms = method.atoms_of(found.law, found.groups, found.centre)
+def fit_spahm(method: SPAHM, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
+    """Fit SPAHM in waves over all shards, from the components of the sample."""
+    ascent = ascend_shards(method, sites.shards, sites.pilot, rng, progress)
+    n_groups = len(ascent.groups.mass)
+    atoms = method.atoms_of(ascent.law, ascent.groups, ascent.centre)
     details = {
-        "within_variance": float(found.law.within.mean()),
-        "between_variance": float(found.law.between.mean()),
+        "within_variance": float(ascent.law.within.mean()),
+        "between_variance": float(ascent.law.between.mean()),
         "pilot_sites": sites.pilot.n_sites,
     }
-    points = isinstance(sites.work.family, Point)
-    averaged = atoms.parameters()["mean"] if points and method.shrink else None
-    return Found(found.labels, n_groups, -np.array(found.history), found.status, details, averaged, atoms)
+    has_points = isinstance(sites.shards.family, Point)
+    averages = atoms.parameters()["mean"] if has_points and method.shrink else None
+    return ShardedFit(ascent.labels, n_groups, -np.array(ascent.history), ascent.status, details, averages, atoms)
 
 
-Fit = Callable[[Any, Sites, np.random.Generator, Progress], Found]
+Fit = Callable[[Any, ShardedInput, np.random.Generator, Progress], ShardedFit]
 
 SHARDED: Mapping[type[Method], Fit] = {KLFusion: fit_kl, SPAHM: fit_spahm, KMeans: fit_kmeans, Average: fit_average}
-"""Every method that runs over shards, and what runs it."""
+"""Every method that runs over shards, and the function that fits it."""
 
 
 def refusals(method: Method) -> list[str]:
     """Return why a method cannot run over shards of more sites than the sample has, a line each."""
     if type(method) not in SHARDED:
-        known = ", ".join(sorted(kind.name for kind in SHARDED))
-        return [f"method {method.name!r} does not run over shards; methods that do: {known}"]
+        names = ", ".join(sorted(kind.name for kind in SHARDED))
+        return [f"method {method.name!r} does not run over shards; methods that do: {names}"]
     reasons = []
     if method.robust is not None or method.minority == "drop":
         reasons.append("robust fusion and minority='drop' do not run over shards; fuse the posterior files themselves")

@@ -1,4 +1,9 @@
-"""Packing: many small posterior files become a few shards, which are read twenty times as fast."""
+"""Packing: many small posterior files become a few shards, which are read some sixty times as fast.
+
+Small files are slow since opening and parsing each takes most of the time (docs/scale.md, the table of storage). Rows
+of parameters are copied, or rounded to float32 with the Kullback-Leibler divergence that this costs computed for every
+component. The new folder appears whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +19,42 @@ import numpy as np
 
 from consilience.checks import is_count
 from consilience.errors import InputError, OptionError
-from consilience.posteriors.columns import Kind
+from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.sharded.file import SUFFIXES, Form, refuse_form, write_shard
-from consilience.posteriors.sharded.packed_sites import Packed
-from consilience.posteriors.sharded.parquet import arrow
-from consilience.posteriors.sharded.shards import Shards, joined, load_shard, open_shards
+from consilience.posteriors.sharded.packed_sites import PackedSites
+from consilience.posteriors.sharded.parquet import import_pyarrow
+from consilience.posteriors.sharded.shards import Shards, concatenate_sites, load_shard, open_shards
 
 PACK_BYTES = 256 * 2**20
-"""Bytes of a packed file where nobody says otherwise."""
+"""Bytes of natural parameters in a packed file where nobody says otherwise.
+
+Chosen by hand, as large as one read of an engine may be; sizes between were not compared.
+"""
 
 DTYPES = ("float64", "float32")
+"""Types in which natural parameters are stored; all other columns are float64."""
+
+MAX_PROBLEMS = 20
+"""Problems that one error lists at most, so that it can be read. Chosen by hand."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """What ``pack`` wrote.
+    """The files that ``pack`` wrote.
 
     Parameters
     ----------
-    folder
-        Where the shards are.
-    files
+    folder : Path
+        The folder of the shards.
+    files : tuple of str
         Their names, in order.
-    n_sites, n_components
+    n_sites, n_components : int
         Numbers of sites and of components in all.
-    bytes
-        Of all files.
-    divergence
-        Largest Kullback-Leibler divergence, in nats, of a component as it is stored from what it was: what float32
-        costs; 0 for float64.
+    bytes : int
+        Size of all files.
+    divergence : float
+        Largest Kullback-Leibler divergence, in nats, of a stored component from the exact one: the cost of float32; 0
+        for float64.
     """
 
     folder: Path
@@ -66,23 +78,24 @@ def pack(
 
     Parameters
     ----------
-    where
+    where : str, Path or list of these
         Posterior files (or shards, to pack them otherwise): a folder, a pattern, addresses, or a list of these.
-    folder
-        Where to; it must not exist or be empty.
-    shard_bytes
-        Bytes of natural parameters in a file, about.
-    dtype
-        ``"float64"`` keeps every bit; ``"float32"`` halves the size, and `divergence` of the result says at what cost.
-    form
-        ``"safetensors"`` or ``"parquet"``.
-    progress
-        Told (sites done, sites in all).
+    folder : str or Path
+        The folder to write; it must not exist or be empty.
+    shard_bytes : int, optional
+        Bytes of natural parameters in a file, about. Default: 256 MiB.
+    dtype : {"float64", "float32"}, optional
+        ``"float64"``, the default, keeps every bit; ``"float32"`` halves the size, and `divergence` of the result says
+        at what cost.
+    form : {"safetensors", "parquet"}, optional
+        The form of the files. Default: ``"safetensors"``.
+    progress : callable, optional
+        Called with (sites done, sites in all). Default: nothing is called.
 
     Returns
     -------
     Packing
-        What was written.
+        The files that were written.
 
     Raises
     ------
@@ -93,14 +106,14 @@ def pack(
     """
     refuse_form(form)
     if form == "parquet":
-        arrow(folder)
+        import_pyarrow(folder)
     if dtype not in DTYPES:
         raise OptionError(f"dtype: expected one of {', '.join(map(repr, DTYPES))}, found {dtype!r}")
     if not is_count(shard_bytes):
         raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
     target = Path(folder)
-    taken = target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir())))
-    if taken or target.resolve() == Path.cwd():
+    is_taken = target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir())))
+    if is_taken or target.resolve() == Path.cwd():
         raise InputError(f"{target}: cannot be written: it is there already; give a new folder")
     shards = open_shards(where, shard_bytes * 8 // np.dtype(dtype).itemsize)
     try:
@@ -126,59 +139,68 @@ def pack(
 def _write(
     shards: Shards, folder: Path, dtype: str, form: Form, shard_bytes: int, progress: Callable[[int, int], None]
 ) -> Packing:
-    files, sites, components, size, divergence = [], 0, 0, 0, 0.0
-    seen: dict[bytes, str] = {}
-    for number, (exact, stored) in enumerate(_rounded(shards, dtype, shard_bytes)):
-        if problems := list(_twice(stored, seen)):
-            raise InputError(problems[:20])
-        divergence = max(divergence, _loss(exact, stored))
+    """Write all shards into a folder and return what was written."""
+    files, n_sites, n_components, n_bytes, divergence = [], 0, 0, 0, 0.0
+    name_of_digest: dict[bytes, str] = {}
+    for number, (exact, stored) in enumerate(_files_to_write(shards, dtype, shard_bytes)):
+        if problems := list(_duplicates(stored, name_of_digest)):
+            raise InputError(problems[:MAX_PROBLEMS])
+        divergence = max(divergence, _rounding_divergence(exact, stored))
         name = f"shard-{number:05d}{SUFFIXES[form]}"
         write_shard(folder / name, stored, form)
         files.append(name)
-        sites += stored.block.n_sites
-        components += len(stored.block.natural)
-        size += (folder / name).stat().st_size
-        progress(sites, shards.n_sites)
-    return Packing(folder, tuple(files), sites, components, size, divergence)
+        n_sites += stored.components.n_sites
+        n_components += len(stored.components.natural)
+        n_bytes += (folder / name).stat().st_size
+        progress(n_sites, shards.n_sites)
+    return Packing(folder, tuple(files), n_sites, n_components, n_bytes, divergence)
 
 
-def _rounded(shards: Shards, dtype: str, shard_bytes: int) -> Iterator[tuple[Packed, Packed]]:
-    """Return what goes into each file, as it is and as it is stored."""
-    size = np.dtype(dtype).itemsize * shards.kind.family.size
-    short = len({os.path.basename(name) for name in shards.files}) == len(shards.files)
-    waiting: list[Packed] = []
+def _files_to_write(shards: Shards, dtype: str, shard_bytes: int) -> Iterator[tuple[PackedSites, PackedSites]]:
+    """Yield the sites of each file, with exact parameters and with those that are stored."""
+    row_bytes = np.dtype(dtype).itemsize * shards.kind.family.size
+    is_unique = len({os.path.basename(name) for name in shards.files}) == len(shards.files)
+    pending: list[PackedSites] = []
     for number, source in enumerate(shards.sources):
-        waiting.append(load_shard(source))
-        rows = sum(len(one.block.natural) for one in waiting)
-        if 2 * rows * size >= shard_bytes or number + 1 == len(shards.sources):
-            packed, waiting = joined(waiting), []
-            with np.errstate(over="ignore"):  # what overflows is no member of its family, and said to be none
-                natural = np.asarray(packed.block.natural).astype(dtype)
-            names = tuple(os.path.basename(name) for name in packed.names) if short else packed.names
-            yield packed, replace(packed, names=names, block=replace(packed.block, natural=natural))
+        pending.append(load_shard(source))
+        rows = sum(len(sites.components.natural) for sites in pending)
+        # A file is written once it has half of its bytes: shards of posterior files count the bytes of their headers
+        # too.
+        if 2 * rows * row_bytes >= shard_bytes or number + 1 == len(shards.sources):
+            packed, pending = concatenate_sites(pending), []
+            with np.errstate(over="ignore"):  # infinities are refused by _rounding_divergence
+                natural = np.asarray(packed.components.natural).astype(dtype)
+            names = tuple(os.path.basename(name) for name in packed.names) if is_unique else packed.names
+            yield packed, replace(packed, names=names, components=replace(packed.components, natural=natural))
 
 
-def _twice(packed: Packed, seen: dict[bytes, str]) -> Iterator[str]:
-    """Say which files stand twice."""
+def _duplicates(packed: PackedSites, name_of_digest: dict[bytes, str]) -> Iterator[str]:
+    """Yield which files stand twice, a line each, and add the digests of all to `name_of_digest`."""
     for name, digest in zip(packed.names, packed.digests, strict=True):
         key = digest.tobytes()
-        if any(key) and key in seen:
-            yield f"{name}: is the same file as {seen[key]}; leave one out"
-        seen[key] = name
+        if any(key) and key in name_of_digest:
+            yield f"{name}: is the same file as {name_of_digest[key]}; leave one out"
+        name_of_digest[key] = name
 
 
-def _loss(exact: Packed, stored: Packed) -> float:
-    """Return the largest divergence of a component as it is stored from what it was, or raise where it is none."""
-    block, rounded = exact.block, stored.block
-    if rounded.natural.dtype == block.natural.dtype:
+def _rounding_divergence(exact: PackedSites, stored: PackedSites) -> float:
+    """Return the largest divergence of a stored component from the exact one, in nats.
+
+    Raises
+    ------
+    InputError
+        For a stored component outside its family's domain.
+    """
+    components, rounded = exact.components, stored.components
+    if rounded.natural.dtype == components.natural.dtype:
         return 0.0
-    kind: Kind = block.kind
-    worst = 0.0
-    for first, end in block.chunks():
-        rows = slice(int(block.offsets[first]), int(block.offsets[end]))
-        old, new = (np.asarray(one.natural[rows], dtype=np.float64) for one in (block, rounded))
-        if faults := kind.family.check(new):
-            site = int(np.searchsorted(block.offsets, rows.start + faults[0][0], side="right")) - 1
+    kind: ShardSchema = components.kind
+    largest = 0.0
+    for first, end in components.chunks():
+        rows = slice(int(components.offsets[first]), int(components.offsets[end]))
+        before, after = (np.asarray(columns.natural[rows], dtype=np.float64) for columns in (components, rounded))
+        if faults := kind.family.check(after):
+            site = int(np.searchsorted(components.offsets, rows.start + faults[0][0], side="right")) - 1
             raise InputError(f"{exact.names[site]}: in float32 a component {faults[0][1]}; pack as float64")
-        worst = max(worst, float(kind.family.kl_pairs(old, new).max()))
-    return worst
+        largest = max(largest, float(kind.family.kl_pairs(before, after).max()))
+    return largest

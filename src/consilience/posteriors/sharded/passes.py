@@ -1,9 +1,16 @@
-"""KL-divergences of very many components, shard by shard: one pass assigns them all and adds up what moves the centres.
+"""Shards prepared for passes: the fixed side of the Kullback-Leibler divergences of very many components.
 
-For every local component l and fused component g, KL = a_l + b_g - <f_l, h_g> (``families.Tangent``): a pass is one
-product of the factors f of a chunk of components with those of the centres, the assignments inside each site, and one
-sum of the factors of each group. What a pass returns is additive, so any engine can add it up. Of the components only
-a_l is remembered (and f_l where it is costly), in float64 whatever they are stored in.
+For every local component l and fused component g the divergence splits into
+
+    KL(l, g) = a_l + b_g - <f_l, h_g>                                                   (``families.base.Tangent``)
+
+with levels a, b and factors f, h of length P. A pass (``shard_pass``) is one product of the factors f of a chunk of
+components with those of the centres, the assignments inside each site, and one sum of the factors of each group. These
+sums are additive over shards, so any engine can add them up.
+
+While centres move, a_l and f_l stay. Of the components only a_l is remembered, in float64 whatever they are stored in;
+f_l only where it is costly (``direction="reverse"``, where it is a mean parameter). A divergence that is not finite is
+an error that names the site.
 """
 
 from __future__ import annotations
@@ -22,67 +29,74 @@ from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.families.base import Tangent
 from consilience.matching.groups import GroupSums
-from consilience.posteriors.columns import Block
+from consilience.posteriors.columns import ComponentColumns
 
-_CHUNK_BYTES = 2**22
+CHUNK_BYTES = 2**22
+"""Bytes of float64 parameters in a chunk of rows: 4 MiB, about a processor's cache.
+
+Chosen by hand; nobody has measured other values.
+"""
 
 
 @dataclass(frozen=True, eq=False)
-class Shard:
-    """A block with what never changes while centres move.
+class PreparedShard:
+    """The components of one shard with what never changes while centres move.
+
+    Rows that take part are called active: components with enough observations, of sites that have weight.
 
     Parameters
     ----------
-    block
-        The components.
-    kept
-        Rows of the block that take part (n,), ascending: those of sites with weight, with enough observations; None for
-        all of them.
-    offsets
-        Where each site starts among these, and the end (J + 1,).
-    weights
-        Weight of each site (J,); None where all are 1.
-    fixed
-        a_l of these rows (n,).
-    factors
-        f_l of these rows (n, P) where they are remembered; None takes differences from the tangent's centre.
-    tangent
-        What the divergences are taken from.
+    components : ComponentColumns
+        All L components of J sites.
+    active : Labels of shape (n,), optional
+        Active rows of `components`, ascending; None where all L are.
+    offsets : Labels of shape (J + 1,)
+        First active row of each site, counted among the active ones, and n.
+    weights : Array of shape (J,), optional
+        Weight of each site; None where all are 1.
+    levels : Array of shape (n,)
+        a_l of the active rows.
+    factors : Array of shape (n, P), optional
+        f_l of the active rows where they are remembered; None where they are natural parameters less the centre of the
+        tangent.
+    tangent : Tangent
+        The log normaliser less its tangent at a centre, from which all divergences are computed.
     """
 
-    block: Block
-    kept: Labels | None
+    components: ComponentColumns
+    active: Labels | None
     offsets: Labels
     weights: Array | None
-    fixed: Array
+    levels: Array
     factors: Array | None
     tangent: Tangent
 
     @cached_property
     def owner(self) -> Labels:
-        """The site of each row that takes part (n,)."""
+        """The site of each active row (n,)."""
         return np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int64), np.diff(self.offsets))
 
     def natural(self, rows: slice) -> NDArray[np.floating[Any]]:
-        """Return natural parameters of some of the rows that take part, as they are stored."""
-        return self.block.natural[rows if self.kept is None else self.kept[rows]]
+        """Return natural parameters of some of the active rows (rows, P), in the precision in which they are stored."""
+        return self.components.natural[rows if self.active is None else self.active[rows]]
 
     def factor(self, rows: slice) -> Array:
-        """Return f_l of some of the rows that take part, in float64."""
+        """Return f_l of some of the active rows (rows, P), in float64."""
         if self.factors is not None:
             return self.factors[rows]
         return np.subtract(self.natural(rows), self.tangent.centre, dtype=np.float64)
 
     def row_weights(self, rows: slice) -> Array:
-        """Return the site weight of some of the rows that take part."""
+        """Return the weight of the site of some of the active rows (rows,)."""
         if self.weights is None:
             return np.ones(rows.stop - rows.start)
         return self.weights[self.owner[rows]]
 
     def chunks(self) -> Iterator[tuple[slice, Labels]]:
-        """Return rows of whole sites, and where these start among them, in pieces that fit a processor's cache."""
-        limit = max(1, _CHUNK_BYTES // (8 * self.block.natural.shape[1]))
-        first, total = 0, len(self.offsets) - 1
+        """Yield active rows of whole sites, and the offsets of these sites in them, in chunks of ``CHUNK_BYTES``."""
+        # As many whole sites as fit; a site with more rows than the limit is a chunk of its own.
+        limit = max(1, CHUNK_BYTES // (8 * self.components.natural.shape[1]))
+        first, total = 0, len(self.offsets) - 1  # sites
         while first < total:
             end = int(np.searchsorted(self.offsets, self.offsets[first] + limit, side="right")) - 1
             end = min(max(end, first + 1), total)
@@ -91,85 +105,95 @@ class Shard:
                 yield rows, self.offsets[first : end + 1] - self.offsets[first]
             first = end
 
-    def placed(self, labels: Labels) -> Labels:
-        """Return labels of the rows that take part as labels of all rows of the block, -1 for the others."""
-        if self.kept is None:
+    def scatter(self, labels: Labels) -> Labels:
+        """Return labels of the active rows (n,) as labels of all rows (L,), -1 for the others."""
+        if self.active is None:
             return labels
-        everywhere = np.full(len(self.block.natural), -1, dtype=np.int64)
-        everywhere[self.kept] = labels
-        return everywhere
+        all_labels = np.full(len(self.components.natural), -1, dtype=np.int64)
+        all_labels[self.active] = labels
+        return all_labels
 
 
-def prepare(block: Block, weights: Array | None, centre: Array, direction: Direction, min_count: float) -> Shard:
-    """Return a block ready for passes.
+def prepare(
+    components: ComponentColumns, weights: Array | None, centre: Array, direction: Direction, min_count: float
+) -> PreparedShard:
+    """Return the components of one shard prepared for passes.
 
     Parameters
     ----------
-    block
-        The components.
-    weights
-        Weight of each site (J,); None where all are 1.
-    centre
-        Natural parameters (P,) near those of all components.
-    direction
-        ``forward``: KL(centre of a group || component); ``reverse``: the other way round.
-    min_count
+    components : ComponentColumns
+        The components of J sites.
+    weights : Array of shape (J,), optional
+        Weight of each site; None where all are 1.
+    centre : Array of shape (P,)
+        Natural parameters near those of all components, for the tangent.
+    direction : str
+        ``forward``: KL(centre of a group || component), of equation (3) of Claici et al. 2020; ``reverse``: the other
+        way round.
+    min_count : float
         Components with fewer effective observations take no part, but for the best informed one of each site.
+
+    Raises
+    ------
+    InputError
+        For a component whose divergence from `centre` is not finite.
     """
-    tangent = Tangent(block.kind.family, centre)
-    kept, offsets = _taking_part(block, weights, min_count)
-    total = int(offsets[-1])
-    fixed = np.empty(total)
+    tangent = Tangent(components.kind.family, centre)
+    active, offsets = _active_rows(components, weights, min_count)
+    total = int(offsets[-1])  # active rows n
+    levels = np.empty(total)
     reverse = direction == "reverse"
-    factors = np.empty((total, block.natural.shape[1])) if reverse else None
-    shard = Shard(block, kept, offsets, weights, fixed, factors, tangent)
+    # In the direction "forward" f_l is a natural parameter less the centre: cheaper to compute again than to keep.
+    factors = np.empty((total, components.natural.shape[1])) if reverse else None
+    shard = PreparedShard(components, active, offsets, weights, levels, factors, tangent)
     for rows, _ in shard.chunks():
         natural = np.asarray(shard.natural(rows), dtype=np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            factor, fixed[rows] = tangent.side(natural, tangent.above, first=reverse)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+            factor, levels[rows] = tangent.kl_factors(natural, tangent.kl_from_centre, first=reverse)
         if factors is not None:
             factors[rows] = factor
-    if not np.isfinite(fixed).all():
-        site = int(shard.owner[int(np.flatnonzero(~np.isfinite(fixed))[0])])
+    if not np.isfinite(levels).all():
+        site = int(shard.owner[int(np.flatnonzero(~np.isfinite(levels))[0])])
         raise InputError(f"site {site} of a shard has a component whose divergence from the others is not finite")
     return shard
 
 
-def _taking_part(block: Block, weights: Array | None, min_count: float) -> tuple[Labels | None, Labels]:
-    """Return the rows that take part, None for all, and where each site starts among them."""
-    keep = np.ones(len(block.natural), dtype=np.bool_)
-    if block.counts is not None and min_count > 0:
-        keep = block.counts >= min_count
-        keep[np.lexsort((-block.counts, block.owner))[block.offsets[:-1]]] = True
+def _active_rows(components: ComponentColumns, weights: Array | None, min_count: float) -> tuple[Labels | None, Labels]:
+    """Return the active rows (n,), None for all of them, and the first of each site among them (J + 1,)."""
+    is_active = np.ones(len(components.natural), dtype=np.bool_)
+    if components.counts is not None and min_count > 0:
+        is_active = components.counts >= min_count  # (L,)
+        # In the order of sites, then of falling counts, the row at a site's offset is its best informed one.
+        is_active[np.lexsort((-components.counts, components.owner))[components.offsets[:-1]]] = True
     if weights is not None:
-        keep &= weights[block.owner] > 0
-    if keep.all():
-        return None, block.offsets
-    kept = np.flatnonzero(keep)
-    sizes = np.bincount(block.owner[kept], minlength=block.n_sites)
-    return kept, np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        is_active &= weights[components.owner] > 0
+    if is_active.all():
+        return None, components.offsets
+    active = np.flatnonzero(is_active)
+    sizes = np.bincount(components.owner[active], minlength=components.n_sites)
+    return active, np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """Shards at rest, prepared, and what is known of all of them.
+class PreparedShards:
+    """All shards, prepared and held by an engine, and what they have in common.
 
     Parameters
     ----------
-    engine
-        Where they are.
-    shards
+    engine : Engine
+        The engine that holds them.
+    shards : Placed of PreparedShard
         The shards.
-    tangent
-        What divergences are taken from.
-    direction
+    tangent : Tangent
+        The log normaliser less its tangent, the same for every shard.
+    direction : str
         As in ``prepare``.
-    n_sites, n_rows
-        Numbers of sites and of components.
+    n_sites, n_rows : int
+        Numbers of sites and of components in all shards.
     """
 
     engine: Engine
-    shards: Placed[Shard]
+    shards: Placed[PreparedShard]
     tangent: Tangent
     direction: Direction
     n_sites: int
@@ -181,7 +205,7 @@ class Work:
         return self.tangent.family
 
     def map(self, function: Callable[..., Any], *common: Any, each: Sequence[Any] | None = None) -> list[Any]:
-        """Return what a function says of every shard."""
+        """Return a function of every shard; parameters as in ``Engine.map``."""
         return self.engine.map(function, self.shards, *common, each=each)
 
     def reduce(
@@ -191,12 +215,16 @@ class Work:
         *common: Any,
         each: Sequence[Any] | None = None,
     ) -> Any:
-        """Return what a function says of all shards together."""
+        """Return a function of every shard, reduced over all; parameters as in ``Engine.reduce``."""
         return self.engine.reduce(function, combine, self.shards, *common, each=each)
 
-    def averaged(self, groups: GroupSums) -> Array:
-        """Return the natural parameters (G, P) of the averages of groups, which all have mass, by sums of factors."""
-        means = groups.means()
+    def group_averages(self, groups: GroupSums) -> Array:
+        """Return the natural parameters (G, P) of the averages of groups, which all have mass, by sums of factors.
+
+        Equation (4) of Claici et al. 2020: the minimiser of sum_l w_l KL(q || q_l) has the mean natural parameter. In
+        the other direction it has the mean of the mean parameters.
+        """
+        means = groups.means()  # (G, P), less the centre, as factors are
         if self.direction == "forward":
             return means + self.tangent.centre
         return self.family.from_mean(means + self.tangent.centre_mean)

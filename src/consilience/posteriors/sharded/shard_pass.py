@@ -1,4 +1,13 @@
-"""One pass over a shard: every component goes to a centre, and what moves the centres is added up."""
+"""One pass over a shard: assignment of every component to a centre, and the sums that move the centres.
+
+For centres with factors h_g, levels b_g and prices c_g, the components l of a site of weight w are assigned by
+
+    minimise_labels  sum_l  w (a_l + b_g - <f_l, h_g>) + c_g,   g = label of l,
+
+over labels that differ within a site (a linear assignment problem), or for every component by itself. The pass returns
+sums over the members of each group, from which the next centres follow (equation (4) of Claici et al. 2020); it keeps
+no labels, so that a lost shard has nothing to restore. ``assign`` computes the labels once more at the end.
+"""
 
 from __future__ import annotations
 
@@ -12,169 +21,189 @@ from consilience.families import Direction
 from consilience.families.base import Tangent
 from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.posteriors.sharded.passes import Shard
+from consilience.posteriors.sharded.passes import PreparedShard
 
 
 @dataclass(frozen=True, eq=False)
 class Centres:
-    """The moving side of a pass.
+    """Centres of groups as the moving side of divergences, and what a match to each costs besides.
 
     Parameters
     ----------
-    factor
-        h_g (G, P).
-    level
-        b_g (G,).
-    price
-        What each match costs besides (G,).
+    factors : Array of shape (G, P)
+        h_g.
+    levels : Array of shape (G,)
+        b_g.
+    prices : Array of shape (G,)
+        c_g, what each match costs besides its divergence.
     """
 
-    factor: Array
-    level: Array
-    price: Array
+    factors: Array
+    levels: Array
+    prices: Array
 
     @classmethod
-    def of(cls, tangent: Tangent, natural: Array, direction: Direction, price: Array) -> Centres:
-        """Return centres given by natural parameters (G, P)."""
-        return cls(*tangent.side(natural, tangent.above, first=direction == "forward"), price)
+    def from_natural(cls, tangent: Tangent, natural: Array, direction: Direction, prices: Array) -> Centres:
+        """Return the centres with natural parameters `natural` (G, P) and `prices` (G,)."""
+        return cls(*tangent.kl_factors(natural, tangent.kl_from_centre, first=direction == "forward"), prices)
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
-    """What a pass over some sites adds up to.
+class PassSums:
+    """Sums of a pass over some sites, additive over shards.
 
     Parameters
     ----------
-    groups
+    groups : GroupSums
         Weighted sums of factors of every group, and the weight in it.
-    users
-        Number of components of every group (G,).
-    cost
+    users : Array of shape (G,)
+        Number of components of every group.
+    cost : float
         Weighted divergences of all components from the centres of their groups, without prices.
-    worst
-        The components that are farthest from their centre: weighted divergence (k,), descending.
-    far
-        Their natural parameters (k, P).
-    room
-        Number of these that were asked for.
+    farthest_costs : Array of shape (k,)
+        Weighted divergences of the k components that are farthest from their centre, descending.
+    farthest_natural : Array of shape (k, P)
+        Their natural parameters.
+    n_farthest : int
+        How many of these were asked for; k is less where there are fewer components.
     """
 
     groups: GroupSums
     users: Array
     cost: float
-    worst: Array
-    far: Array
-    room: int = 0
+    farthest_costs: Array
+    farthest_natural: Array
+    n_farthest: int = 0
 
 
-def assign_and_sum(shard: Shard, centres: Centres, exclusive: bool, far: int) -> Pass:
-    """Return one pass over a shard.
+def assign_and_sum(shard: PreparedShard, centres: Centres, exclusive: bool, n_farthest: int) -> PassSums:
+    """Return the sums of one pass over a shard.
 
     Parameters
     ----------
-    shard
+    shard : PreparedShard
         The components.
-    centres
-        What they are assigned to.
-    exclusive
-        Whether those of one site go to different centres.
-    far
+    centres : Centres
+        The G centres to which they are assigned.
+    exclusive : bool
+        Whether components of one site go to different centres.
+    n_farthest : int
         Number of farthest components to return.
     """
-    n_groups, width = centres.factor.shape
+    n_groups, width = centres.factors.shape
     sums, mass, users, cost = np.zeros((n_groups, width)), np.zeros(n_groups), np.zeros(n_groups), 0.0
-    worst, rows_of = np.zeros(0), np.zeros((0, width))
-    for rows, factor, labels, matched in _assigned(shard, centres, exclusive):
+    farthest_costs, farthest_natural = np.zeros(0), np.zeros((0, width))  # (k,) and (k, P)
+    for rows, factors, labels, divergences in _assignments(shard, centres, exclusive):
         weights = shard.row_weights(rows)
-        added = group_sums(factor, labels, weights, n_groups)
-        sums += added.sums
+        added = group_sums(factors, labels, weights, n_groups)
+        sums += added.sums  # (G, P)
         mass += added.mass
-        users += np.bincount(labels, minlength=n_groups)
-        cost += float(matched.sum())
-        if far:
-            last = np.argsort(-matched, kind="stable")[:far]
-            natural = np.asarray(shard.natural(rows), dtype=np.float64)[last]
-            worst, rows_of = _farthest([worst, matched[last]], [rows_of, natural], far)
-    return Pass(GroupSums(sums, mass), users, cost, worst, rows_of, far)
+        users += np.bincount(labels, minlength=n_groups)  # (G,): components, without weights
+        cost += float(divergences.sum())
+        if n_farthest:
+            farthest = np.argsort(-divergences, kind="stable")[:n_farthest]
+            natural = np.asarray(shard.natural(rows), dtype=np.float64)[farthest]
+            farthest_costs, farthest_natural = _farthest(
+                [farthest_costs, divergences[farthest]], [farthest_natural, natural], n_farthest
+            )
+    return PassSums(GroupSums(sums, mass), users, cost, farthest_costs, farthest_natural, n_farthest)
 
 
-def assign(shard: Shard, centres: Centres, exclusive: bool) -> Labels:
-    """Return the labels (n,) of the rows that take part, as ``assign_and_sum`` assigns them."""
-    labels = [labels for _, _, labels, _ in _assigned(shard, centres, exclusive)]
+def assign(shard: PreparedShard, centres: Centres, exclusive: bool) -> Labels:
+    """Return the labels (n,) of the active rows, as ``assign_and_sum`` assigns them."""
+    labels = [labels for _, _, labels, _ in _assignments(shard, centres, exclusive)]
     return np.concatenate(labels) if labels else np.zeros(0, dtype=np.int64)
 
 
-def site_costs(shard: Shard, centres: Centres) -> Array:
+def site_costs(shard: PreparedShard, centres: Centres) -> Array:
     """Return the weighted divergences of each site's components from their centres, summed (J,)."""
     costs = np.zeros(len(shard.offsets) - 1)
-    for rows, _, _, matched in _assigned(shard, centres, exclusive=True):
-        costs += np.bincount(shard.owner[rows], weights=matched, minlength=len(costs))
+    for rows, _, _, divergences in _assignments(shard, centres, exclusive=True):
+        costs += np.bincount(shard.owner[rows], weights=divergences, minlength=len(costs))
     return costs
 
 
-def _assigned(shard: Shard, centres: Centres, exclusive: bool) -> Iterator[tuple[slice, Array, Labels, Array]]:
-    """Return for each chunk its rows, their factors (n, P), labels (n,) and weighted divergences without price (n,)."""
-    priced = bool(np.any(centres.price))
+def _assignments(
+    shard: PreparedShard, centres: Centres, exclusive: bool
+) -> Iterator[tuple[slice, Array, Labels, Array]]:
+    """Yield for each chunk its rows, factors (n, P), labels (n,) and weighted divergences without prices (n,)."""
+    has_prices = bool(np.any(centres.prices))
     for rows, offsets in shard.chunks():
-        factor = shard.factor(rows)
-        costs: Array = factor @ -centres.factor.T
-        costs += shard.fixed[rows, None]
-        costs += centres.level
+        factors = shard.factor(rows)  # (n, P)
+        costs: Array = factors @ -centres.factors.T  # (n, G), in place from here on: this product is most of a pass
+        costs += shard.levels[rows, None]
+        costs += centres.levels
+        # A divergence is not negative, but cancellation between its three terms may leave it slightly below zero.
         np.maximum(costs, 0.0, out=costs)
         if shard.weights is not None:
             costs *= shard.row_weights(rows)[:, None]
-        if priced:
-            costs += centres.price
+        if has_prices:
+            costs += centres.prices  # a price is for a user of a group, whatever the weight of its site
         labels = assign_blocks(costs, offsets) if exclusive else costs.argmin(axis=1)
-        matched = costs[np.arange(len(labels)), labels]
-        yield rows, factor, labels, matched - centres.price[labels] if priced else matched
+        divergences = costs[np.arange(len(labels)), labels]
+        yield rows, factors, labels, divergences - centres.prices[labels] if has_prices else divergences
 
 
-def add_passes(parts: Sequence[Pass]) -> Pass:
-    """Return what passes over several shards add up to."""
+def add_pass_sums(parts: Sequence[PassSums]) -> PassSums:
+    """Return the sums of passes over several shards."""
     first, *others = parts
     if not others:
         return first
-    worst, far = _farthest([one.worst for one in parts], [one.far for one in parts], first.room)
+    farthest_costs, farthest_natural = _farthest(
+        [part.farthest_costs for part in parts], [part.farthest_natural for part in parts], first.n_farthest
+    )
     groups, users, cost = first.groups, first.users, first.cost
-    for one in others:
-        groups, users, cost = groups + one.groups, users + one.users, cost + one.cost
-    return Pass(groups, users, cost, worst, far, first.room)
+    for part in others:
+        groups, users, cost = groups + part.groups, users + part.users, cost + part.cost
+    return PassSums(groups, users, cost, farthest_costs, farthest_natural, first.n_farthest)
 
 
 def _farthest(values: Sequence[Array], rows: Sequence[Array], count: int) -> tuple[Array, Array]:
-    together = np.concatenate(values)
-    order = np.argsort(-together, kind="stable")[:count]
-    return together[order], np.concatenate(rows)[order]
+    """Return the `count` largest costs of several arrays, descending, and their rows of parameters."""
+    all_costs = np.concatenate(values)
+    order = np.argsort(-all_costs, kind="stable")[:count]
+    return all_costs[order], np.concatenate(rows)[order]
 
 
-def tell(shard: Shard, labels: Labels, natural: Array, direction: Direction, relabels: bool) -> Labels:
-    """Return the labels of all rows of the block, those of sites without weight by what is nearest to them.
+def label_all_rows(
+    shard: PreparedShard, labels: Labels, natural: Array, direction: Direction, relabels: bool
+) -> Labels:
+    """Return the labels of all rows of a shard (L,), with sites without weight matched to the fused components.
+
+    Such a site has no say in the fusion, but is told which of its components is which. Its assignment minimises the
+    divergences from the fused components; where it has more components than these, the dearest get -1.
 
     Parameters
     ----------
-    shard, labels
-        The shard, and labels of the rows that take part (n,).
-    natural
-        The fused components (G, P).
-    direction
-        Of the divergence that says which is nearest.
-    relabels
-        Whether the numbering of local components is without meaning; if not, theirs is kept.
+    shard : PreparedShard
+        The shard.
+    labels : Labels of shape (n,)
+        Labels of its active rows.
+    natural : Array of shape (G, P)
+        The fused components.
+    direction : str
+        Direction of the divergence, as in ``prepare``.
+    relabels : bool
+        Whether the method matches components; if not, those of a site without weight keep their own numbers.
     """
-    everywhere = shard.placed(labels)
-    silent = np.flatnonzero(shard.weights == 0).tolist() if shard.weights is not None else []
-    centres = Centres.of(shard.tangent, natural, direction, np.zeros(len(natural)))
-    for site in silent:
-        rows = slice(int(shard.block.offsets[site]), int(shard.block.offsets[site + 1]))
+    all_labels = shard.scatter(labels)  # (L,)
+    weightless = np.flatnonzero(shard.weights == 0).tolist() if shard.weights is not None else []
+    centres = Centres.from_natural(shard.tangent, natural, direction, np.zeros(len(natural)))
+    for site in weightless:
+        rows = slice(int(shard.components.offsets[site]), int(shard.components.offsets[site + 1]))
         count = rows.stop - rows.start
         if not relabels:
-            everywhere[rows] = np.arange(count)
+            all_labels[rows] = np.arange(count)
             continue
-        own = np.asarray(shard.block.natural[rows], dtype=np.float64)
-        factor, fixed = shard.tangent.side(own, shard.tangent.above, first=direction == "reverse")
-        costs = np.maximum(fixed[:, None] + centres.level - factor @ centres.factor.T, 0.0)
-        spare = np.full((count, max(0, count - len(natural))), 2.0 * float(costs.max()) + 1.0)
-        chosen = assign_block(np.concatenate([costs, spare], axis=1))
-        everywhere[rows] = np.where(chosen < len(natural), chosen, -1)
-    return everywhere
+        natural_of_site = np.asarray(shard.components.natural[rows], dtype=np.float64)
+        factors, levels = shard.tangent.kl_factors(
+            natural_of_site, shard.tangent.kl_from_centre, first=direction == "reverse"
+        )
+        # Divergences of the components of this site from all fused ones (count, G).
+        costs = np.maximum(levels[:, None] + centres.levels - factors @ centres.factors.T, 0.0)
+        # A site may have more components than there are fused ones. Columns dearer than any two matches together take
+        # the rest, which stay unmatched.
+        unmatched = np.full((count, max(0, count - len(natural))), 2.0 * float(costs.max()) + 1.0)
+        columns = assign_block(np.concatenate([costs, unmatched], axis=1))
+        all_labels[rows] = np.where(columns < len(natural), columns, -1)
+    return all_labels

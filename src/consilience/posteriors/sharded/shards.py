@@ -1,8 +1,9 @@
 """Shards: the posteriors of very many sites, known by where they lie and loaded where the work is.
 
-Three inputs become the same list of shards: packed files (see ``shard_file``), folders or patterns of posterior files,
-and addresses of either. A shard is a run of whole sites of about as many bytes as asked for, so that the same input
-gives the same shards on every engine.
+Three inputs become the same list of shards: packed files (``file``), folders or patterns of posterior files, and
+addresses of either. A shard is a run of whole sites of about as many bytes as asked for, known from headers alone, so
+that the same input gives the same shards on every engine. Loading checks everything: shapes, types, the domain of the
+family; what is wrong is an error that names file, site and component.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
-from consilience.files.remote import Listed, is_remote, listed, localised
-from consilience.posteriors.columns import Block, Kind, Ragged
+from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
+from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.file import is_shard, read_shard, read_shard_summary
 from consilience.posteriors.sharded.header import differences, kind_of
-from consilience.posteriors.sharded.packed_sites import Packed, ShardSummary
+from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary
 
 SHARD_BYTES = 64 * 2**20
-"""Bytes of a shard where nobody says otherwise."""
+"""Bytes of a shard where nobody says otherwise: with a few workers, tens of shards to a gigabyte. Chosen by hand."""
 
-_SUFFIXES = (".safetensors", ".parquet")
-_FEW = 20
+FILE_SUFFIXES = (".safetensors", ".parquet")
+"""Suffixes of the files that are taken from a folder."""
+
+MAX_PROBLEMS = 20
+"""Problems that one error lists at most, so that it can be read. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +44,21 @@ class ShardSource:
 
     Parameters
     ----------
-    kind
+    kind : ShardSchema
         What its sites are expected to share with all others.
-    paths
+    paths : tuple of str
         One packed file, or posterior files, a site each, as they were given.
-    folder
-        What local paths are relative to, wherever they are read.
-    first, end
+    folder : str
+        The folder that local paths are relative to, wherever they are read.
+    first, end : int, optional
         Of a packed file: sites, or row groups of Parquet; None for the end reads to the last.
-    packed
-        Which of the two it is.
-    size
+    packed : bool
+        Whether this is a packed file.
+    size : int
         Bytes on disk, about.
     """
 
-    kind: Kind
+    kind: ShardSchema
     paths: tuple[str, ...]
     folder: str
     first: int = 0
@@ -62,8 +66,8 @@ class ShardSource:
     packed: bool = True
     size: int = 0
 
-    def place(self, path: str) -> str:
-        """Return where one of the paths is."""
+    def location(self, path: str) -> str:
+        """Return the full path or the address of one of the paths."""
         return path if is_remote(path) else os.path.join(self.folder, path)
 
 
@@ -73,21 +77,21 @@ class Shards:
 
     Parameters
     ----------
-    kind
+    kind : ShardSchema
         What all sites share.
-    sources
+    sources : tuple of ShardSource
         Where each shard lies, in order.
-    n_sites
+    n_sites : int
         Number J of sites.
     """
 
-    kind: Kind
+    kind: ShardSchema
     sources: tuple[ShardSource, ...] = field(repr=False)
     n_sites: int
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files in which they lie, in order."""
+        """The files in which the shards lie, in order."""
         return tuple(dict.fromkeys(path for source in self.sources for path in source.paths))
 
 
@@ -96,11 +100,11 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
 
     Parameters
     ----------
-    where
+    where : str, Path or list of these
         Packed shards (``consilience pack``) or posterior files, not both: a path, a folder, a pattern, an address that
         fsspec opens, or a list of these.
-    shard_bytes
-        Bytes of a shard, about; never less than a site.
+    shard_bytes : int, optional
+        Bytes of a shard, about; never less than a site. Default: 64 MiB.
 
     Raises
     ------
@@ -111,22 +115,23 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
     """
     if not is_count(shard_bytes):
         raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
-    files = listed(where, _SUFFIXES)
+    files = list_files(where, FILE_SUFFIXES)
     if not files:
         raise InputError("nothing to open: no file was given")
-    with localised(files[0].path) as first:
-        packed = is_shard(first) or files[0].path.endswith(".parquet")
-    return _of_packed(files, shard_bytes) if packed else _of_posteriors(files, shard_bytes)
+    with local_copy(files[0].path) as path:
+        is_packed = is_shard(path) or files[0].path.endswith(".parquet")
+    return _open_packed(files, shard_bytes) if is_packed else _open_posteriors(files, shard_bytes)
 
 
-def _of_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
+def _open_packed(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
+    """Return the shards of packed files, each a run of sites of one file."""
     sources: list[ShardSource] = []
     problems: list[str] = []
-    kind: Kind | None = None
-    total = 0
+    kind: ShardSchema | None = None
+    n_sites = 0
     for file in files:
         try:
-            with localised(file.path) as path:
+            with local_copy(file.path) as path:
                 if not is_shard(path) and not file.path.endswith(".parquet"):
                     problems.append(f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone")
                     continue
@@ -136,25 +141,26 @@ def _of_packed(files: Sequence[Listed], shard_bytes: int) -> Shards:
             continue
         kind = summary.kind if kind is None else kind
         problems += [f"{file.path}: {text} as {files[0].path}" for text in differences(kind, summary.kind)]
-        total += summary.n_sites
+        n_sites += summary.n_sites
         sources += _runs(kind, file, summary, shard_bytes)
     if problems or kind is None:
-        raise InputError(problems[:_FEW])
-    return Shards(kind, tuple(sources), total)
+        raise InputError(problems[:MAX_PROBLEMS])
+    return Shards(kind, tuple(sources), n_sites)
 
 
-def _runs(kind: Kind, file: Listed, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
-    """Return runs of the sites of a packed file; one that comes from afar comes as a whole."""
-    parquet = file.path.endswith(".parquet")
-    units = len(summary.groups) if parquet else summary.n_sites
-    parts = 1 if is_remote(file.path) else min(units, max(1, round(file.size / shard_bytes)))
-    edges = np.linspace(0, units, parts + 1).astype(np.int64).tolist()
+def _runs(kind: ShardSchema, file: ListedFile, summary: ShardSummary, shard_bytes: int) -> Iterator[ShardSource]:
+    """Yield runs of the sites of a packed file; a file at an address is one run, since it is fetched whole."""
+    is_parquet = file.path.endswith(".parquet")
+    n_units = len(summary.groups) if is_parquet else summary.n_sites  # Parquet is read by row groups
+    n_runs = 1 if is_remote(file.path) else min(n_units, max(1, round(file.size / shard_bytes)))
+    edges = np.linspace(0, n_units, n_runs + 1).astype(np.int64).tolist()
     for first, end in pairwise(edges):
-        yield ShardSource(kind, (file.path,), os.getcwd(), first, end, size=file.size // parts)
+        yield ShardSource(kind, (file.path,), os.getcwd(), first, end, size=file.size // n_runs)
 
 
-def _of_posteriors(files: Sequence[Listed], shard_bytes: int) -> Shards:
-    with localised(files[0].path) as path:
+def _open_posteriors(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
+    """Return the shards of posterior files, each some files; only the first file is read."""
+    with local_copy(files[0].path) as path:
         kind = kind_of(_read(path, files[0].path))
     sources: list[ShardSource] = []
     run: list[str] = []
@@ -169,71 +175,84 @@ def _of_posteriors(files: Sequence[Listed], shard_bytes: int) -> Shards:
     return Shards(kind, tuple(sources), len(files))
 
 
-def load_shard(source: ShardSource) -> Packed:
-    """Return a shard with everything checked, its values' domain included.
+def load_shard(source: ShardSource) -> PackedSites:
+    """Return a shard with everything checked, the domain of its values included.
 
     Raises
     ------
     InputError
-        Naming file, site and component of what is not valid.
+        For values that are not valid, with file, site and component.
     """
     if not source.packed:
         return _load_posteriors(source)
-    called = source.paths[0]
-    with localised(source.place(called)) as path:
-        packed = read_shard(path, called, source.first, source.end)
-    if problems := [f"{called}: {text}" for text in differences(source.kind, packed.block.kind)]:
+    display_name = source.paths[0]
+    with local_copy(source.location(display_name)) as path:
+        packed = read_shard(path, display_name, source.first, source.end)
+    if problems := [f"{display_name}: {text}" for text in differences(source.kind, packed.components.kind)]:
         raise InputError(problems)
-    if problems := list(_faults(packed, called)):
-        raise InputError(problems[:_FEW])
+    if problems := list(_domain_problems(packed, display_name)):
+        raise InputError(problems[:MAX_PROBLEMS])
     return packed
 
 
-def _load_posteriors(source: ShardSource) -> Packed:
+def _load_posteriors(source: ShardSource) -> PackedSites:
+    """Return the sites of posterior files."""
     posteriors, digests = [], []
     problems: list[str] = []
-    for called in source.paths:
-        with localised(source.place(called)) as path:
+    for display_name in source.paths:
+        with local_copy(source.location(display_name)) as path:
             try:
-                posterior = _read(path, called)
+                posterior = _read(path, display_name)
             except InputError as error:
-                shard = is_shard(path)
-                problems += [f"{called}: is a shard beside posterior files; pack all"] if shard else error.problems
+                is_packed = is_shard(path)
+                problems += (
+                    [f"{display_name}: is a shard beside posterior files; pack all"] if is_packed else error.problems
+                )
                 continue
             digests.append(bytes.fromhex(file_digest(path)))
-        problems += [f"{called}: {text}" for text in differences(source.kind, kind_of(posterior))]
+        problems += [f"{display_name}: {text}" for text in differences(source.kind, kind_of(posterior))]
         posteriors.append(posterior)
     if problems:
-        raise InputError(problems[:_FEW])
-    stacked = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 32)
-    return Packed(stack(source.kind, posteriors), source.paths, stacked)
+        raise InputError(problems[:MAX_PROBLEMS])
+    digest_rows = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 32)  # (J, 32)
+    return PackedSites(stack_posteriors(source.kind, posteriors), source.paths, digest_rows)
 
 
-def _read(path: Path, called: str) -> Posterior:
-    """Return the posterior of a file, with errors that call it as it was given."""
+def _read(path: Path, display_name: str) -> Posterior:
+    """Return the posterior of a file, with `display_name` for its path in errors."""
     try:
         return read_posterior(path)[0]
     except InputError as error:
-        raise type(error)([problem.replace(str(path), called) for problem in error.problems]) from error
+        raise type(error)([problem.replace(str(path), display_name) for problem in error.problems]) from error
 
 
-def stack(kind: Kind, posteriors: Sequence[Posterior], dtype: str = "float64") -> Block:
-    """Return the posteriors of sites of one kind as a block."""
-    sizes = np.array([one.n_components for one in posteriors])
+def stack_posteriors(kind: ShardSchema, posteriors: Sequence[Posterior], dtype: str = "float64") -> ComponentColumns:
+    """Return the posteriors of sites of one kind as columns.
+
+    Parameters
+    ----------
+    kind : ShardSchema
+        What all sites share.
+    posteriors : sequence of Posterior
+        The J sites.
+    dtype : str, optional
+        Type of the natural parameters. Default: ``"float64"``.
+    """
+    sizes = np.array([posterior.n_components for posterior in posteriors])
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    columns = {name: np.concatenate([getattr(one, name) for one in posteriors]) for name in kind.stated}
+    columns = {name: np.concatenate([getattr(posterior, name) for posterior in posteriors]) for name in kind.stated}
     prior = columns["prior"].reshape(len(posteriors), -1) if "prior" in columns else None
     if prior is not None and np.all(prior == prior[0]):
         prior = prior[0]
     attached = {}
     for name, (_axes, rule, _lengths) in kind.attached.items():
-        own = [one.attached[name] for one in posteriors]
-        values = np.concatenate([each.values.ravel() for each in own])
-        precise = [each.precision.ravel() for each in own if each.precision is not None]
-        attached[name] = Ragged(values, np.concatenate(precise) if rule == "precision-mean" else None)
-    return Block(
+        arrays = [posterior.attached[name] for posterior in posteriors]
+        values = np.concatenate([array.values.ravel() for array in arrays])
+        precisions = [array.precision.ravel() for array in arrays if array.precision is not None]
+        attached[name] = RaggedColumn(values, np.concatenate(precisions) if rule == "precision-mean" else None)
+    return ComponentColumns(
         kind,
-        np.concatenate([one.natural for one in posteriors]).astype(dtype),
+        np.concatenate([posterior.natural for posterior in posteriors]).astype(dtype),
         offsets,
         columns.get("counts"),
         columns.get("weights"),
@@ -242,61 +261,66 @@ def stack(kind: Kind, posteriors: Sequence[Posterior], dtype: str = "float64") -
     )
 
 
-def joined(packs: Sequence[Packed]) -> Packed:
-    """Return sites of several shards of one kind as one."""
-    if len(packs) == 1:
-        return packs[0]
-    blocks = [one.block for one in packs]
-    kind = blocks[0].kind
+def concatenate_sites(parts: Sequence[PackedSites]) -> PackedSites:
+    """Return the sites of several packed files of one kind as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns_by_part = [part.components for part in parts]
+    kind = columns_by_part[0].kind
     columns: dict[str, Array] = {
-        name: np.concatenate([getattr(block, name) for block in blocks])
+        name: np.concatenate([getattr(components, name) for components in columns_by_part])
         for name in ("counts", "weights")
         if name in kind.stated
     }
     prior: Array | None = None
     if "prior" in kind.stated:
         size = kind.family.size
-        rows = [np.broadcast_to(np.asarray(block.prior), (block.n_sites, size)) for block in blocks]
+        rows = [
+            np.broadcast_to(np.asarray(components.prior), (components.n_sites, size)) for components in columns_by_part
+        ]
         prior = np.concatenate(rows)
         prior = prior[0] if np.all(prior == prior[0]) else prior
     attached = {}
     for name, (_axes, rule, _lengths) in kind.attached.items():
-        own = [block.attached[name] for block in blocks]
-        precise = [one.precision for one in own if one.precision is not None]
-        precision = np.concatenate(precise) if rule == "precision-mean" else None
-        attached[name] = Ragged(np.concatenate([one.values for one in own]), precision)
-    starts = np.cumsum([0, *(int(block.offsets[-1]) for block in blocks)])
-    offsets = [block.offsets[:-1] + start for block, start in zip(blocks, starts[:-1], strict=True)]
-    natural = np.concatenate([block.natural for block in blocks])
-    block = Block(
+        arrays = [components.attached[name] for components in columns_by_part]
+        precisions = [array.precision for array in arrays if array.precision is not None]
+        precision = np.concatenate(precisions) if rule == "precision-mean" else None
+        attached[name] = RaggedColumn(np.concatenate([array.values for array in arrays]), precision)
+    starts = np.cumsum([0, *(int(components.offsets[-1]) for components in columns_by_part)])
+    offsets = [components.offsets[:-1] + start for components, start in zip(columns_by_part, starts[:-1], strict=True)]
+    natural = np.concatenate([components.natural for components in columns_by_part])
+    components = ComponentColumns(
         kind, natural, np.concatenate([*offsets, starts[-1:]]), columns.get("counts"), columns.get("weights"), prior,
         attached,
     )  # fmt: skip
-    names = tuple(name for one in packs for name in one.names)
-    return Packed(block, names, np.concatenate([one.digests for one in packs]))
+    names = tuple(name for part in parts for name in part.names)
+    return PackedSites(components, names, np.concatenate([part.digests for part in parts]))
 
 
-def _faults(packed: Packed, called: str) -> Iterator[str]:
-    """Say which values are not of their domain."""
-    block = packed.block
-    family = block.kind.family
-    for first, end in block.chunks():
-        rows = slice(int(block.offsets[first]), int(block.offsets[end]))
-        for row, text in family.check(np.asarray(block.natural[rows], dtype=np.float64)):
-            site = int(np.searchsorted(block.offsets, rows.start + row, side="right")) - 1
-            place = rows.start + row - int(block.offsets[site])
-            yield f"{called}: {packed.names[site]}: component {place} {text}"
-    for name, values in (("counts", block.counts), ("weights", block.weights)):
+def _domain_problems(packed: PackedSites, display_name: str) -> Iterator[str]:
+    """Yield which values are outside their domain, a line each."""
+    components = packed.components
+    family = components.kind.family
+    for first, end in components.chunks():
+        rows = slice(int(components.offsets[first]), int(components.offsets[end]))
+        for row, text in family.check(np.asarray(components.natural[rows], dtype=np.float64)):
+            # The site of a row is the last whose offset is not above it.
+            site = int(np.searchsorted(components.offsets, rows.start + row, side="right")) - 1
+            number = rows.start + row - int(components.offsets[site])
+            yield f"{display_name}: {packed.names[site]}: component {number} {text}"
+    for name, values in (("counts", components.counts), ("weights", components.weights)):
         if values is None:
             continue
-        for row in np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[:_FEW]:
-            site = int(np.searchsorted(block.offsets, row, side="right")) - 1
-            yield f"{called}: {packed.names[site]}: has {name} {values[row]}, which must be finite and not negative"
-    if block.prior is not None and not np.all(np.isfinite(block.prior)):
-        yield f"{called}: a prior has NaN or infinite natural parameters"
-    for name, ragged in block.attached.items():
-        fine = np.all(np.isfinite(ragged.values))
+        for row in np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[:MAX_PROBLEMS]:
+            site = int(np.searchsorted(components.offsets, row, side="right")) - 1
+            site_name = packed.names[site]
+            yield f"{display_name}: {site_name}: has {name} {values[row]}, which must be finite and not negative"
+    if components.prior is not None and not np.all(np.isfinite(components.prior)):
+        yield f"{display_name}: a prior has NaN or infinite natural parameters"
+    for name, ragged in components.attached.items():
+        is_valid = np.all(np.isfinite(ragged.values))
         if ragged.precision is not None:
-            fine = fine and np.all(np.isfinite(ragged.precision) & (ragged.precision > 0))
-        if not fine:
-            yield f"{called}: attached array {name!r} has NaN or infinite values, or a precision that is not positive"
+            is_valid = is_valid and np.all(np.isfinite(ragged.precision) & (ragged.precision > 0))
+        if not is_valid:
+            problem = "has NaN or infinite values, or a precision that is not positive"
+            yield f"{display_name}: attached array {name!r} {problem}"

@@ -1,11 +1,14 @@
-"""SPAHM of very many sites, block by block: a shard's sites are matched one by one, among what other shards have.
+"""SPAHM of very many sites: block coordinate ascent in waves over all shards.
 
-In a wave all shards move at once, each against the groups as the wave found them, and only sites that would gain by it
-are visited. Then those shards that would gain by it open groups, one after another, so that none is opened twice. A
-wave that lowers the log posterior
-(shards that moved at once need not fit together) is undone, and the shards move one after another, which never does.
-All that travels are sums and numbers of the members of each group, of which the law is estimated too, equations (10)
-of Yurochkin et al. 2019.
+The objective is the log posterior of the matching with the atoms integrated out, equations (6) and (7) of Yurochkin et
+al. 2019 (``spahm_wave``). In a wave all shards move at once, each site by site among the groups as the wave found them,
+and only sites that would gain by it are visited. Shards that moved at once need not fit together: a wave that lowers
+the log posterior is undone, and the shards move one after another, which never lowers it. Then those shards that would
+gain by it open groups, one after another, so that none is opened twice.
+
+Between waves the law of the atoms is estimated from the groups, equation (10). All that travels are sums and numbers of
+the members of each group, and the labels, which are the only state. Waves end when neither labels nor law change, or at
+their limit with the status MAX_ITERATIONS.
 """
 
 from __future__ import annotations
@@ -19,162 +22,207 @@ from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.engines import Engine, Placed
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_step import Openings
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.methods.spahm.atom_law import Copies, improved, spread_of
+from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, point_variances, update_law
 from consilience.posteriors.methods.spahm.method import SPAHM
-from consilience.posteriors.sharded.passes import Work
+from consilience.posteriors.sharded.passes import PreparedShards
 from consilience.posteriors.sharded.spahm_wave import (
-    Moved,
     PointShard,
-    Told,
-    Turn,
+    ShardMove,
+    ShardTurn,
+    WaveState,
     first_labels,
-    move,
+    move_sites,
     points_of,
     sum_of_squares,
 )
 
-_LAW_STEPS = 100
-_SETTLED = 1e-6
-_ROUNDING = 1e-12
+MAX_LAW_STEPS = 100
+"""Steps of the law after a wave at most. A bound against slow convergence, chosen by hand."""
+
+LAW_TOLERANCE = 1e-6
+"""Distance that the law moves in a step, in widths of the points, below which it has converged.
+
+The same as of SPAHM in memory, for which it was chosen by hand.
+"""
+
+OBJECTIVE_ROUNDING = 1e-12
+"""Relative fall of the log posterior that counts as rounding, some 5,000 units in the last place. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ascent:
-    """Where waves ended.
+class ShardAscent:
+    """Labels, groups and law of atoms at the end of an ascent.
 
     Parameters
     ----------
-    labels
-        Of the rows of every shard that take part, consecutive from 0.
-    groups
-        Sums and number of the points of each group, less `centre`.
-    law
-        Of atoms and copies, likewise.
-    centre
-        What was taken off all points (D,).
-    history
+    labels : list of Labels of shape (n,)
+        Labels of the active rows of every shard, consecutive from 0.
+    groups : GroupSums
+        Sums and numbers of the points of each group, less `centre`.
+    law : AtomLaw
+        Law of atoms and copies, of points less `centre`.
+    centre : Array of shape (D,)
+        What was subtracted from all points.
+    history : list of float
         Log posterior after every wave.
-    status
-        How it ended.
+    status : Status
+        How the ascent ended.
     """
 
     labels: list[Labels]
     groups: GroupSums
-    law: Normal
+    law: AtomLaw
     centre: Array
     history: list[float]
     status: Status
 
 
-def ascend_shards(method: SPAHM, work: Work, pilot: Ensemble, rng: np.random.Generator, progress: Progress) -> Ascent:
-    """Raise the log posterior in waves over all shards, from the components that the sample has."""
+def ascend_shards(
+    method: SPAHM, shards: PreparedShards, pilot: Ensemble, rng: np.random.Generator, progress: Progress
+) -> ShardAscent:
+    """Return the matching after raising the log posterior in waves over all shards.
+
+    Parameters
+    ----------
+    method : SPAHM
+        The options.
+    shards : PreparedShards
+        The shards.
+    pilot : Ensemble
+        The sampled sites, whose fusion in memory gives the first groups and the first law.
+    rng : Generator
+        Source of randomness, for the order of sites.
+    progress : callable
+        Called with (waves done, waves at most).
+    """
     ensemble, _ = pilot.canonical(relabel=True)
     voting = ensemble.voting()
-    found = method.match(voting, rng, silent)
-    points = work.family.points(voting.natural)
+    match = method.match(voting, rng, silent)
+    points = shards.family.points(voting.natural)  # (L of the sample, D)
     centre = points.mean(axis=0)
-    assert found.atoms is not None  # noqa: S101  (the Gaussian likelihood has atoms)
-    known = {name: one.values for name, one in found.atoms.attached.items()}
-    law = Normal(known["mean"] - centre, known["within_variance"], known["between_variance"])
-    groups = group_sums(points - centre, found.labels, np.ones(len(points)), int(found.labels.max()) + 1)
-    shards: Placed[PointShard] = work.engine.derive(points_of, work.shards, centre)
-    waves = _Waves(work.engine, shards, method, Sharing(work.n_sites, method.concentration, method.mass, method.clip))
-    return waves.run(law, groups, centre, spread_of(points), rng, progress)
+    assert match.atoms is not None  # noqa: S101  (the Gaussian likelihood has atoms)
+    law_parameters = {name: attached.values for name, attached in match.atoms.attached.items()}
+    law = AtomLaw(
+        law_parameters["mean"] - centre, law_parameters["within_variance"], law_parameters["between_variance"]
+    )
+    groups = group_sums(points - centre, match.labels, np.ones(len(points)), int(match.labels.max()) + 1)
+    point_shards: Placed[PointShard] = shards.engine.derive(points_of, shards.shards, centre)
+    sharing = BetaBernoulliPrior(shards.n_sites, method.concentration, method.mass, method.clip)
+    waves = _Waves(shards.engine, point_shards, method, sharing)
+    return waves.run(law, groups, centre, point_variances(points), rng, progress)
 
 
 @dataclass(frozen=True, eq=False)
 class _Waves:
+    """The shards, the options and the process that says how sites share atoms."""
+
     engine: Engine
     shards: Placed[PointShard]
     method: SPAHM
-    sharing: Sharing
+    sharing: BetaBernoulliPrior
 
     def run(
-        self, law: Normal, groups: GroupSums, centre: Array, spread: Array, rng: np.random.Generator, report: Progress
-    ) -> Ascent:
+        self,
+        law: AtomLaw,
+        groups: GroupSums,
+        centre: Array,
+        spread: Array,
+        rng: np.random.Generator,
+        progress: Progress,
+    ) -> ShardAscent:
+        """Return the ascent from a law and groups; `spread` (D,) are the variances of the points."""
         seed = int(rng.integers(2**63))
+        # Sum of the squared points per dimension (D,): with the groups all that the law and the posterior need.
         squares = np.sum(self.engine.map(sum_of_squares, self.shards), axis=0)
-        moved = self.engine.map(first_labels, self.shards, self._told(law, groups, seed))
-        labels, groups = self._together(moved)
-        law = self._improved(law, groups, squares, spread)
-        history = [self._value(law, groups, squares)]
+        moved = self.engine.map(first_labels, self.shards, self._state(law, groups, seed))
+        labels, groups = self._collect(moved)
+        law = self._fit_law(law, groups, squares, spread)
+        history = [self._log_posterior(law, groups, squares)]
         status = Status.MAX_ITERATIONS
         for wave in range(self.method.max_iterations):
-            report(wave, self.method.max_iterations)
-            told = self._told(law, groups, seed + wave + 1)
-            before = labels
-            labels, groups = self._wave(told, labels, groups, squares)
-            same = all(np.array_equal(one, other) for one, other in zip(before, labels, strict=True))
-            settled_law = law
-            law = self._improved(law, groups, squares, spread)
-            history.append(self._value(law, groups, squares))
-            if same and law.distance(settled_law, spread) < _SETTLED:
+            progress(wave, self.method.max_iterations)
+            state = self._state(law, groups, seed + wave + 1)
+            labels_before = labels
+            labels, groups = self._wave(state, labels, groups, squares)
+            is_unchanged = all(np.array_equal(old, new) for old, new in zip(labels_before, labels, strict=True))
+            law_before = law
+            law = self._fit_law(law, groups, squares, spread)
+            history.append(self._log_posterior(law, groups, squares))
+            if is_unchanged and law.distance(law_before, spread) < LAW_TOLERANCE:
                 status = Status.CONVERGED
                 break
         used = np.flatnonzero(groups.mass)
-        numbers = np.cumsum(groups.mass > 0) - 1
+        new_labels = np.cumsum(groups.mass > 0) - 1  # numbers without gaps of the groups that have members
         status = Status.AT_CAPACITY if len(used) == self.method.max_components else status
-        consecutive = [numbers[own] for own in labels]
-        return Ascent(consecutive, GroupSums(groups.sums[used], groups.mass[used]), law, centre, history, status)
+        consecutive = [new_labels[labels_of_shard] for labels_of_shard in labels]
+        return ShardAscent(consecutive, GroupSums(groups.sums[used], groups.mass[used]), law, centre, history, status)
 
     def _wave(
-        self, told: Told, labels: list[Labels], groups: GroupSums, squares: Array
+        self, state: WaveState, labels: list[Labels], groups: GroupSums, squares: Array
     ) -> tuple[list[Labels], GroupSums]:
-        """All shards at once, or where that lowers the posterior one after another; then who wishes opens groups."""
-        before = self._value(told.law, groups, squares)
-        turns: list[Turn] = [(i, own, True, False) for i, own in enumerate(labels)]
-        moved = self.engine.map(move, self.shards, told, each=turns)
-        proposed, sums = self._together(moved)
-        fits = self._value(told.law, sums, squares) >= before - _ROUNDING * abs(before)
-        if fits:
+        """Return labels and groups after all shards moved, and those that gain by it opened groups."""
+        value_before = self._log_posterior(state.law, groups, squares)
+        turns: list[ShardTurn] = [(i, labels_of_shard, True, False) for i, labels_of_shard in enumerate(labels)]
+        moved = self.engine.map(move_sites, self.shards, state, each=turns)
+        proposed, sums = self._collect(moved)
+        is_accepted = self._log_posterior(state.law, sums, squares) >= value_before - OBJECTIVE_ROUNDING * abs(
+            value_before
+        )
+        if is_accepted:
             labels, groups = proposed, sums
-        for moving, one in enumerate(moved):
-            opens = one.wish > 0
-            if opens or not fits:
-                turns = [(i, own, i == moving, opens) for i, own in enumerate(labels)]
-                now = replace(told, groups=groups)
-                labels, groups = self._together(self.engine.map(move, self.shards, now, each=turns))
+        # One after another, each shard moves among the groups as the one before left them, so the posterior cannot
+        # fall.
+        for moving, moved_shard in enumerate(moved):
+            may_open = moved_shard.opening_gain > 0
+            if may_open or not is_accepted:
+                turns = [(i, labels_of_shard, i == moving, may_open) for i, labels_of_shard in enumerate(labels)]
+                current_state = replace(state, groups=groups)
+                labels, groups = self._collect(self.engine.map(move_sites, self.shards, current_state, each=turns))
         return labels, groups
 
-    def _told(self, law: Normal, groups: GroupSums, seed: int) -> Told:
+    def _state(self, law: AtomLaw, groups: GroupSums, seed: int) -> WaveState:
+        """Return what a wave tells every shard."""
         openings = Openings(self.method.max_components, self.method.factorial)
-        return Told(law, self.sharing, self.method.marginal, groups, openings, seed)
+        return WaveState(law, self.sharing, self.method.marginal, groups, openings, seed)
 
-    def _together(self, moved: Sequence[Moved]) -> tuple[list[Labels], GroupSums]:
-        """Return labels by shard, and the groups of all."""
-        n_groups = max(len(one.groups.mass) for one in moved)
+    def _collect(self, moved: Sequence[ShardMove]) -> tuple[list[Labels], GroupSums]:
+        """Return labels by shard, and the groups of all shards."""
+        # A shard that opened groups has more of them; the others have none of their points there.
+        n_groups = max(len(moved_shard.groups.mass) for moved_shard in moved)
         width = moved[0].groups.sums.shape[1]
         sums, mass = np.zeros((n_groups, width)), np.zeros(n_groups)
-        for one in moved:
-            sums[: len(one.groups.mass)] += one.groups.sums
-            mass[: len(one.groups.mass)] += one.groups.mass
-        sums[mass == 0] = 0.0
-        return [one.labels for one in moved], GroupSums(sums, mass)
+        for moved_shard in moved:
+            sums[: len(moved_shard.groups.mass)] += moved_shard.groups.sums
+            mass[: len(moved_shard.groups.mass)] += moved_shard.groups.mass
+        sums[mass == 0] = 0.0  # exactly empty, where differences leave rounding
+        return [moved_shard.labels for moved_shard in moved], GroupSums(sums, mass)
 
-    def _improved(self, law: Normal, groups: GroupSums, squares: Array, spread: Array) -> Normal:
+    def _fit_law(self, law: AtomLaw, groups: GroupSums, squares: Array, spread: Array) -> AtomLaw:
+        """Return the law of atoms that fits the groups, equation (10); `squares` (D,) are of all points."""
         if not self.method.optimize:
             return law
         used = groups.mass > 0
-        copies = Copies(GroupSums(groups.sums[used], groups.mass[used]), squares)
-        for _ in range(_LAW_STEPS):
-            before, law = law, improved(copies, law, spread, scalar=self.method.variances == "scalar")
-            if law.distance(before, spread) < _SETTLED:
+        copies = AtomStatistics(GroupSums(groups.sums[used], groups.mass[used]), squares)
+        for _ in range(MAX_LAW_STEPS):
+            law_before, law = law, update_law(copies, law, spread, scalar=self.method.variances == "scalar")
+            if law.distance(law_before, spread) < LAW_TOLERANCE:
                 break
         return law
 
-    def _value(self, law: Normal, groups: GroupSums, squares: Array) -> float:
-        """Return the log posterior (up to P(v)), as ``GaussianAtoms.total`` does of all points."""
+    def _log_posterior(self, law: AtomLaw, groups: GroupSums, squares: Array) -> float:
+        """Return the log posterior, up to a constant P(v), as ``GaussianAtoms.total`` does of points in memory."""
         used = groups.mass > 0
-        there = GroupSums(groups.sums[used], groups.mass[used])
-        count = float(there.mass.sum())
-        centred = Copies(there, squares).about(law.mean).squares
+        nonempty = GroupSums(groups.sums[used], groups.mass[used])
+        count = float(nonempty.mass.sum())
+        # log posterior = sum over groups of their value - sum over points of their own density terms
+        centred = AtomStatistics(nonempty, squares).about(law.mean).squares
         noise = 0.5 * float((centred / law.within).sum())
         if self.method.marginal:
             noise += 0.5 * count * float((np.log(2.0 * np.pi * law.within)).sum())
         empty = GaussianAtoms(np.zeros((0, squares.shape[0])), np.zeros(1, dtype=np.int64), law, self.sharing,
                               self.method.marginal)  # fmt: skip
-        return float(empty.value(there).sum()) - noise
+        return float(empty.value(nonempty).sum()) - noise

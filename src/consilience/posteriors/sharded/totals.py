@@ -1,4 +1,14 @@
-"""What the components of each group are together, added up over shards: ``combine`` for very many sites."""
+"""Fused components, counts, weights and attached arrays from sums over shards: ``combine`` for very many sites.
+
+All that a fused posterior is made of are weighted sums over the members of each group. For site weights w_j, members
+l in S_g and priors eta^0_j,
+
+    barycenter   eta_g = sum_{l in S_g} w_l eta_l / sum_{l in S_g} w_l        (equation (4) of Claici et al. 2020)
+    product      eta_g = eta^0 + sum_{l in S_g} w_l (eta_l - eta^0_l),   eta^0 the weighted mean of the sites' priors,
+
+and counts and mixture weights of a group are the sums of its members'. Shards return these sums, which an engine adds.
+A product that leaves the family's domain is an error that names the component.
+"""
 
 from __future__ import annotations
 
@@ -10,142 +20,182 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.posteriors.attached_average import Carried, carry, finished
+from consilience.posteriors.attached_average import AttachedSums, carry, fused_attached
 from consilience.posteriors.average import Combine
-from consilience.posteriors.columns import Block, Kind
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.sharded.passes import Shard, Work
+from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
-    """What a labelled pass over some sites adds up to.
+class GroupTotals:
+    """Sums over the members of every group in some sites, additive over shards.
 
     Parameters
     ----------
-    groups
+    groups : GroupSums
         Weighted sums of factors of every group, and the weight in it.
-    priors
-        Weighted sums over the members of every group of their own site's prior (G, P); None where one lacks it.
-    prior
-        Weighted sum of the sites' priors (P,).
-    sites
+    priors : Array of shape (G, P), optional
+        Weighted sums over the members of every group of their own site's prior; None where a site has none.
+    prior : Array of shape (P,), optional
+        Weighted sum of the sites' priors; None likewise.
+    site_weight : float
         Sum of the sites' weights.
-    counts
-        Weighted observations of every group (G,); None where a site does not state them.
-    shares
-        Weight of every group in the mixture (G,); None likewise.
-    attached
-        By name.
+    counts : Array of shape (G,), optional
+        Weighted observations of every group; None where a site does not state them.
+    mixture_weights : Array of shape (G,), optional
+        Weight of every group in the mixture; None likewise.
+    attached : mapping from str to AttachedSums
+        Attached arrays by name.
     """
 
     groups: GroupSums
     priors: Array | None
     prior: Array | None
-    sites: float
+    site_weight: float
     counts: Array | None
-    shares: Array | None
-    attached: Mapping[str, Carried] = field(default_factory=dict)
+    mixture_weights: Array | None
+    attached: Mapping[str, AttachedSums] = field(default_factory=dict)
 
 
-def total(shard: Shard, labels: Labels, n_groups: int) -> Totals:
-    """Return the totals of one shard, given the labels of the rows that take part."""
-    block = shard.block
+def shard_totals(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupTotals:
+    """Return the totals of one shard.
+
+    Parameters
+    ----------
+    shard : PreparedShard
+        The shard.
+    labels : Labels of shape (n,)
+        Labels of its active rows.
+    n_groups : int
+        Number of groups G.
+    """
+    components = shard.components
     n_rows = len(labels)
     weights = shard.row_weights(slice(0, n_rows))
-    groups = GroupSums(np.zeros((n_groups, block.natural.shape[1])), np.zeros(n_groups))
+    groups = GroupSums(np.zeros((n_groups, components.natural.shape[1])), np.zeros(n_groups))
     for rows, _ in shard.chunks():
         groups = groups + group_sums(shard.factor(rows), labels[rows], weights[rows], n_groups)
-    site_weights = np.ones(block.n_sites) if shard.weights is None else shard.weights
-    every = block.owner if shard.kept is None else block.owner[shard.kept]
-    priors = prior = None
-    if block.prior is not None and block.prior.ndim == 1:
-        priors, prior = np.multiply.outer(groups.mass, block.prior), site_weights.sum() * block.prior
-    elif block.prior is not None:
-        priors, prior = group_sums(block.prior[every], labels, weights, n_groups).sums, site_weights @ block.prior
-    kept = slice(None) if shard.kept is None else shard.kept
-    counts = None if block.counts is None else _summed(block.counts[kept] * weights, labels, n_groups)
-    shares = _shares(block)
-    attached = {}
-    if block.kind.attached:
-        sites, everywhere, keys = (
-            [block.site(number) for number in range(block.n_sites)],
-            shard.placed(labels),
-            block.keys(0),
+    site_weights = np.ones(components.n_sites) if shard.weights is None else shard.weights
+    # The site of every active row (n,)
+    site_of_row = components.owner if shard.active is None else components.owner[shard.active]
+    priors = prior = None  # (G, P) and (P,)
+    if components.prior is not None and components.prior.ndim == 1:
+        priors, prior = np.multiply.outer(groups.mass, components.prior), site_weights.sum() * components.prior
+    elif components.prior is not None:
+        priors, prior = (
+            group_sums(components.prior[site_of_row], labels, weights, n_groups).sums,
+            site_weights @ components.prior,
         )
+    active = slice(None) if shard.active is None else shard.active
+    counts = None if components.counts is None else _group_totals(components.counts[active] * weights, labels, n_groups)
+    mixture_weights = _weights_in_mixture(components)
+    attached = {}
+    if components.kind.attached:
+        posteriors = [components.site(number) for number in range(components.n_sites)]
+        all_labels = shard.scatter(labels)  # (L,)
+        # Rule "keep" takes an entry from the site of the smallest key that has it, whatever the order of sites.
+        keys = components.keys(0)
         keys[site_weights == 0] = np.iinfo(np.uint64).max  # a site without weight has no say
         attached = {
             name: carry(
-                [site.attached[name] for site in sites], block.offsets, everywhere, site_weights, n_groups, keys
+                [posterior.attached[name] for posterior in posteriors],
+                components.offsets,
+                all_labels,
+                site_weights,
+                n_groups,
+                keys,
             )
-            for name in block.kind.attached
+            for name in components.kind.attached
         }
-    mixture = None if shares is None else _summed(shares[kept] * weights, labels, n_groups)
-    return Totals(groups, priors, prior, float(site_weights.sum()), counts, mixture, attached)
+    mixture_sums = (
+        None if mixture_weights is None else _group_totals(mixture_weights[active] * weights, labels, n_groups)
+    )
+    return GroupTotals(groups, priors, prior, float(site_weights.sum()), counts, mixture_sums, attached)
 
 
-def _summed(values: Array, labels: Labels, n_groups: int) -> Array:
-    kept = labels >= 0
-    return np.bincount(labels[kept], weights=values[kept], minlength=n_groups).astype(np.float64, copy=False)
+def _group_totals(values: Array, labels: Labels, n_groups: int) -> Array:
+    """Return the sum of `values` (n,) over each group (G,)."""
+    assigned = labels >= 0
+    return np.bincount(labels[assigned], weights=values[assigned], minlength=n_groups).astype(np.float64, copy=False)
 
 
-def _shares(block: Block) -> Array | None:
-    """Return mixture weights (L,), those of a site adding up to its observations where these are known, else to 1."""
-    if block.weights is None:
+def _weights_in_mixture(components: ComponentColumns) -> Array | None:
+    """Return mixture weights (L,) that add up to the observations of each site, or to 1 where these are not stated."""
+    if components.weights is None:
         return None
-    starts = block.offsets[:-1]
-    totals = np.add.reduceat(block.weights, starts)
-    share: Array = block.weights / np.where(totals > 0, totals, 1.0)[block.owner]
-    return share if block.counts is None else share * np.add.reduceat(block.counts, starts)[block.owner]
+    starts = components.offsets[:-1]  # reduceat sums the rows of each site; no site is empty
+    totals = np.add.reduceat(components.weights, starts)
+    scaled: Array = components.weights / np.where(totals > 0, totals, 1.0)[components.owner]
+    return (
+        scaled if components.counts is None else scaled * np.add.reduceat(components.counts, starts)[components.owner]
+    )
 
 
-def add_totals(parts: Sequence[Totals]) -> Totals:
-    """Return the totals of several shards together."""
+def add_totals(parts: Sequence[GroupTotals]) -> GroupTotals:
+    """Return the totals of several shards."""
     first, *others = parts
-    whole = first
-    for one in others:
-        whole = Totals(
-            whole.groups + one.groups,
-            _both(whole.priors, one.priors),
-            _both(whole.prior, one.prior),
-            whole.sites + one.sites,
-            _both(whole.counts, one.counts),
-            _both(whole.shares, one.shares),
-            {name: carried + one.attached[name] for name, carried in whole.attached.items()},
+    so_far = first
+    for part in others:
+        so_far = GroupTotals(
+            so_far.groups + part.groups,
+            _sum_or_none(so_far.priors, part.priors),
+            _sum_or_none(so_far.prior, part.prior),
+            so_far.site_weight + part.site_weight,
+            _sum_or_none(so_far.counts, part.counts),
+            _sum_or_none(so_far.mixture_weights, part.mixture_weights),
+            {name: carried + part.attached[name] for name, carried in so_far.attached.items()},
         )
-    return whole
+    return so_far
 
 
-def _both(one: Array | None, other: Array | None) -> Array | None:
-    return None if one is None or other is None else one + other
+def _sum_or_none(first: Array | None, second: Array | None) -> Array | None:
+    """Return the sum of two arrays, or None where one of them is missing."""
+    return None if first is None or second is None else first + second
 
 
-def fused(work: Work, kind: Kind, totals: Totals, how: Combine, averaged: Array | None = None) -> Posterior:
-    """Return the fused posterior, as ``combine`` does; `averaged` (G, P) are components that the method found itself.
+def fused_posterior(
+    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, combine: Combine, averages: Array | None = None
+) -> Posterior:
+    """Return the fused posterior, as ``combine`` does for posteriors in memory.
+
+    Parameters
+    ----------
+    shards : PreparedShards
+        The shards.
+    kind : ShardSchema
+        What all sites share.
+    totals : GroupTotals
+        The totals of all shards.
+    combine : str
+        ``barycenter`` or ``product``.
+    averages : Array of shape (G, P), optional
+        Fused components that the method computed itself. Default: those of `combine`.
 
     Raises
     ------
     InputError
-        When a product leaves the family's domain.
+        When a product leaves the family's domain, or is asked for in the direction ``reverse``.
     """
-    prior = None if totals.prior is None else totals.prior / totals.sites
-    if how == "product" and prior is not None and totals.priors is not None:
-        if work.direction == "reverse":
+    prior = None if totals.prior is None else totals.prior / totals.site_weight
+    if combine == "product" and prior is not None and totals.priors is not None:
+        if shards.direction == "reverse":
             raise InputError("combine='product': adds natural parameters, so it needs direction='forward' on shards")
-        sums = totals.groups.sums + np.multiply.outer(totals.groups.mass, work.tangent.centre)
+        # Factors are natural parameters less the centre (direction "forward"), so the centre is added back by mass.
+        sums = totals.groups.sums + np.multiply.outer(totals.groups.mass, shards.tangent.centre)
         natural: Array = prior + sums - totals.priors
         for row, text in kind.family.check(natural)[:1]:
             raise InputError(
                 f"the product of the posteriors matched to component {row} {text}: check the sites' priors"
             )
     else:
-        natural = work.averaged(totals.groups) if averaged is None else averaged
-    weights = totals.shares
+        natural = shards.group_averages(totals.groups) if averages is None else averages
+    weights = totals.mixture_weights  # (G,), normalised below
     if weights is not None:
-        whole = weights.sum()
-        weights = weights / whole if whole > 0 else np.full(len(weights), 1.0 / len(weights))
+        total_weight = weights.sum()
+        weights = weights / total_weight if total_weight > 0 else np.full(len(weights), 1.0 / len(weights))
     attached: dict[str, Attached] = {
-        name: finished(totals.attached[name], axes, rule) for name, (axes, rule, _) in kind.attached.items()
+        name: fused_attached(totals.attached[name], axes, rule) for name, (axes, rule, _) in kind.attached.items()
     }
     return Posterior(
         kind.family,

@@ -1,4 +1,4 @@
-"""Sparse Gaussian processes, in and out: what the adapters of all libraries' share, and the one for our own."""
+"""Adapters of sparse Gaussian processes: the part common to all libraries, and the adapter of our own ``SparseGP``."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from consilience.posteriors.posterior import Attached, AxisTag, Features, Poster
 from consilience.posteriors.scores import Scores, row_scores
 from consilience.posteriors.sparse_gp.kernels import make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP
-from consilience.posteriors.sparse_gp.product import Prior, bayes_product, common_prior
+from consilience.posteriors.sparse_gp.product import GPPrior, bayes_product, fused_prior
 
 _FIXED: tuple[AxisTag, ...] = ("fixed",)
 
 
 class InducingPointAdapter(Adapter):
-    """Sparse Gaussian processes as sets of atoms: each inducing input beside the posterior mean of the function there.
+    """Sparse Gaussian processes as sets of atoms: each inducing input with the posterior mean of the function there.
 
-    So defined by Yurochkin et al. 2019, section 5. What else the process is goes along: the covariance of its inducing
-    values, the kernel's parameters, noise and mean function. Matching decides the fused inducing inputs; what the
-    function is there then follows from all sites' posteriors by the Bayes product, whatever the values were averaged
-    to. Inducing inputs that nearly coincide are kept apart: jitter keeps the prior covariance invertible.
+    This is the definition of Yurochkin et al. 2019, section 5. The rest of the process is attached: the covariance of
+    its inducing values, the kernel's parameters, noise and mean function. Matching decides the fused inducing inputs;
+    the function there then follows from all sites' posteriors by the Bayes product (``product``), whatever the values
+    were averaged to. Inducing inputs that nearly coincide are kept apart: jitter keeps the prior covariance invertible.
     """
 
     recommended: ClassVar[str] = "spahm"
     recommended_options: ClassVar[Mapping[str, Any]] = {"mass": 50.0, "shrink": False}
-    """Inducing inputs are rarely shared (the paper has this mass), and stay where sites have them."""
+    """Inducing inputs are rarely shared: the mass is that of Yurochkin et al. 2019 for them. They are not shrunk."""
     recombines: ClassVar[bool] = True
 
     @abstractmethod
-    def value_of(self, model: Any, samples: float | None) -> SparseGP:
+    def to_sparse_gp(self, model: Any, samples: float | None) -> SparseGP:
         """Return a fitted `model` as a SparseGP; `samples` as in ``describe``."""
 
     @abstractmethod
-    def model_of(self, value: SparseGP) -> Any:
-        """Return a fitted model of this kind that says what `value` says."""
+    def from_sparse_gp(self, value: SparseGP) -> Any:
+        """Return a fitted model of this kind with the parameters of a SparseGP."""
 
     @final
     def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return inducing inputs and values as points, with all else attached."""
+        """Return inducing inputs and values as points (M, d + 1), with the rest of the process attached."""
         if samples is not None and not 0 < samples < float("inf"):
             raise InputError(f"samples: expected a positive number of observations, found {samples}")
-        value = self.value_of(model, samples)
-        standard = not np.any(value.shift) and bool(np.all(value.scale == 1.0))
-        scaling = None if standard else {"shift": tuple(value.shift), "scale": tuple(value.scale)}
+        value = self.to_sparse_gp(model, samples)
+        is_unscaled = not np.any(value.shift) and bool(np.all(value.scale == 1.0))
+        scaling = None if is_unscaled else {"shift": tuple(value.shift), "scale": tuple(value.scale)}
         return Posterior(
             Point(value.dim + 1),
-            np.column_stack([value.inducing_inputs, value.mean]),
+            np.column_stack([value.inducing_inputs, value.mean]),  # (M, d + 1): atoms (z, E[f(z)])
             attached=_attached(value),
             features=Features(scaling=scaling),
             source={"kind": self.kind, "kernel": value.kernel.name},
@@ -64,23 +64,23 @@ class InducingPointAdapter(Adapter):
     @final
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted model."""
-        return self.model_of(self._value(posterior))
+        return self.from_sparse_gp(self._sparse_gp_of(posterior))
 
     @final
     def refuse(self, ensemble: Ensemble) -> list[str]:
-        """Return which models' kernels, noise or standardisation differ beyond reason."""
+        """Return which models' kernels, noise or standardisation differ beyond reason, a line each."""
         try:
             self._prior(ensemble)
         except InputError as error:
             return list(error.problems)
         return []
 
-    def _prior(self, ensemble: Ensemble) -> Prior:
+    def _prior(self, ensemble: Ensemble) -> GPPrior:
         """Return the prior of the fused process: means over sites, by their observations where all know them."""
-        values = [self._value(site) for site in ensemble.posteriors]
+        values = [self._sparse_gp_of(site) for site in ensemble.posteriors]
         observed = np.array([value.n_observations for value in values])
-        known = bool(np.all(observed[ensemble.site_weights > 0] > 0))
-        return common_prior(values, ensemble.site_weights * (observed if known else 1.0), ensemble.names)
+        all_known = bool(np.all(observed[ensemble.site_weights > 0] > 0))
+        return fused_prior(values, ensemble.site_weights * (observed if all_known else 1.0), ensemble.names)
 
     @final
     def recombine(self, fused: Posterior, ensemble: Ensemble) -> Posterior:
@@ -91,7 +91,10 @@ class InducingPointAdapter(Adapter):
         canonical, _ = ensemble.canonical(relabel=True)  # so that the order of arrival changes no bit
         prior = self._prior(canonical)
         product = bayes_product(
-            [self._value(site) for site in canonical.posteriors], fused.natural[:, :-1], prior, canonical.site_weights
+            [self._sparse_gp_of(site) for site in canonical.posteriors],
+            fused.natural[:, :-1],
+            prior,
+            canonical.site_weights,
         )
         if product.clipped:
             warnings.warn(
@@ -106,33 +109,33 @@ class InducingPointAdapter(Adapter):
     @final
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the log predictive density of the last column given the others; a row's component is the nearest."""
-        value = self.value_of(model, None)
+        value = self.to_sparse_gp(model, None)
         inputs, targets = data[:, :-1], data[:, -1]
         values, labels = value.log_density(inputs, targets), value.nearest(inputs)
         return row_scores("log density", "nats per row", values, labels, value.n_inducing, larger_is_better=True)
 
-    def _value(self, posterior: Posterior) -> SparseGP:
-        """Return the SparseGP that was described."""
-        self.expects(posterior, Point)
-        held = {name: attached.values for name, attached in posterior.attached.items()}
-        kernel = make_kernel(posterior.source["kernel"], float(held["variance"]), held["lengthscales"])
+    def _sparse_gp_of(self, posterior: Posterior) -> SparseGP:
+        """Return the SparseGP that a posterior describes."""
+        self.require_family(posterior, Point)
+        arrays = {name: attached.values for name, attached in posterior.attached.items()}
+        kernel = make_kernel(posterior.source["kernel"], float(arrays["variance"]), arrays["lengthscales"])
         return SparseGP(
             posterior.natural[:, :-1],
             posterior.natural[:, -1],
-            held["covariance"],
+            arrays["covariance"],
             kernel,
-            noise=float(held["noise"]),
-            constant=float(held["constant"]),
-            shift=held["shift"],
-            scale=held["scale"],
-            n_observations=float(held["n_observations"]),
-            jitter=float(held["jitter"]),
+            noise=float(arrays["noise"]),
+            constant=float(arrays["constant"]),
+            shift=arrays["shift"],
+            scale=arrays["scale"],
+            n_observations=float(arrays["n_observations"]),
+            jitter=float(arrays["jitter"]),
         )
 
 
 def _attached(value: SparseGP) -> dict[str, Attached]:
-    """Return everything but inducing inputs and mean as arrays that travel; ``recombine`` replaces what is fused."""
-    shared = {
+    """Return everything but inducing inputs and mean as attached arrays; ``recombine`` replaces the fused ones."""
+    shared_values = {
         "variance": value.kernel.variance,
         "lengthscales": value.kernel.lengthscales,
         "noise": value.noise,
@@ -141,7 +144,7 @@ def _attached(value: SparseGP) -> dict[str, Attached]:
         "shift": value.shift,
         "scale": value.scale,
     }
-    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in shared.items()}
+    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in shared_values.items()}
     return {
         **{name: Attached(values, _FIXED[: values.ndim], "mean") for name, values in arrays.items()},
         "covariance": Attached(value.covariance, ("component", "component"), "mean"),
@@ -156,10 +159,10 @@ class SparseGPAdapter(InducingPointAdapter):
     library: ClassVar[str] = "consilience"
     class_name: ClassVar[str] = "SparseGP"
 
-    def value_of(self, model: SparseGP, samples: float | None) -> SparseGP:
+    def to_sparse_gp(self, model: SparseGP, samples: float | None) -> SparseGP:
         """Return the process itself, told the number of its observations where it does not know."""
         return replace(model, n_observations=samples) if samples is not None and not model.n_observations else model
 
-    def model_of(self, value: SparseGP) -> SparseGP:
+    def from_sparse_gp(self, value: SparseGP) -> SparseGP:
         """Return the process itself."""
         return value

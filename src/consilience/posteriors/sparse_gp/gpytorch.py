@@ -1,4 +1,9 @@
-"""GPyTorch's ApproximateGP, in and out."""
+"""Adapter of GPyTorch's ApproximateGP: sparse variational Gaussian processes.
+
+The variational distribution N(m, S) of the inducing values, whitened or not, with kernel, mean and noise is the
+posterior. What a SparseGP cannot say (batches, other kernels, strategies or means, transformed inputs) is refused with
+what was found.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,16 @@ from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 from consilience.posteriors.sparse_gp.kernels import Kernel, make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP
 
-_STRATEGIES = ("VariationalStrategy", "UnwhitenedVariationalStrategy")
-_DISTRIBUTIONS = ("CholeskyVariationalDistribution", "MeanFieldVariationalDistribution")
-_MEANS = ("ConstantMean", "ZeroMean")
-_AGREES = 1e-4  # of the prior's size, in the precision of single floats
-_MATERN = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
+STRATEGIES = ("VariationalStrategy", "UnwhitenedVariationalStrategy")
+DISTRIBUTIONS = ("CholeskyVariationalDistribution", "MeanFieldVariationalDistribution")
+MEANS = ("ConstantMean", "ZeroMean")
+PRIOR_TOLERANCE = 1e-4
+"""Difference between a model's prior and that of its mean and kernel, relative to its size, that counts as rounding.
+
+Models are often in float32, of relative precision 1e-7; chosen by hand, with room for what a kernel sums up.
+"""
+
+MATERN_NAMES = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
 
 
 class ApproximateGPAdapter(InducingPointAdapter):
@@ -31,7 +41,7 @@ class ApproximateGPAdapter(InducingPointAdapter):
     library: ClassVar[str] = "gpytorch"
     class_name: ClassVar[str] = "ApproximateGP"
 
-    def value_of(self, model: Any, samples: float | None) -> SparseGP:
+    def to_sparse_gp(self, model: Any, samples: float | None) -> SparseGP:
         """Return a fitted ApproximateGP as a SparseGP.
 
         Raises
@@ -42,30 +52,30 @@ class ApproximateGPAdapter(InducingPointAdapter):
             When the variational distribution was never set.
         """
         strategy = model.variational_strategy
-        _one_of(strategy, _STRATEGIES, "variational strategy")
+        _require_class(strategy, STRATEGIES, "variational strategy")
         distribution = strategy._variational_distribution
-        _one_of(distribution, _DISTRIBUTIONS, "variational distribution")
+        _require_class(distribution, DISTRIBUTIONS, "variational distribution")
         if not bool(strategy.variational_params_initialized):
             raise InputError(f"this {self.class_name} is not fitted yet; train it first")
-        inputs = _numbers(strategy.inducing_points)
+        inputs = _to_array(strategy.inducing_points)
         if inputs.ndim != 2:
             raise UnsupportedError(
                 f"expected inducing points of shape (M, d), found {inputs.shape}: a batch of Gaussian processes is"
                 " several models; describe them one by one"
             )
         kernel, constant = _kernel_of(model, inputs.shape[1]), _constant_of(model)
-        jitter = float(strategy.jitter_val) / kernel.variance
+        jitter = float(strategy.jitter_val) / kernel.variance  # GPyTorch's is absolute, ours relative to v
         _check_forward(model, inputs, kernel, constant)
         likelihood = getattr(model, "likelihood", None)
         noise = 0.0 if likelihood is None else _noise_of(likelihood)
-        seen = 0.0 if samples is None else samples
-        others: Any = {"noise": noise, "constant": constant, "jitter": jitter, "n_observations": seen}
-        mean, root = _numbers(distribution.variational_mean), _root_of(distribution)
+        n_observations = 0.0 if samples is None else samples
+        fields: Any = {"noise": noise, "constant": constant, "jitter": jitter, "n_observations": n_observations}
+        mean, root = _to_array(distribution.variational_mean), _root_of(distribution)
         if type(strategy).__name__ == "VariationalStrategy":
-            return SparseGP.whitened(inputs, mean, root @ root.T, kernel, **others)
-        return SparseGP(inputs, mean, root @ root.T, kernel, **others)
+            return SparseGP.whitened(inputs, mean, root @ root.T, kernel, **fields)
+        return SparseGP(inputs, mean, root @ root.T, kernel, **fields)
 
-    def model_of(self, value: SparseGP) -> Any:
+    def from_sparse_gp(self, value: SparseGP) -> Any:
         """Return an ApproximateGP with the same predictions."""
         import torch
         from gpytorch import distributions, kernels, likelihoods, means, variational
@@ -73,8 +83,10 @@ class ApproximateGPAdapter(InducingPointAdapter):
         from gpytorch.models import ApproximateGP
 
         kernel, name = value.kernel, value.kernel.name
-        one = {"ard_num_dims": value.dim}
-        base = kernels.RBFKernel(**one) if name == "rbf" else kernels.MaternKernel(nu=int(name[-2]) / 2.0, **one)
+        options = {"ard_num_dims": value.dim}
+        base = (
+            kernels.RBFKernel(**options) if name == "rbf" else kernels.MaternKernel(nu=int(name[-2]) / 2.0, **options)
+        )
 
         class SparseGaussianProcess(ApproximateGP):  # type: ignore[misc]
             """A sparse Gaussian process rebuilt from its parameters."""
@@ -106,42 +118,45 @@ class ApproximateGPAdapter(InducingPointAdapter):
         return model.eval()
 
 
-def _one_of(thing: Any, known: tuple[str, ...], what: str) -> None:
-    """Raise unless the class of `thing` is GPyTorch's own of one of these names: a subclass may mean anything."""
-    kind = type(thing)
-    if kind.__name__ not in known or kind.__module__.split(".")[0] != "gpytorch":
-        raise UnsupportedError(f"{what}: expected {' or '.join(known)} of gpytorch, found {kind.__qualname__}")
+def _require_class(component: Any, accepted: tuple[str, ...], role: str) -> None:
+    """Raise unless the class of `component` is GPyTorch's own of one of these names: a subclass may mean anything."""
+    kind = type(component)
+    if kind.__name__ not in accepted or kind.__module__.split(".")[0] != "gpytorch":
+        raise UnsupportedError(f"{role}: expected {' or '.join(accepted)} of gpytorch, found {kind.__qualname__}")
 
 
-def _numbers(tensor: Any) -> Array:
+def _to_array(tensor: Any) -> Array:
+    """Return a tensor as a float64 array."""
     return np.asarray(tensor.detach().cpu().numpy(), dtype=np.float64)
 
 
-def _part(model: Any, name: str) -> Any:
-    part = getattr(model, name, None)
-    if part is None:
+def _required_attribute(model: Any, name: str) -> Any:
+    """Return an attribute of a model, or raise where it has none."""
+    attribute = getattr(model, name, None)
+    if attribute is None:
         raise UnsupportedError(f"expected a model with a {name}, found {type(model).__qualname__} without")
-    return part
+    return attribute
 
 
 def _kernel_of(model: Any, dim: int) -> Kernel:
     """Return the kernel in ``covar_module``: RBF or Matern, scaled or not, with one length-scale or one per input."""
-    module, variance = _part(model, "covar_module"), 1.0
+    module, variance = _required_attribute(model, "covar_module"), 1.0
     if type(module).__name__ == "ScaleKernel":
         variance = float(module.outputscale.detach()) if module.outputscale.numel() == 1 else np.nan
         module = module.base_kernel
-    _one_of(module, ("RBFKernel", "MaternKernel"), "kernel")
+    _require_class(module, ("RBFKernel", "MaternKernel"), "kernel")
     if module.active_dims is not None or module.lengthscale.numel() not in (1, dim) or not np.isfinite(variance):
         raise UnsupportedError(
             f"kernel: expected one {type(module).__name__} of all {dim} inputs, found active_dims or a batch of kernels"
         )
-    name = "rbf" if type(module).__name__ == "RBFKernel" else _MATERN[float(module.nu)]
-    return make_kernel(name, variance, np.broadcast_to(_numbers(module.lengthscale).ravel(), (dim,)))
+    name = "rbf" if type(module).__name__ == "RBFKernel" else MATERN_NAMES[float(module.nu)]
+    return make_kernel(name, variance, np.broadcast_to(_to_array(module.lengthscale).ravel(), (dim,)))
 
 
 def _constant_of(model: Any) -> float:
-    module = _part(model, "mean_module")
-    _one_of(module, _MEANS, "mean")
+    """Return the constant of the mean function."""
+    module = _required_attribute(model, "mean_module")
+    _require_class(module, MEANS, "mean")
     if type(module).__name__ == "ZeroMean":
         return 0.0
     if module.constant.numel() != 1:
@@ -150,7 +165,8 @@ def _constant_of(model: Any) -> float:
 
 
 def _noise_of(likelihood: Any) -> float:
-    _one_of(likelihood, ("GaussianLikelihood",), "likelihood")
+    """Return the noise variance of a Gaussian likelihood."""
+    _require_class(likelihood, ("GaussianLikelihood",), "likelihood")
     if likelihood.noise.numel() != 1:
         raise UnsupportedError(f"likelihood: expected one noise variance, found {likelihood.noise.numel()}")
     return float(likelihood.noise.detach())
@@ -159,8 +175,8 @@ def _noise_of(likelihood: Any) -> float:
 def _root_of(distribution: Any) -> Array:
     """Return a root of the covariance of a variational distribution (M, M)."""
     if type(distribution).__name__ == "MeanFieldVariationalDistribution":
-        return np.diag(_numbers(distribution.variational_stddev))
-    return np.tril(_numbers(distribution.chol_variational_covar))
+        return np.diag(_to_array(distribution.variational_stddev))
+    return np.tril(_to_array(distribution.chol_variational_covar))
 
 
 def _check_forward(model: Any, inputs: Array, kernel: Kernel, constant: float) -> None:
@@ -169,9 +185,9 @@ def _check_forward(model: Any, inputs: Array, kernel: Kernel, constant: float) -
 
     with torch.no_grad():
         prior = model.forward(model.variational_strategy.inducing_points)
-        mean, covariance = _numbers(prior.mean), _numbers(prior.covariance_matrix)
+        mean, covariance = _to_array(prior.mean), _to_array(prior.covariance_matrix)
     error = max(np.abs(mean - constant).max(), np.abs(covariance - kernel.matrix(inputs)).max())
-    if not error <= _AGREES * max(kernel.variance, abs(constant)):
+    if not error <= PRIOR_TOLERANCE * max(kernel.variance, abs(constant)):
         raise UnsupportedError(
             "expected a model whose forward returns mean_module(x) and covar_module(x), found one whose prior differs"
             f" from these by {error:.3g}; inputs that it transforms must be transformed before"

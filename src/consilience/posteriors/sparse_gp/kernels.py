@@ -23,7 +23,7 @@ from consilience.checks import Array, as_vector
 from consilience.errors import InputError
 
 Pullback = Callable[[Array], tuple[float, Array, Array]]
-"""From the derivatives of something by the entries of k(A, B), those by log v, by log l (d,) and by A (n, d)."""
+"""Maps derivatives by the entries of k(A, B) (n, m) to those by log v, by log l (d,) and by A (n, d)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +63,11 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the kernel is called in files: ``rbf``, ``matern12``, ``matern32`` or ``matern52``."""
+        """Name of the kernel in files: ``rbf``, ``matern12``, ``matern32`` or ``matern52``."""
 
     @abstractmethod
     def _shape(self, squared: Array) -> tuple[Array, Array]:
-        """Return k / v and its derivative by r^2 at squared distances."""
+        """Return k / v and its derivative by r^2 at squared distances (n, m)."""
 
     @property
     @final
@@ -97,16 +97,23 @@ class Kernel(ABC):
 
     @final
     def with_pullback(self, A: Array, B: Array) -> tuple[Array, Pullback]:
-        """Return k(A, B) (n, m), and what turns derivatives by its entries into those by the kernel and by `A`."""
+        """Return k(A, B) (n, m), and the pullback of its derivatives.
+
+        Parameters
+        ----------
+        A, B : Array of shape (n, d) and (m, d)
+            Inputs.
+        """
         a, b = self.scaled(A), self.scaled(B)
         shape, slope = self._shape(cdist(a, b, "sqeuclidean"))
         values = self.variance * shape
 
         def pullback(by_entry: Array) -> tuple[float, Array, Array]:
-            by_square = self.variance * by_entry * slope
-            rows, moved = by_square.sum(axis=1), by_square @ b
-            spread = rows @ a**2 + by_square.sum(axis=0) @ b**2 - 2.0 * np.einsum("nd,nd->d", a, moved)
-            by_input: Array = 2.0 * (rows[:, None] * a - moved) / self.lengthscales
+            by_square = self.variance * by_entry * slope  # derivatives by r^2 (n, m)
+            row_sums, weighted_b = by_square.sum(axis=1), by_square @ b  # (n,) and (n, d)
+            # sum_ij by_square_ij (a_id - b_jd)^2 for every d, expanded so that no array is (n, m, d)
+            spread = row_sums @ a**2 + by_square.sum(axis=0) @ b**2 - 2.0 * np.einsum("nd,nd->d", a, weighted_b)
+            by_input: Array = 2.0 * (row_sums[:, None] * a - weighted_b) / self.lengthscales
             return float(np.vdot(by_entry, values)), -2.0 * spread, by_input
 
         return values, pullback
@@ -167,24 +174,34 @@ class Matern(Kernel):
     def _shape(self, squared: Array) -> tuple[Array, Array]:
         r = np.sqrt(2.0 * self.nu * squared)
         decay = np.exp(-r)
+        # Derivatives by r^2 are those by r over 2 r; only the kernel of smoothness 1/2 has none at r = 0.
         if self.nu == 0.5:
-            return decay, np.divide(-0.5 * decay, r, out=np.zeros_like(r), where=r > 0)  # at 0 nothing moves with it
+            return decay, np.divide(-0.5 * decay, r, out=np.zeros_like(r), where=r > 0)
         if self.nu == 1.5:
             return (1.0 + r) * decay, -1.5 * decay
         return (1.0 + r + r**2 / 3.0) * decay, -5.0 / 6.0 * (1.0 + r) * decay
 
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
-"""What kernels are called in files and options."""
+"""Names of the kernels in files and options."""
 
 
 def make_kernel(name: str, variance: float, lengthscales: ArrayLike) -> Kernel:
     """Return the kernel of a name.
 
+    Parameters
+    ----------
+    name : {"rbf", "matern12", "matern32", "matern52"}
+        Which kernel.
+    variance : float
+        Output variance v.
+    lengthscales : array_like of shape (d,)
+        Length-scales.
+
     Raises
     ------
     InputError
-        For a name that does not exist, saying which do.
+        For a name that does not exist, with those that do.
 
     Examples
     --------

@@ -1,4 +1,11 @@
-"""Sparse Gaussian process regression at a site: inducing inputs, kernel and noise by the bound of Titsias 2009."""
+"""Sparse Gaussian process regression at a site: inducing inputs, kernel and noise by the bound of Titsias 2009.
+
+    maximise over Z, kernel parameters, noise and constant   F = log N(y | c, Q + s^2 I) - tr(k(X, X) - Q) / (2 s^2)
+
+(``titsias_bound``) by L-BFGS with exact derivatives; q of the inducing values is the exact optimum given the rest.
+Iterations end at the first relative gain below the tolerance, or at their limit; the point with the highest bound is
+taken as it is.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +22,40 @@ from consilience.posteriors.sparse_gp.kernels import KERNELS, Kernel, make_kerne
 from consilience.posteriors.sparse_gp.model import JITTER, SparseGP
 from consilience.posteriors.sparse_gp.titsias_bound import bound_gradient, collapsed_posterior
 
-_LOG_RANGE = np.log(1e6)  # of variance and noise about where they start
-_OFF_THE_ROWS = 0.05  # of the spread of the rows behind a starting inducing input
-_AT_LEAST = 1e-3  # of the spread of all rows, where those rows are all the same
+LOG_RANGE = np.log(1e6)
+"""Range of the logs of variance and noise about their start. A bound that no fit should reach; chosen by hand."""
+
+OFFSET_RATIO = 0.05
+"""Random offset of a starting inducing input, in standard deviations of the rows behind it. Chosen by hand."""
+
+MIN_OFFSET_RATIO = 1e-3
+"""Least offset, in standard deviations of all rows, where the rows behind an input are equal. Chosen by hand."""
+
+NOISE_RATIO = 0.1
+"""First noise variance, as a share of the variance of the targets. Chosen by hand; the fit moves it."""
+
+MIN_TARGET_VARIANCE = 1e-12
+"""Least variance of the targets that sets first parameters: constant targets have none. A bound, chosen by hand."""
+
+EVALUATIONS_PER_ITERATION = 10
+"""Evaluations of the bound at most, for each of the iterations at most. A bound that is not reached; chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Point:
-    """What the bound is climbed over, as one vector: log v, log l (d,), log s^2, c, and Z (M d,)."""
+class _Parameters:
+    """Parameters of the bound, and the same as one vector (log v, log l (d,), log s^2, c, Z (M d,)).
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Covariance function with v and l.
+    noise : float
+        s^2.
+    constant : float
+        c.
+    inputs : Array of shape (M, d)
+        Inducing inputs Z.
+    """
 
     kernel: Kernel
     noise: float
@@ -31,14 +64,16 @@ class _Point:
 
     @property
     def vector(self) -> Array:
+        """The parameters as one vector (d + 3 + M d,)."""
         logs = np.log([self.kernel.variance, *self.kernel.lengthscales, self.noise])
         return np.concatenate([logs, [self.constant], self.inputs.ravel()])
 
-    def moved(self, vector: Array) -> _Point:
+    def with_vector(self, vector: Array) -> _Parameters:
+        """Return the parameters of another vector, of the same shapes."""
         dim = self.kernel.dim
         kernel = make_kernel(self.kernel.name, float(np.exp(vector[0])), np.exp(vector[1 : dim + 1]))
         inputs = vector[dim + 3 :].reshape(self.inputs.shape)
-        return _Point(kernel, float(np.exp(vector[dim + 1])), float(vector[dim + 2]), inputs)
+        return _Parameters(kernel, float(np.exp(vector[dim + 1])), float(vector[dim + 2]), inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,37 +89,40 @@ class TitsiasGP:
 
     Parameters
     ----------
-    n_inducing
-        Number M of inducing inputs at most; fewer where rows are too few for `min_count`.
-    kernel
+    n_inducing : int, optional
+        Number M of inducing inputs at most; fewer where rows are too few for `min_count`. Default: 50, as in the
+        temperature experiment of Yurochkin et al. 2019.
+    kernel : str or Kernel, optional
         ``"rbf"``, ``"matern12"``, ``"matern32"`` or ``"matern52"``, or a kernel of
         ``consilience.posteriors.sparse_gp.kernels`` that gives the first parameters too, in standardised units.
-    noise, constant
-        First noise variance and mean function, in standardised units; None takes both, as the kernel's variance, from
-        the targets.
-    shift, scale
-        Public constants of the d inputs, then of the target (d + 1,), or one number for all: column c is fitted as
+        Default: ``"rbf"``.
+    noise, constant : float, optional
+        First noise variance and mean function, in standardised units. Default: both, as the kernel's variance, follow
+        from the targets.
+    shift, scale : array_like of shape (d + 1,), optional
+        Public constants of the d inputs, then of the target, or one number for all: column c is fitted as
         ``(value - shift[c]) / scale[c]``. They must be the same at every site, and not be computed from a site's rows.
-        Files carry them, and ``consilience check`` compares them.
-    learn_parameters
-        Whether kernel, noise and constant are fitted, or stay as given.
-    learn_inducing
-        Whether the inducing inputs are fitted, or stay where they start.
-    inducing_inputs
-        First inducing inputs (M, d) in units of the data, such as fused ones; None starts among the rows.
-    min_count
-        Rows behind each starting inducing input at least.
-    lengthscale_bounds
+        Files carry them, and ``consilience check`` compares them. Default: 0 and 1.
+    learn_parameters : bool, optional
+        Whether kernel, noise and constant are fitted, or stay as given. Default: True.
+    learn_inducing : bool, optional
+        Whether the inducing inputs are fitted, or stay where they start. Default: True.
+    inducing_inputs : array_like of shape (M, d), optional
+        First inducing inputs in units of the data, such as fused ones. Default: they start among the rows.
+    min_count : int, optional
+        Rows behind each starting inducing input at least. Default: 5, as components with fewer observations are
+        withheld elsewhere.
+    lengthscale_bounds : (float, float), optional
         Smallest and largest length-scale, in standardised units. A site cannot tell the length-scale of a column that
-        is the same in all its rows, and keeps its first one.
-    n_init
-        Starts from other inducing inputs; the highest bound wins.
-    max_iterations
-        Iterations of L-BFGS at most.
-    tolerance
-        Relative gain of the bound at which climbing stops.
-    seed
-        Of the starting inducing inputs.
+        is the same in all its rows, and keeps its first one. Default: 0.01 and 100, chosen by hand.
+    n_init : int, optional
+        Starts from other inducing inputs; the highest bound wins. Default: 1.
+    max_iterations : int, optional
+        Iterations of L-BFGS at most. Default: 200.
+    tolerance : float, optional
+        Relative gain of the bound at which the fit ends. Default: 1e-6.
+    seed : int, optional
+        Seed of the starting inducing inputs. Default: 0.
 
     Raises
     ------
@@ -122,8 +160,8 @@ class TitsiasGP:
                 raise OptionError(f"{option}: expected a positive integer, found {getattr(self, option)!r}")
         if not isinstance(self.kernel, Kernel) and self.kernel not in KERNELS:
             raise OptionError(f"kernel: expected {', '.join(KERNELS)} or a Kernel, found {self.kernel!r}")
-        told = isinstance(self.kernel, Kernel) and self.noise is not None and self.constant is not None
-        if not (self.learn_parameters or told):
+        is_complete = isinstance(self.kernel, Kernel) and self.noise is not None and self.constant is not None
+        if not (self.learn_parameters or is_complete):
             raise OptionError("learn_parameters=False needs a kernel with parameters, a noise and a constant")
         if self.noise is not None and not 0 < self.noise < np.inf:
             raise OptionError(f"noise: expected a positive variance, found {self.noise!r}")
@@ -136,10 +174,15 @@ class TitsiasGP:
 
         Parameters
         ----------
-        X
-            Inputs (N, d), in units of the data.
-        y
-            Targets (N,).
+        X : array_like of shape (N, d)
+            Inputs, in units of the data.
+        y : array_like of shape (N,)
+            Targets.
+
+        Returns
+        -------
+        SparseGP
+            The fitted process, with the bound after every iteration.
 
         Raises
         ------
@@ -148,17 +191,19 @@ class TitsiasGP:
         """
         rows, targets, shift, scale = self._standardised(X, y)
         generators = np.random.default_rng(self.seed).spawn(self.n_init)
-        starts = [self._start(rows, targets, shift, scale, rng) for rng in generators]
-        climbed = [self._climb(start, rows, targets) for start in starts]
-        point, bounds = max(climbed, key=lambda one: one[1][-1])
-        found = collapsed_posterior(point.kernel, point.inputs, point.noise, point.constant, rows, targets, JITTER)
+        starts = [self._starting_parameters(rows, targets, shift, scale, rng) for rng in generators]
+        fits = [self._maximise_bound(start, rows, targets) for start in starts]
+        parameters, bounds = max(fits, key=lambda fit: fit[1][-1])
+        q = collapsed_posterior(
+            parameters.kernel, parameters.inputs, parameters.noise, parameters.constant, rows, targets, JITTER
+        )
         return SparseGP.whitened(
-            point.inputs,
-            found.mean,
-            found.covariance,
-            point.kernel,
-            noise=point.noise,
-            constant=point.constant,
+            parameters.inputs,
+            q.mean,
+            q.covariance,
+            parameters.kernel,
+            noise=parameters.noise,
+            constant=parameters.constant,
             shift=shift,
             scale=scale,
             n_observations=float(len(targets)),
@@ -166,6 +211,7 @@ class TitsiasGP:
         )
 
     def _standardised(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array, Array, Array]:
+        """Return checked inputs (N, d) and targets (N,) in standardised units, and shift and scale (d + 1,)."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or 0 in rows.shape:
             raise InputError(f"X: expected rows (N, d), found shape {rows.shape}")
@@ -179,11 +225,13 @@ class TitsiasGP:
             raise InputError("shift and scale: expected finite numbers, those of scale positive")
         return (rows - shift[:-1]) / scale[:-1], (targets - shift[-1]) / scale[-1], shift, scale
 
-    def _start(self, rows: Array, targets: Array, shift: Array, scale: Array, rng: np.random.Generator) -> _Point:
-        """Return where climbing starts: parameters as told or of the size of the targets."""
-        dim, spread = rows.shape[1], max(float(targets.var()), 1e-12)
+    def _starting_parameters(
+        self, rows: Array, targets: Array, shift: Array, scale: Array, rng: np.random.Generator
+    ) -> _Parameters:
+        """Return first parameters: those that the options give, others of the size of the targets."""
+        dim, spread = rows.shape[1], max(float(targets.var()), MIN_TARGET_VARIANCE)
         kernel = self.kernel
-        if not isinstance(kernel, Kernel):
+        if not isinstance(kernel, Kernel):  # length-scales grow as distances between standardised rows do, as sqrt(d)
             kernel = make_kernel(kernel, spread, np.clip(np.full(dim, np.sqrt(dim)), *self.lengthscale_bounds))
         if kernel.dim != dim:
             raise InputError(f"X: has {dim} columns, but the kernel has {kernel.dim} length-scales")
@@ -192,62 +240,80 @@ class TitsiasGP:
             inputs = scaled * kernel.lengthscales
         else:
             inputs = (as_rows("inducing_inputs", self.inducing_inputs, dim) - shift[:-1]) / scale[:-1]
-        noise = 0.1 * spread if self.noise is None else float(self.noise)
+        noise = NOISE_RATIO * spread if self.noise is None else float(self.noise)
         constant = float(targets.mean()) if self.constant is None else float(self.constant)
-        return _Point(kernel, noise, constant, inputs)
+        return _Parameters(kernel, noise, constant, inputs)
 
-    def _climb(self, start: _Point, rows: Array, targets: Array) -> tuple[_Point, list[float]]:
-        """Return the point of highest bound from `start`, and the bound after every iteration."""
-        first, dim = start.vector, start.kernel.dim
-        learned = np.repeat([self.learn_parameters, self.learn_inducing], [dim + 3, start.inputs.size])
-        evaluate = _negative_bound(start, learned, rows, targets)
-        bounds = [-evaluate(first[learned])[0]]
-        if not learned.any():
+    def _maximise_bound(self, start: _Parameters, rows: Array, targets: Array) -> tuple[_Parameters, list[float]]:
+        """Return the parameters of highest bound from `start`, and the bound after every iteration."""
+        first, dim = start.vector, start.kernel.dim  # first: (d + 3 + M d,)
+        is_learned = np.repeat([self.learn_parameters, self.learn_inducing], [dim + 3, start.inputs.size])
+        evaluate = _negative_bound(start, is_learned, rows, targets)
+        bounds = [-evaluate(first[is_learned])[0]]
+        if not is_learned.any():
             return start, bounds
         low, high = np.full(len(first), -np.inf), np.full(len(first), np.inf)
-        for place in (0, dim + 1):
-            low[place], high[place] = first[place] - _LOG_RANGE, first[place] + _LOG_RANGE
-        own = first[1 : dim + 1]
-        low[1 : dim + 1] = np.minimum(np.log(self.lengthscale_bounds[0]), own)
-        high[1 : dim + 1] = np.maximum(np.log(self.lengthscale_bounds[1]), own)
-        found = minimize(
+        for index in (0, dim + 1):  # log v and log s^2
+            low[index], high[index] = first[index] - LOG_RANGE, first[index] + LOG_RANGE
+        # First length-scales may lie outside the bounds, which then reach to them.
+        log_lengthscales = first[1 : dim + 1]
+        low[1 : dim + 1] = np.minimum(np.log(self.lengthscale_bounds[0]), log_lengthscales)
+        high[1 : dim + 1] = np.maximum(np.log(self.lengthscale_bounds[1]), log_lengthscales)
+        optimum = minimize(
             evaluate,
-            first[learned],
+            first[is_learned],
             jac=True,
             method="L-BFGS-B",
-            bounds=np.column_stack([low, high])[learned],
+            bounds=np.column_stack([low, high])[is_learned],
             callback=lambda intermediate_result: bounds.append(-float(intermediate_result.fun)),
-            options={"maxiter": self.max_iterations, "maxfun": 10 * self.max_iterations, "ftol": self.tolerance},
+            options={
+                "maxiter": self.max_iterations,
+                "maxfun": EVALUATIONS_PER_ITERATION * self.max_iterations,
+                "ftol": self.tolerance,
+            },
         )
         vector = first.copy()
-        vector[learned] = found.x
-        point = start.moved(vector)
+        vector[is_learned] = optimum.x
+        parameters = start.with_vector(vector)
         if not self.learn_parameters:  # to the last bit, so that sites with the same kernel have the same one
-            point = replace(start, inputs=point.inputs)
-        return point, bounds
+            parameters = replace(start, inputs=parameters.inputs)
+        return parameters, bounds
 
 
 def _negative_bound(
-    start: _Point, learned: Array, rows: Array, targets: Array
+    start: _Parameters, is_learned: Array, rows: Array, targets: Array
 ) -> Callable[[Array], tuple[float, Array]]:
-    """Return what gives minus the bound and its derivatives at the learned part of the vector."""
+    """Return a function that gives minus the bound and its derivatives at the learned part of the vector."""
 
-    def evaluate(part: Array) -> tuple[float, Array]:
+    def evaluate(free_values: Array) -> tuple[float, Array]:
         vector = start.vector
-        vector[learned] = part
-        point = start.moved(vector)
-        found = bound_gradient(point.kernel, point.inputs, point.noise, point.constant, rows, targets, JITTER)
-        parameters = [found.log_variance, *found.log_lengthscales, found.log_noise, found.constant]
-        return -found.bound, -np.concatenate([parameters, found.inputs.ravel()])[learned]
+        vector[is_learned] = free_values
+        parameters = start.with_vector(vector)
+        gradient = bound_gradient(
+            parameters.kernel, parameters.inputs, parameters.noise, parameters.constant, rows, targets, JITTER
+        )
+        by_parameter = [gradient.log_variance, *gradient.log_lengthscales, gradient.log_noise, gradient.constant]
+        return -gradient.bound, -np.concatenate([by_parameter, gradient.inputs.ravel()])[is_learned]
 
     return evaluate
 
 
-def starting_inputs(rows: Array, count: int, least: int, rng: np.random.Generator) -> Array:
-    """Return at most `count` inputs, each the mean of at least `least` rows and a little off it.
+def starting_inputs(rows: Array, count: int, min_count: int, rng: np.random.Generator) -> Array:
+    """Return at most `count` inputs, each the mean of at least `min_count` rows and a little off it.
 
     The largest group of rows is halved along a random direction until there are enough groups or none can be halved;
-    fewer rows than `least` in all are one group.
+    fewer rows than `min_count` in all are one group.
+
+    Parameters
+    ----------
+    rows : Array of shape (N, d)
+        Inputs, in units of the length-scales.
+    count : int
+        Number M of inducing inputs at most.
+    min_count : int
+        Rows behind each at least.
+    rng : Generator
+        Source of randomness.
 
     Examples
     --------
@@ -258,7 +324,7 @@ def starting_inputs(rows: Array, count: int, least: int, rng: np.random.Generato
     while len(groups) < count:
         largest = max(range(len(groups)), key=lambda number: len(groups[number]))
         group = groups[largest]
-        if len(group) < 2 * least:
+        if len(group) < 2 * min_count:
             break
         direction = rng.normal(size=rows.shape[1])
         order = group[np.argsort(rows[group] @ direction, kind="stable")]
@@ -266,5 +332,6 @@ def starting_inputs(rows: Array, count: int, least: int, rng: np.random.Generato
     means = np.stack([rows[group].mean(axis=0) for group in groups])
     spreads = np.stack([rows[group].std(axis=0) for group in groups])
     overall = rows.std(axis=0)
-    moves = np.maximum(_OFF_THE_ROWS * spreads, _AT_LEAST * np.where(overall > 0, overall, 1.0))
-    return np.asarray(means + moves * rng.normal(size=means.shape))
+    # Means of few rows tell of them, and a single row would be an input itself: inputs are moved at random.
+    offsets = np.maximum(OFFSET_RATIO * spreads, MIN_OFFSET_RATIO * np.where(overall > 0, overall, 1.0))
+    return np.asarray(means + offsets * rng.normal(size=means.shape))

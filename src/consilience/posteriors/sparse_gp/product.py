@@ -1,4 +1,4 @@
-"""Several sparse Gaussian processes into one: the product of what their data say, and one prior.
+"""Bayes product of sparse Gaussian processes: one prior times the data factors of all sites.
 
 A site's q(u_j) is its prior times a Gaussian factor that stands for its data. In natural parameters the factor has
 precision S_j^-1 - K_jj^-1 and linear term S_j^-1 (m_j - c_j). The posterior of all sites' data is the common prior
@@ -30,18 +30,39 @@ from scipy.linalg import cho_solve, cholesky, eigh
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.posteriors.sparse_gp.kernels import Kernel, make_kernel
-from consilience.posteriors.sparse_gp.model import SparseGP, lower_solve, prior_factor, transfer
+from consilience.posteriors.sparse_gp.model import SparseGP, lower_solve, prior_factor, whitened_cross_covariance
 
 LARGEST_LOG_RATIO = 2.0
-"""Hyper-parameters that differ from the fused ones by more than this many powers of e are not averaged."""
+"""Kernel parameters and noise whose log differs by more from the mean are not averaged but refused.
 
-_WIDER = 1e-3  # eigenvalues above 1 by less are what an optimiser leaves, and are clipped without a word
-_LEAST = 1e-14
+A factor of 7.4. Chosen by hand (docs/sparse_gp.md); nobody has measured other values.
+"""
+
+SILENT_EXCESS = 1e-3
+"""Excess over 1 of a whitened posterior variance that is clipped without a warning.
+
+Optimisers leave about so much; chosen by hand.
+"""
+
+MIN_VARIANCE = 1e-14
+"""Least whitened posterior variance, so that its inverse is finite: 45 units in the last place of the prior's, 1."""
 
 
 @dataclass(frozen=True, eq=False)
-class Prior:
-    """What the fused process believes before any data: kernel, noise, mean function and jitter, as in SparseGP."""
+class GPPrior:
+    """The prior of the fused process; all in standardised units, as in SparseGP.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Covariance function.
+    noise : float
+        Variance of an observation about the function; 0 where no site knows it.
+    constant : float
+        Mean function.
+    jitter : float
+        Noise on every inducing value, relative to the kernel's variance.
+    """
 
     kernel: Kernel
     noise: float
@@ -50,11 +71,18 @@ class Prior:
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class BayesProduct:
     """The fused process, and in how many directions some site's posterior was wider than its prior.
 
-    An exact posterior never is; one from an unfinished optimisation may be. In such a direction the site's factor
-    would have negative precision, so its eigenvalue is clipped at 0: the site is taken to say nothing there.
+    An exact posterior never is; one from an unfinished optimisation may be. In such a direction the site's factor would
+    have negative precision, so its eigenvalue is clipped at 0: the site is taken to say nothing there.
+
+    Parameters
+    ----------
+    model : SparseGP
+        The fused process.
+    clipped : int
+        Number of clipped directions, over all sites.
     """
 
     model: SparseGP
@@ -62,8 +90,20 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False)
-class _Factor:
-    """A site's posterior under the fused prior at its own inducing inputs, whitened: mean, and eigenvectors of S."""
+class _SiteFactor:
+    """A site's posterior under the fused prior at its own inducing inputs, whitened.
+
+    Parameters
+    ----------
+    mean : Array of shape (M_j,)
+        Mean.
+    vectors, values : Array of shape (M_j, M_j) and (M_j,)
+        Eigenvectors U and eigenvalues 1 - d of the covariance.
+    prior_factor : Array of shape (M_j, M_j)
+        Lower Cholesky factor of the fused prior there.
+    clipped : int
+        Number of clipped directions.
+    """
 
     mean: Array
     vectors: Array
@@ -72,22 +112,22 @@ class _Factor:
     clipped: int
 
 
-def common_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]) -> Prior:
+def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]) -> GPPrior:
     """Return the prior of the fused process: geometric means of kernel parameters and noise, the mean of constants.
 
     Parameters
     ----------
-    models
+    models : sequence of SparseGP of length J
         The sites' processes; those without noise have no part in its mean.
-    weights
-        What each counts (J,); those of weight zero are not looked at.
-    names
+    weights : Array of shape (J,)
+        Weight of each in the means; those of weight zero are not used.
+    names : sequence of str of length J
         What to call each in messages.
 
     Raises
     ------
     InputError
-        Naming every model and parameter that differs from the mean by a factor above e^2, and every model that is
+        With every model and parameter that differs from the mean by a factor above e^2, and every model that is
         standardised by other constants than the first.
     """
     first = models[0]
@@ -96,52 +136,55 @@ def common_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str
         for name, model in zip(names, models, strict=True)
         if not (np.array_equal(model.shift, first.shift) and np.array_equal(model.scale, first.scale))
     ]
-    voting = [model for model, weight in zip(models, weights, strict=True) if weight > 0]
-    called = [name for name, weight in zip(names, weights, strict=True) if weight > 0]
-    share = weights[weights > 0] / weights.sum()
-    kernels = [model.kernel for model in voting]
-    forms = {kernel.name for kernel in kernels}
-    if len(forms) > 1:
-        raise InputError(f"the models have kernels {', '.join(sorted(forms))}; fit them with the same one")
-    columns = {"variance": np.array([[kernel.variance] for kernel in kernels])}
-    columns |= {"length-scale": np.stack([kernel.lengthscales for kernel in kernels])}
-    noise = np.array([[model.noise] for model in voting])
-    stated = noise[:, 0] > 0
-    means = {}
-    for name, values in columns.items():
-        means[name] = _geometric_mean(values, share)
-        problems += _far(name, values, means[name], called)
-    mean_noise = _geometric_mean(noise[stated], share[stated] / share[stated].sum()) if stated.any() else np.zeros(1)
-    with_noise = [name for name, known in zip(called, stated, strict=True) if known]
-    problems += _far("noise", noise[stated], mean_noise, with_noise)
+    voters = [model for model, weight in zip(models, weights, strict=True) if weight > 0]
+    voter_names = [name for name, weight in zip(names, weights, strict=True) if weight > 0]
+    relative_weights = weights[weights > 0] / weights.sum()
+    kernels = [model.kernel for model in voters]
+    kernel_names = {kernel.name for kernel in kernels}
+    if len(kernel_names) > 1:
+        raise InputError(f"the models have kernels {', '.join(sorted(kernel_names))}; fit them with the same one")
+    parameters_by_name = {"variance": np.array([[kernel.variance] for kernel in kernels])}
+    parameters_by_name |= {"length-scale": np.stack([kernel.lengthscales for kernel in kernels])}
+    noise = np.array([[model.noise] for model in voters])
+    has_noise = noise[:, 0] > 0
+    means_by_name = {}
+    for name, values in parameters_by_name.items():
+        means_by_name[name] = _geometric_mean(values, relative_weights)
+        problems += _outlying_parameters(name, values, means_by_name[name], voter_names)
+    mean_noise = np.zeros(1)
+    if has_noise.any():
+        noise_weights = relative_weights[has_noise] / relative_weights[has_noise].sum()
+        mean_noise = _geometric_mean(noise[has_noise], noise_weights)
+    names_with_noise = [name for name, is_stated in zip(voter_names, has_noise, strict=True) if is_stated]
+    problems += _outlying_parameters("noise", noise[has_noise], mean_noise, names_with_noise)
     if problems:
         raise InputError(problems)
-    constants, jitters = np.array([m.constant for m in voting]), np.array([[m.jitter] for m in voting])
-    jitter = _geometric_mean(jitters, share)[0] if np.all(jitters > 0) else 0.0
+    constants, jitters = np.array([m.constant for m in voters]), np.array([[m.jitter] for m in voters])
+    jitter = _geometric_mean(jitters, relative_weights)[0] if np.all(jitters > 0) else 0.0
     kernel = kernels[0]
     if not all(kernel.same_as(other) for other in kernels):
-        kernel = make_kernel(kernel.name, means["variance"][0], means["length-scale"])
-    constant = constants[0] if np.all(constants == constants[0]) else share @ constants
-    return Prior(kernel, float(mean_noise[0]), float(constant), float(jitter))
+        kernel = make_kernel(kernel.name, means_by_name["variance"][0], means_by_name["length-scale"])
+    constant = constants[0] if np.all(constants == constants[0]) else relative_weights @ constants
+    return GPPrior(kernel, float(mean_noise[0]), float(constant), float(jitter))
 
 
-def _geometric_mean(values: Array, share: Array) -> Array:
-    """Return the weighted geometric mean (p,) of rows (J, p); where all are equal it is that, to the last bit."""
-    mean = np.exp(share @ np.log(values))
+def _geometric_mean(values: Array, relative_weights: Array) -> Array:
+    """Return the weighted geometric mean (p,) of rows (J, p); a column of equal values keeps them to the last bit."""
+    mean = np.exp(relative_weights @ np.log(values))
     return np.asarray(np.where(np.all(values == values[0], axis=0), values[0], mean))
 
 
-def _far(name: str, values: Array, mean: Array, called: Sequence[str]) -> list[str]:
-    """Return which models differ beyond reason from the mean, each with the remedy."""
+def _outlying_parameters(name: str, values: Array, mean: Array, voter_names: Sequence[str]) -> list[str]:
+    """Return which models differ from the mean by more than the largest ratio, each with the remedy."""
     return [
-        f"{called[row]}: has {name}{f' {column}' if values.shape[1] > 1 else ''} {values[row, column]:.3g}, more"
+        f"{voter_names[row]}: has {name}{f' {column}' if values.shape[1] > 1 else ''} {values[row, column]:.3g}, more"
         f" than a factor of {np.exp(LARGEST_LOG_RATIO):.1f} from the mean {mean[column]:.3g} of all models; agree on"
         " kernel parameters and noise, and fit again with these fixed"
         for row, column in np.argwhere(np.abs(np.log(values / mean)) > LARGEST_LOG_RATIO).tolist()
     ]
 
 
-def bayes_product(models: Sequence[SparseGP], inputs: Array, prior: Prior, weights: Array) -> Product:
+def bayes_product(models: Sequence[SparseGP], inputs: Array, prior: GPPrior, weights: Array) -> BayesProduct:
     """Return the process at `inputs` (M, d) whose factors are those of all models, under one prior.
 
     In the whitened basis at `inputs`, Lam = I + sum_j w_j C_j and h = sum_j w_j (I + C_j) V_j m_j give S = Lam^-1 and
@@ -149,77 +192,85 @@ def bayes_product(models: Sequence[SparseGP], inputs: Array, prior: Prior, weigh
 
     Parameters
     ----------
-    models
+    models : sequence of SparseGP of length J
         The sites' processes, of one input dimension and one standardisation.
-    inputs
+    inputs : Array of shape (M, d)
         The fused inducing inputs, standardised.
-    prior
+    prior : GPPrior
         The prior of the fused process.
-    weights
-        How many times each site's data count (J,).
-
+    weights : Array of shape (J,)
+        How many times each site's data count.
     """
     first = models[0]
     factor = prior_factor(prior.kernel, inputs, prior.jitter)
-    precision, linear = np.eye(len(inputs)), np.zeros(len(inputs))
+    precision, linear = np.eye(len(inputs)), np.zeros(len(inputs))  # Lam (M, M) and h (M,): of the prior
     clipped = 0
     for model, weight in zip(models, weights, strict=True):
         if weight == 0:
             continue
-        site = _factor(model, prior)
-        clipped += site.clipped
-        move, whole = transfer(prior.kernel, inputs, factor, model.inducing_inputs, site.prior_factor, prior.jitter)
-        half = _root_of_precision(site, move, whole)
-        moved = move @ site.mean
-        precision += weight * (half.T @ half)
-        linear += weight * (moved + half.T @ (half @ moved))
+        site_factor = _site_factor(model, prior)
+        clipped += site_factor.clipped
+        cross, is_lossless = whitened_cross_covariance(
+            prior.kernel, inputs, factor, model.inducing_inputs, site_factor.prior_factor, prior.jitter
+        )
+        precision_root = _root_of_precision(site_factor, cross, is_lossless)
+        cross_mean = cross @ site_factor.mean
+        # Lam += w C and h += w (I + C) V m_j, with C = H^T H
+        precision += weight * (precision_root.T @ precision_root)
+        linear += weight * (cross_mean + precision_root.T @ (precision_root @ cross_mean))
     root = cholesky(precision, lower=True)
-    unit = lower_solve(root, np.eye(len(inputs)))
-    known = [model.n_observations for model, weight in zip(models, weights, strict=True) if weight > 0]
+    root_inverse = lower_solve(root, np.eye(len(inputs)))
+    observation_counts = [model.n_observations for model, weight in zip(models, weights, strict=True) if weight > 0]
     fused = SparseGP.whitened(
         inputs,
         cho_solve((root, True), linear),
-        unit.T @ unit,
+        root_inverse.T @ root_inverse,
         prior.kernel,
         noise=prior.noise,
         constant=prior.constant,
         jitter=prior.jitter,
-        n_observations=sum(known) if min(known) > 0 else 0.0,
+        n_observations=sum(observation_counts) if min(observation_counts) > 0 else 0.0,
         shift=first.shift,
         scale=first.scale,
     )
-    return Product(fused, clipped)
+    return BayesProduct(fused, clipped)
 
 
-def _factor(model: SparseGP, prior: Prior) -> _Factor:
+def _site_factor(model: SparseGP, prior: GPPrior) -> _SiteFactor:
     """Return a site's posterior under the fused prior, at its own inducing inputs."""
     values, vectors = eigh(model.whitened_covariance)
-    clipped = int(np.count_nonzero(values > 1.0 + _WIDER))
-    values = np.clip(values, _LEAST, 1.0)
-    same = model.kernel.same_as(prior.kernel) and model.jitter == prior.jitter
-    if same and model.constant == prior.constant:
-        return _Factor(model.whitened_mean, vectors, values, model.factor, clipped)
-    precision = (vectors * ((1.0 - values) / values)) @ vectors.T
+    clipped = int(np.count_nonzero(values > 1.0 + SILENT_EXCESS))
+    values = np.clip(values, MIN_VARIANCE, 1.0)  # at most the prior's, so that the factor has no negative precision
+    has_same_prior = model.kernel.same_as(prior.kernel) and model.jitter == prior.jitter
+    if has_same_prior and model.constant == prior.constant:
+        return _SiteFactor(model.whitened_mean, vectors, values, model.factor, clipped)
+    precision = (vectors * ((1.0 - values) / values)) @ vectors.T  # S_j^-1 - I, whitened (M_j, M_j)
+    # Under another constant the same factor has its linear term moved by what that changes the whitened values.
     offset = lower_solve(model.factor, np.full(model.n_inducing, prior.constant - model.constant))
+    # h_j = S_j^-1 m_j, less what a change of the constant takes (M_j,)
     linear = vectors @ (vectors.T @ model.whitened_mean / values) - precision @ offset
     factor = model.factor
-    if not same:  # from the basis whitened by the site's prior to the one whitened by the fused prior
+    if not has_same_prior:  # from the basis whitened by the site's prior to the one whitened by the fused prior
         factor = prior_factor(prior.kernel, model.inducing_inputs, prior.jitter)
-        change = lower_solve(model.factor, factor).T
-        precision, linear = change @ precision @ change.T, change @ linear
-        excess, vectors = eigh(precision)
-        values = 1.0 / (1.0 + np.maximum(excess, 0.0))
-    return _Factor(vectors @ (values * (vectors.T @ linear)), vectors, values, factor, clipped)
+        basis_change = lower_solve(model.factor, factor).T
+        precision, linear = basis_change @ precision @ basis_change.T, basis_change @ linear
+        excess_precision, vectors = eigh(precision)  # of the factor alone; S_j^-1 = I + factor in the new basis
+        values = 1.0 / (1.0 + np.maximum(excess_precision, 0.0))
+    return _SiteFactor(vectors @ (values * (vectors.T @ linear)), vectors, values, factor, clipped)
 
 
-def _root_of_precision(site: _Factor, move: Array, whole: bool) -> Array:
+def _root_of_precision(site_factor: _SiteFactor, cross: Array, is_lossless: bool) -> Array:
     """Return H (M_j, M) with H^T H = C, what the site's data say at the fused inputs beyond the prior."""
-    root = np.sqrt(1.0 - site.values)
-    spread = (move @ site.vectors) * root
-    if whole:
-        return spread.T / np.sqrt(site.values)[:, None]
-    lost = np.eye(len(site.values)) - move.T @ move
-    inner = np.diag(site.values) + (site.vectors * root).T @ lost @ (site.vectors * root)
-    eigenvalues, vectors = eigh(inner)
-    kept = np.maximum(eigenvalues, site.values.min())  # what is lost only adds to them, but for rounding
-    return (vectors / np.sqrt(kept)).T @ spread.T
+    root = np.sqrt(1.0 - site_factor.values)
+    spread = (cross @ site_factor.vectors) * root  # F (M, M_j)
+    if is_lossless:
+        return spread.T / np.sqrt(site_factor.values)[:, None]
+    # I - F^T F, the inner matrix of C; I - V^T V is the variance that the fused inputs do not see.
+    lost_variance = np.eye(len(site_factor.values)) - cross.T @ cross
+    inner_matrix = np.diag(site_factor.values) + (site_factor.vectors * root).T @ lost_variance @ (
+        site_factor.vectors * root
+    )
+    eigenvalues, vectors = eigh(inner_matrix)
+    # Lost variance only adds to the eigenvalues; rounding may take some off.
+    positive_eigenvalues = np.maximum(eigenvalues, site_factor.values.min())
+    return (vectors / np.sqrt(positive_eigenvalues)).T @ spread.T

@@ -1,4 +1,4 @@
-"""The collapsed lower bound of sparse Gaussian process regression, its exact derivatives, and its posterior.
+"""Collapsed variational bound of sparse Gaussian process regression: value, exact derivatives and optimal posterior.
 
 Titsias 2009, equation (9). With K = k(Z, Z) + jitter v I = L L^T, Q = k(X, Z) K^-1 k(Z, X) and noise variance s^2,
 
@@ -22,7 +22,21 @@ from consilience.posteriors.sparse_gp.model import lower_solve
 
 @dataclass(frozen=True, eq=False)
 class BoundGradient:
-    """The bound in nats, and its derivatives by the logarithms of kernel parameters and noise, by c and by Z (M, d)."""
+    """The bound and its derivatives.
+
+    Parameters
+    ----------
+    bound : float
+        F, in nats.
+    log_variance, log_noise : float
+        Derivatives by log v and log s^2.
+    log_lengthscales : Array of shape (d,)
+        Derivatives by the logarithms of the length-scales.
+    constant : float
+        Derivative by c.
+    inputs : Array of shape (M, d)
+        Derivatives by Z.
+    """
 
     bound: float
     log_variance: float
@@ -34,7 +48,17 @@ class BoundGradient:
 
 @dataclass(frozen=True, eq=False)
 class CollapsedPosterior:
-    """The optimal q of the inducing values in the whitened basis, and the bound that it reaches, in nats."""
+    """The optimal q of the inducing values in the whitened basis.
+
+    Parameters
+    ----------
+    mean : Array of shape (M,)
+        Mean B^-1 A (y - c) / s.
+    covariance : Array of shape (M, M)
+        Covariance B^-1.
+    bound : float
+        The bound that it reaches, in nats.
+    """
 
     mean: Array
     covariance: Array
@@ -43,9 +67,23 @@ class CollapsedPosterior:
 
 @dataclass(frozen=True, eq=False)
 class _Terms:
-    """What value and derivatives share: A (M, N), the factors of K and B, y - c, A (y - c), and the bound."""
+    """Terms that value and derivatives of the bound share.
 
-    half: Array
+    Parameters
+    ----------
+    scaled_cross : Array of shape (M, N)
+        A = L^-1 k(Z, X) / s.
+    factor, root : Array of shape (M, M)
+        Lower Cholesky factors of K and of B = I + A A^T.
+    residual : Array of shape (N,)
+        y - c.
+    projected : Array of shape (M,)
+        A (y - c).
+    bound : float
+        F, in nats.
+    """
+
+    scaled_cross: Array
     factor: Array
     root: Array
     residual: Array
@@ -54,22 +92,25 @@ class _Terms:
 
 
 def _terms(prior: Array, cross: Array, variance: float, noise: float, residual: Array) -> _Terms:
-    count = len(residual)
+    """Return the terms of K (M, M) and k(Z, X) (M, N)."""
+    count = len(residual)  # N
     factor = cholesky(prior, lower=True, check_finite=False)
-    half = lower_solve(factor, cross) / np.sqrt(noise)
-    root = cholesky(np.eye(len(prior)) + half @ half.T, lower=True, check_finite=False)
-    projected = half @ residual
+    scaled_cross = lower_solve(factor, cross) / np.sqrt(noise)
+    root = cholesky(np.eye(len(prior)) + scaled_cross @ scaled_cross.T, lower=True, check_finite=False)
+    projected = scaled_cross @ residual
     explained = lower_solve(root, projected)
+    # By the determinant lemma log |Q + s^2 I| = log |B| + N log s^2, and by Woodbury the quadratic form.
     bound = (
         -0.5 * count * np.log(2.0 * np.pi * noise)
         - np.log(np.diag(root)).sum()
         - 0.5 * (residual @ residual - explained @ explained) / noise
-        - 0.5 * (count * variance / noise - np.vdot(half, half))
+        - 0.5 * (count * variance / noise - np.vdot(scaled_cross, scaled_cross))
     )
-    return _Terms(half, factor, root, residual, projected, float(bound))
+    return _Terms(scaled_cross, factor, root, residual, projected, float(bound))
 
 
-def _with_jitter(prior: Array, jitter: float, variance: float) -> Array:
+def _add_jitter(prior: Array, jitter: float, variance: float) -> Array:
+    """Return K = k(Z, Z) + jitter v I (M, M)."""
     return np.asarray(prior + jitter * variance * np.eye(len(prior)))
 
 
@@ -83,44 +124,51 @@ def bound_gradient(
 
     Parameters
     ----------
-    kernel
+    kernel : Kernel
         The covariance function.
-    inputs
-        Inducing inputs Z (M, d).
-    noise
+    inputs : Array of shape (M, d)
+        Inducing inputs Z.
+    noise : float
         s^2.
-    constant
+    constant : float
         c.
-    X, y
-        Data (N, d) and (N,).
-    jitter
+    X, y : Array of shape (N, d) and (N,)
+        Data.
+    jitter : float
         Relative to the kernel's variance.
     """
     size = len(inputs)
     prior, from_prior = kernel.with_pullback(inputs, inputs)
     cross, from_cross = kernel.with_pullback(inputs, X)
-    terms = _terms(_with_jitter(prior, jitter, kernel.variance), cross, kernel.variance, noise, y - constant)
-    unit = cho_solve((terms.root, True), np.eye(size))
-    alpha = (terms.residual - terms.half.T @ (unit @ terms.projected)) / noise
-    weighed = np.sqrt(noise) * lower_solve(terms.factor, terms.half @ alpha, transposed=True)  # K^-1 k(Z, X) alpha
-    informed = np.eye(size) - unit
-    by_cross = np.outer(weighed, alpha)
-    by_cross += lower_solve(terms.factor, informed @ terms.half, transposed=True) / np.sqrt(noise)
-    curved = informed @ terms.root @ terms.root.T @ informed  # B - 2 I + B^-1
-    inside = lower_solve(terms.factor, curved, transposed=True)
-    by_prior = -0.5 * (np.outer(weighed, weighed) + lower_solve(terms.factor, inside.T, transposed=True))
-    variance_a, lengthscales_a, inputs_a = from_prior(by_prior)
-    variance_b, lengthscales_b, inputs_b = from_cross(by_cross)
+    terms = _terms(_add_jitter(prior, jitter, kernel.variance), cross, kernel.variance, noise, y - constant)
+    b_inverse = cho_solve((terms.root, True), np.eye(size))
+    alpha = (terms.residual - terms.scaled_cross.T @ (b_inverse @ terms.projected)) / noise
+    cross_alpha = np.sqrt(noise) * lower_solve(
+        terms.factor, terms.scaled_cross @ alpha, transposed=True
+    )  # K^-1 k(Z, X) alpha (M,)
+    information = np.eye(size) - b_inverse  # I - B^-1 (M, M)
+    # Derivative by k(Z, X) (M, N)
+    by_cross = np.outer(cross_alpha, alpha)
+    by_cross += lower_solve(terms.factor, information @ terms.scaled_cross, transposed=True) / np.sqrt(noise)
+    curvature = information @ terms.root @ terms.root.T @ information  # B - 2 I + B^-1
+    half_solved = lower_solve(terms.factor, curvature, transposed=True)
+    # Derivative by K (M, M)
+    by_prior = -0.5 * (np.outer(cross_alpha, cross_alpha) + lower_solve(terms.factor, half_solved.T, transposed=True))
+    variance_of_prior, lengthscales_of_prior, inputs_of_prior = from_prior(by_prior)
+    variance_of_cross, lengthscales_of_cross, inputs_of_cross = from_cross(by_cross)
     count = len(y)
     diagonal = 0.5 * count * kernel.variance / noise
-    trace = (count - size + np.trace(unit)) / noise  # of (Q + s^2 I)^-1
+    trace = (count - size + np.trace(b_inverse)) / noise  # of (Q + s^2 I)^-1
     return BoundGradient(
         terms.bound,
-        variance_a + variance_b + jitter * kernel.variance * float(np.trace(by_prior)) - diagonal,
-        lengthscales_a + lengthscales_b,
-        0.5 * noise * float(alpha @ alpha - trace) + diagonal - 0.5 * float(np.vdot(terms.half, terms.half)),
+        variance_of_prior + variance_of_cross + jitter * kernel.variance * float(np.trace(by_prior)) - diagonal,
+        lengthscales_of_prior + lengthscales_of_cross,
+        0.5 * noise * float(alpha @ alpha - trace)
+        + diagonal
+        - 0.5 * float(np.vdot(terms.scaled_cross, terms.scaled_cross)),
         float(alpha.sum()),
-        2.0 * inputs_a + inputs_b,
+        # Z stands in k(Z, Z) twice
+        2.0 * inputs_of_prior + inputs_of_cross,
     )
 
 
@@ -128,7 +176,7 @@ def collapsed_posterior(
     kernel: Kernel, inputs: Array, noise: float, constant: float, X: Array, y: Array, jitter: float
 ) -> CollapsedPosterior:
     """Return the optimal q of the values at `inputs`; parameters as in ``bound_gradient``."""
-    prior = _with_jitter(kernel.matrix(inputs), jitter, kernel.variance)
+    prior = _add_jitter(kernel.matrix(inputs), jitter, kernel.variance)
     terms = _terms(prior, kernel.matrix(inputs, X), kernel.variance, noise, y - constant)
     inverse = lower_solve(terms.root, np.eye(len(inputs)))
     mean = cho_solve((terms.root, True), terms.projected) / np.sqrt(noise)

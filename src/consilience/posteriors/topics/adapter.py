@@ -1,7 +1,11 @@
-"""What the topic models of all libraries share: topics as Dirichlet posteriors, and how documents are scored.
+"""Topic models of all libraries: topics as Dirichlet posteriors, and document completion as their score.
 
 A topic is Dirichlet(lambda_k) over the V words of a vocabulary. Each entry of lambda is the topic's prior concentration
-of the word plus the tokens of the word that are held to come from the topic.
+of the word plus the expected number of its tokens that come from the topic,
+
+    lambda_kw = beta_0 + sum_d c_dw phi_dwk,
+
+with c_dw the tokens of word w in document d and phi the variational responsibilities of the topics.
 """
 
 from __future__ import annotations
@@ -28,31 +32,31 @@ from consilience.posteriors.topics.document_completion import (
 
 
 class TopicAdapter(Adapter):
-    """One class of topic models, in and out: a subclass says where its topics and its document prior are."""
+    """One class of topic models, in and out: a subclass reads its topics and its document prior."""
 
     takes_counts: ClassVar[bool] = True
-    words: ClassVar[bool] = True
+    has_vocabulary: ClassVar[bool] = True
 
     @abstractmethod
     def topics(self, model: Any) -> tuple[Array, Array | float]:
         """Return the concentrations lambda (K, V) of a fitted `model` and its document prior: a number or (K,)."""
 
     def scores(self, model: Any, data: Any) -> Scores:
-        """Return how well a tenth of every document's tokens is predicted from the others, by document completion.
+        """Return the log likelihood of a tenth of every document's tokens given the others, by document completion.
 
         The split is the same for every model, and a document weighs as much as it has held-out tokens. Its label is its
         largest topic; usage counts tokens by the topic that explains them best, both from whole documents.
         """
         topics, prior = self.topics(model)
         completion = complete_documents(*split_tokens(data), topics, prior)
-        gamma = fold_in(data, topics, prior)
-        scored = completion.tokens > 0
+        gamma = fold_in(data, topics, prior)  # of whole documents (n, K)
+        is_scored = completion.tokens > 0
         return Scores(
             name="log likelihood of held-out tokens",
             unit="nats per token",
             larger_is_better=True,
             observations="documents",
-            values=completion.log_likelihood / np.where(scored, completion.tokens, 1.0),
+            values=completion.log_likelihood / np.where(is_scored, completion.tokens, 1.0),
             weights=completion.tokens,
             labels=np.where(data.sum(axis=1) > 0, gamma.argmax(axis=1), -1),
             usage=tokens_of_topics(data, topics, gamma),
@@ -67,35 +71,35 @@ def posterior_of_topics(
     features: Features,
     source: Mapping[str, Any],
 ) -> Posterior:
-    """Return what a site sends of its topics. Counts are tokens: what is in a topic beyond its prior.
+    """Return the posterior that a site sends of its topics. Counts are tokens: what a topic has beyond its prior.
 
     Parameters
     ----------
-    topics
-        Concentrations lambda (K, V).
-    topic_prior
-        The concentrations that every topic had before data: a number, or one for each word (V,).
+    topics : ndarray of shape (K, V)
+        Concentrations lambda.
+    topic_prior : float or ndarray of shape (V,)
+        The concentrations that every topic had before data: a number, or one for each word.
     attached, features, source
         As in ``Posterior``.
     """
     family = Dirichlet(topics.shape[1])
-    before = topic_prior * family.dim if isinstance(topic_prior, float) else topic_prior.sum()
+    prior_total = topic_prior * family.dim if isinstance(topic_prior, float) else topic_prior.sum()
     return Posterior(
         family,
         family.to_natural(concentration=topics),
         prior=np.full(family.size, topic_prior) - 1.0,
-        counts=np.maximum(topics.sum(axis=1) - before, 0.0),
+        counts=np.maximum(topics.sum(axis=1) - prior_total, 0.0),
         attached=attached,
         features=features,
         source=source,
     )
 
 
-def once(what: str, words: Sequence[str]) -> None:
-    """Raise when a word is there more than once in `words`, which are `what`."""
+def require_unique_words(what: str, words: Sequence[str]) -> None:
+    """Raise InputError when `words` has a word more than once; `what` names them in the message."""
     if len(set(words)) < len(words):
-        word, times = Counter(words).most_common(1)[0]
-        raise InputError(f"{what} has the word {word!r} {times} times, expected once")
+        word, count = Counter(words).most_common(1)[0]
+        raise InputError(f"{what} has the word {word!r} {count} times, expected once")
 
 
 def topic_prior_of(posterior: Posterior) -> Array:

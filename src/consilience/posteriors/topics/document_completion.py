@@ -1,13 +1,15 @@
-"""Document completion: how well topics predict the tokens of a document that they were not shown.
+"""Document completion: held-out likelihood and perplexity of topic models.
 
 Every document's tokens are split at random. Its topic proportions are inferred from one part with the topics held
 fixed, by the variational document step of Blei, Ng and Jordan (2003), and the other part is predicted:
 
     log p(w2 | w1) = sum_{w in w2} log sum_k pi_k phi_kw,    pi = gamma / sum gamma,    phi_k = lambda_k / sum lambda_k,
 
-which is equation (10) of Claici et al. (2020). Nothing here knows a library: topics are Dirichlet parameters (K, V),
-documents are counts (n, V), dense or sparse. Documents are taken one by one, and the words that occur in one all at
-once: its words by topics fit a processor's cache, and each stops when it is settled. Batches were measured slower.
+which is equation (10) of Claici et al. (2020), with phi_k the mean of topic k rather than, as its text has it, "the
+posterior Dirichlet parameter", which is no probability. Nothing here knows a library: topics are Dirichlet parameters
+(K, V), documents are counts (n, V), dense or sparse. Documents are taken one by one, and the words that occur in one
+all at once: its words by topics fit a processor's cache, and each stops when it has converged. Batches were measured
+slower.
 """
 
 from __future__ import annotations
@@ -26,15 +28,18 @@ from consilience.checks import Array, Labels, as_rows, as_vector
 from consilience.errors import InputError
 
 HELD_OUT_SHARE = 0.1
-"""Part of every document's tokens that is predicted."""
+"""Part of every document's tokens that is predicted: 10 %, as in Claici et al. (2020), section 5.3."""
 
 TOLERANCE = 1e-4
-"""A document is settled when its gamma changes by less, on average over topics, in tokens."""
+"""A document has converged when its gamma changes by less, on average over topics, in tokens. Chosen by hand; nobody
+has measured other values."""
 
 MAX_ITERATIONS = 100
-"""And after so many steps in any case."""
+"""Steps after which a document is left as it is. Chosen by hand; nobody has measured other values."""
 
-_FLOOR = 1e-150  # the product of two such factors is still a normal number, so that nothing is divided by zero
+_MIN_FACTOR = 1e-150
+"""Smallest factor exp(E log theta) or exp(E log phi): the product of two is still a normal number, so that nothing is
+divided by zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +96,11 @@ def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.c
     counts.sum_duplicates()
     if columns is not None and counts.shape[1] != columns:
         raise InputError(f"{name}: has {counts.shape[1]} columns, expected {columns}")
-    whole = (
+    is_whole = (
         np.isfinite(counts.data) & (counts.data >= 0) & (counts.data == np.floor(counts.data)) & (counts.data < 2**31)
     )
-    if not whole.all():
-        entry = int(np.argmin(whole))
+    if not is_whole.all():
+        entry = int(np.argmin(is_whole))
         row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
         raise InputError(
             f"{name}: row {row}, column {counts.indices[entry]} (counted from 0): expected a number of tokens"
@@ -114,17 +119,17 @@ def split_tokens(
 
     Parameters
     ----------
-    documents
-        Word counts (n, V), dense or sparse.
-    share
-        Part of the tokens to hold out, between 0 and 1.
-    rng
-        Seed or Generator; the same seed splits the same documents in the same way.
+    documents : array_like or sparse matrix of shape (n, V)
+        Word counts.
+    share : float
+        Part of the tokens to hold out, between 0 and 1. Default: a tenth.
+    rng : int or Generator
+        Seed or generator; the same seed splits the same documents in the same way.
 
     Returns
     -------
-    tuple
-        Counts (n, V) of the observed and of the held-out tokens; their sum is `documents`.
+    tuple of two CSR arrays of shape (n, V)
+        Counts of the observed and of the held-out tokens; their sum is `documents`.
 
     Examples
     --------
@@ -136,20 +141,23 @@ def split_tokens(
         raise InputError(f"share: expected a number between 0 and 1, found {share}")
     counts = as_counts("documents", documents)
     generator = np.random.default_rng(rng)
+    # One entry per token: the stored count that it belongs to, and below its document.
     token_entry = np.repeat(np.arange(counts.nnz), counts.data.astype(np.int64))
     sizes = counts.sum(axis=1).astype(np.int64)
     token_document = np.repeat(np.arange(len(sizes)), sizes)
     shuffled = np.lexsort((generator.random(len(token_entry)), token_document))  # tokens shuffled within documents
-    place = np.arange(len(token_entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    wanted = np.where(sizes > 0, np.maximum(1, np.rint(share * sizes).astype(np.int64)), 0)
-    chosen = token_entry[shuffled[place < np.repeat(wanted, sizes)]]
-    taken = np.bincount(chosen, minlength=counts.nnz).astype(np.float64)
-    halves = []
-    for data in (counts.data - taken, taken):
-        half = sparse.csr_array((data, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
-        half.eliminate_zeros()
-        halves.append(half)
-    return halves[0], halves[1]
+    rank = np.arange(len(token_entry)) - np.repeat(
+        np.cumsum(sizes) - sizes, sizes
+    )  # of a shuffled token in its document
+    n_held_out = np.where(sizes > 0, np.maximum(1, np.rint(share * sizes).astype(np.int64)), 0)  # (n,)
+    held_out_entry = token_entry[shuffled[rank < np.repeat(n_held_out, sizes)]]
+    held_out_counts = np.bincount(held_out_entry, minlength=counts.nnz).astype(np.float64)  # aligned with counts.data
+    parts = []
+    for data in (counts.data - held_out_counts, held_out_counts):
+        part = sparse.csr_array((data, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
+        part.eliminate_zeros()
+        parts.append(part)
+    return parts[0], parts[1]
 
 
 def fold_in(
@@ -166,17 +174,19 @@ def fold_in(
 
         phi_wk ∝ exp(psi(gamma_k) + psi(lambda_kw) - psi(sum_w lambda_kw)),    gamma_k = alpha + sum_w c_w phi_wk.
 
+    In matrix form, with t_k = exp psi(gamma_k) and B_kw = exp E log phi_kw: gamma = alpha + t * (B (c / (B^T t))).
+
     Parameters
     ----------
-    documents
-        Word counts (n, V), dense or sparse.
-    topics
-        Dirichlet parameters lambda (K, V), positive.
-    document_prior
-        alpha: a number, the same for every topic, or one for each (K,).
-    tolerance
-        In tokens.
-    max_iterations
+    documents : array_like or sparse matrix of shape (n, V)
+        Word counts c.
+    topics : array_like of shape (K, V)
+        Dirichlet parameters lambda, positive.
+    document_prior : float or array_like of shape (K,)
+        alpha: a number, the same for every topic, or one for each.
+    tolerance : float
+        Mean change of gamma, in tokens, at which a document has converged.
+    max_iterations : int
         Steps after which a document is left as it is.
 
     Examples
@@ -185,15 +195,16 @@ def fold_in(
     array([[9.5, 0.5],
            [0.5, 9.5]])
     """
-    weights = as_rows("topics", topics)
-    counts = as_counts("documents", documents, weights.shape[1])
-    prior = as_vector("document_prior", document_prior, len(weights))
-    if not np.all((prior > 0.0) & (prior < np.inf)):
-        raise InputError(f"document_prior: expected a positive number for every topic, found {prior}")
-    words = _exponentials((digamma(weights) - digamma(weights.sum(axis=1, keepdims=True))).T)
-    gamma = np.empty((counts.shape[0], len(weights)))
-    for row, present, tokens in _documents(counts):
-        gamma[row] = _settle(words[present], tokens, prior, tolerance, max_iterations)
+    concentrations = as_rows("topics", topics)
+    counts = as_counts("documents", documents, concentrations.shape[1])
+    alpha = as_vector("document_prior", document_prior, len(concentrations))
+    if not np.all((alpha > 0.0) & (alpha < np.inf)):
+        raise InputError(f"document_prior: expected a positive number for every topic, found {alpha}")
+    # exp E log phi (V, K), words first: the rows of a document's words are one slice
+    word_factors = _exponentials((digamma(concentrations) - digamma(concentrations.sum(axis=1, keepdims=True))).T)
+    gamma = np.empty((counts.shape[0], len(concentrations)))
+    for row, words, tokens in _documents(counts):
+        gamma[row] = _infer_gamma(word_factors[words], tokens, alpha, tolerance, max_iterations)
     return gamma
 
 
@@ -204,36 +215,50 @@ def complete_documents(
 
     Parameters
     ----------
-    observed, held_out
-        Word counts (n, V), as ``split_tokens`` returns them. Documents without tokens in either are skipped.
-    topics
-        Dirichlet parameters lambda (K, V), positive.
-    document_prior
-        alpha: a number, the same for every topic, or one for each (K,).
-    tolerance
+    observed, held_out : array_like or sparse matrix of shape (n, V)
+        Word counts, as ``split_tokens`` returns them. Documents without tokens in either are skipped.
+    topics : array_like of shape (K, V)
+        Dirichlet parameters lambda, positive.
+    document_prior : float or array_like of shape (K,)
+        alpha: a number, the same for every topic, or one for each.
+    tolerance : float
         Of ``fold_in``.
+
+    Returns
+    -------
+    Completion
+        Log likelihood and number of the held-out tokens of every document.
 
     Examples
     --------
     >>> complete_documents([[9, 0]], [[1, 0]], [[99.0, 1.0], [1.0, 99.0]], 0.5).per_token
     -0.0608...
     """
-    weights = as_rows("topics", topics)
-    given, wanted = (as_counts("documents", part, weights.shape[1]) for part in (observed, held_out))
-    if given.shape != wanted.shape:
-        raise InputError(f"documents: {given.shape[0]} have an observed part, but {wanted.shape[0]} a held-out part")
-    proportions = fold_in(given, weights, document_prior, tolerance=tolerance)
-    proportions /= proportions.sum(axis=1, keepdims=True)
-    words = (weights / weights.sum(axis=1, keepdims=True)).T
-    found = np.zeros(len(proportions))
-    for row, present, tokens in _documents(wanted):
-        found[row] = tokens @ np.log(words[present] @ proportions[row])
-    usable = np.diff(given.indptr) > 0
-    return Completion(np.where(usable, found, 0.0), np.where(usable, wanted.sum(axis=1), 0.0))
+    lam = as_rows("topics", topics)
+    w1, w2 = (as_counts("documents", part, lam.shape[1]) for part in (observed, held_out))  # as in the equation above
+    if w1.shape != w2.shape:
+        raise InputError(f"documents: {w1.shape[0]} have an observed part, but {w2.shape[0]} a held-out part")
+    proportions = fold_in(w1, lam, document_prior, tolerance=tolerance)
+    proportions /= proportions.sum(axis=1, keepdims=True)  # pi (n, K)
+    word_probabilities = (lam / lam.sum(axis=1, keepdims=True)).T  # phi^T (V, K)
+    log_likelihood = np.zeros(len(proportions))
+    for row, words, tokens in _documents(w2):
+        log_likelihood[row] = tokens @ np.log(word_probabilities[words] @ proportions[row])
+    has_observed = np.diff(w1.indptr) > 0
+    return Completion(np.where(has_observed, log_likelihood, 0.0), np.where(has_observed, w2.sum(axis=1), 0.0))
 
 
 def tokens_of_topics(documents: Any, topics: ArrayLike, gamma: Array) -> Labels:
-    """Return how many tokens each topic explains best (K,), given the documents' `gamma` (n, K) of ``fold_in``.
+    """Return how many tokens each topic explains best (K,): those of which gamma_dk phi_kw is largest.
+
+    Parameters
+    ----------
+    documents : array_like or sparse matrix of shape (n, V)
+        Word counts.
+    topics : array_like of shape (K, V)
+        Dirichlet parameters lambda, positive.
+    gamma : ndarray of shape (n, K)
+        The documents' topic proportions, as ``fold_in`` returns them.
 
     Examples
     --------
@@ -241,23 +266,34 @@ def tokens_of_topics(documents: Any, topics: ArrayLike, gamma: Array) -> Labels:
     >>> tokens_of_topics([[9, 1]], topics, fold_in([[9, 1]], topics, 0.1))
     array([9, 0, 1])
     """
-    weights = as_rows("topics", topics)
-    counts = as_counts("documents", documents, weights.shape[1])
-    words = (weights / weights.sum(axis=1, keepdims=True)).T
-    tokens = np.zeros(len(weights))
-    for row, present, count in _documents(counts):
-        tokens += np.bincount((words[present] * gamma[row]).argmax(axis=1), count, minlength=len(weights))
-    return tokens.astype(np.int64)
+    lam = as_rows("topics", topics)
+    counts = as_counts("documents", documents, lam.shape[1])
+    word_probabilities = (lam / lam.sum(axis=1, keepdims=True)).T  # (V, K)
+    topic_tokens = np.zeros(len(lam))
+    for row, words, tokens in _documents(counts):
+        best_topics = (word_probabilities[words] * gamma[row]).argmax(axis=1)
+        topic_tokens += np.bincount(best_topics, tokens, minlength=len(lam))
+    return topic_tokens.astype(np.int64)
 
 
-def _settle(words: Array, tokens: Array, prior: Array, tolerance: float, max_iterations: int) -> Array:
-    """Return gamma (K,) of one document, from the topics' factors (words, K) and its `tokens` (words,)."""
-    topics = np.ascontiguousarray(words.T)
-    gamma = np.ones(len(topics))
+def _infer_gamma(word_factors: Array, tokens: Array, alpha: Array, tolerance: float, max_iterations: int) -> Array:
+    """Return gamma (K,) of one document of m words.
+
+    Parameters
+    ----------
+    word_factors : ndarray of shape (m, K)
+        exp E log phi of the document's words, up to a factor for each word.
+    tokens : ndarray of shape (m,)
+        How often each occurs.
+    alpha : ndarray of shape (K,)
+        Document prior.
+    """
+    topic_factors = np.ascontiguousarray(word_factors.T)  # (K, m): both products read along rows
+    gamma = np.ones(len(topic_factors))
     for _ in range(max_iterations):
-        shares = _exponentials(digamma(gamma))
-        before, gamma = gamma, prior + shares * (topics @ (tokens / (words @ shares)))
-        if np.abs(gamma - before).mean() < tolerance:
+        t = _exponentials(digamma(gamma))  # exp E log theta (K,), up to a factor that cancels
+        previous, gamma = gamma, alpha + t * (topic_factors @ (tokens / (word_factors @ t)))
+        if np.abs(gamma - previous).mean() < tolerance:
             break
     return gamma
 
@@ -267,10 +303,10 @@ def _exponentials(logs: Array) -> Array:
 
     Without it exp(psi(0.001)), a word that no topic saw, would be zero in every topic.
     """
-    return np.maximum(np.exp(logs - logs.max(axis=-1, keepdims=True)), _FLOOR)
+    return np.maximum(np.exp(logs - logs.max(axis=-1, keepdims=True)), _MIN_FACTOR)
 
 
 def _documents(counts: sparse.csr_array) -> Iterator[tuple[int, Labels, Array]]:
-    """Yield the number of every document, which words occur in it, and how often."""
+    """Yield the row of every document, the words that occur in it (m,), and how often each does (m,)."""
     for row, (start, end) in enumerate(itertools.pairwise(counts.indptr)):
         yield row, counts.indices[start:end], counts.data[start:end]

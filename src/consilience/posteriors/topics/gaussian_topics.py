@@ -1,4 +1,4 @@
-"""Gaussian topics: centres in a space of word embeddings, and their adapter.
+"""Gaussian topics: cluster centres in a space of word embeddings, and their adapter.
 
 A topic is a Gaussian of one width around its centre m_k, so a token w with embedding x_w belongs to the topic that
 minimises |x_w - m_k|^2, and the words of a topic are those nearest to its centre (Yurochkin et al. 2019, section 5).
@@ -22,9 +22,11 @@ from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scores import Scores, row_scores
 from consilience.posteriors.topics.document_completion import as_counts
 
-_CHUNK = 2**22  # entries of a matrix of distances at a time
+_CHUNK_ENTRIES = 2**22
+"""Entries of a matrix of distances at a time, 32 MiB. Chosen by hand; it bounds memory and changes no result."""
 
 KIND = "consilience.GaussianTopics"
+"""Name of these models in files."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +35,11 @@ class GaussianTopicModel:
 
     Parameters
     ----------
-    centers
-        Centre of each topic (K, e), in the units of the embeddings.
-    counts
-        Tokens in each topic (K,).
-    space
+    centers : array_like of shape (K, e)
+        Centre of each topic, in the units of the embeddings.
+    counts : array_like of shape (K,)
+        Tokens in each topic.
+    space : str, optional
         Which embeddings these are, such as ``"glove.6B.50d"``; models that state different ones are not fused.
 
     Raises
@@ -84,15 +86,15 @@ class GaussianTopicModel:
 
         Parameters
         ----------
-        embeddings
-            Rows (n, e).
+        embeddings : array_like of shape (n, e)
+            Embeddings of words or tokens.
         """
         rows = as_rows("embeddings", embeddings, self.centers.shape[1])
         labels = np.empty(len(rows), dtype=np.int64)
-        step = max(1, _CHUNK // self.n_topics)
+        step = max(1, _CHUNK_ENTRIES // self.n_topics)
         for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            labels[part] = _distances(rows[part], self.centers).argmin(axis=1)
+            chunk = slice(start, start + step)
+            labels[chunk] = _relative_distances(rows[chunk], self.centers).argmin(axis=1)
         return labels
 
     def top_words(self, n: int, embeddings: ArrayLike, vocabulary: Sequence[str]) -> list[list[str]]:
@@ -100,12 +102,17 @@ class GaussianTopicModel:
 
         Parameters
         ----------
-        n
+        n : int
             Words for each topic.
-        embeddings
-            One row for each word (V, e); words whose row is all zeros have no embedding and are left out.
-        vocabulary
-            The words (V,).
+        embeddings : array_like of shape (V, e)
+            One row for each word; words whose row is all zeros have no embedding and are left out.
+        vocabulary : sequence of str of length V
+            The words.
+
+        Returns
+        -------
+        list of lists of str
+            The words of each topic.
 
         Raises
         ------
@@ -117,30 +124,30 @@ class GaussianTopicModel:
         if not is_count(n):
             raise OptionError(f"n: expected a positive number of words, found {n!r}")
         rows = embedding_rows(embeddings, len(vocabulary), self.centers.shape[1])
-        known = np.flatnonzero(rows.any(axis=1))
-        distances = _distances(self.centers, rows[known])
-        best = known[np.argsort(distances, axis=1, kind="stable")[:, :n]]
-        return [[str(vocabulary[word]) for word in row] for row in best]
+        embedded = np.flatnonzero(rows.any(axis=1))
+        distances = _relative_distances(self.centers, rows[embedded])  # (K, words with an embedding)
+        nearest = embedded[np.argsort(distances, axis=1, kind="stable")[:, :n]]  # (K, n)
+        return [[str(vocabulary[word]) for word in row] for row in nearest]
 
     def transform(self, documents: Any, embeddings: ArrayLike) -> Array:
         """Return the share of each topic in the tokens of each document (n, K); zeros where no token has an embedding.
 
         Parameters
         ----------
-        documents
-            Word counts (n, V), dense or sparse.
-        embeddings
-            One row for each word (V, e); words whose row is all zeros have no embedding and are left out.
+        documents : array_like or sparse matrix of shape (n, V)
+            Word counts.
+        embeddings : array_like of shape (V, e)
+            One row for each word; words whose row is all zeros have no embedding and are left out.
         """
         rows = embedding_rows(embeddings, None, self.centers.shape[1])
         counts = as_counts("documents", documents, len(rows))
-        member = np.zeros((len(rows), self.n_topics))
-        known = np.flatnonzero(rows.any(axis=1))
-        member[known, self.assign(rows[known])] = 1.0
-        tokens: Array = counts @ member
+        membership = np.zeros((len(rows), self.n_topics))  # one-hot rows (V, K); zeros for words without an embedding
+        embedded = np.flatnonzero(rows.any(axis=1))
+        membership[embedded, self.assign(rows[embedded])] = 1.0
+        tokens: Array = counts @ membership  # (n, K)
         total = tokens.sum(axis=1, keepdims=True)
-        shares: Array = tokens / np.where(total > 0, total, 1.0)
-        return shares
+        proportions: Array = tokens / np.where(total > 0, total, 1.0)
+        return proportions
 
 
 class GaussianTopicsAdapter(Adapter):
@@ -158,7 +165,7 @@ class GaussianTopicsAdapter(Adapter):
 
     def rebuild(self, posterior: Posterior) -> GaussianTopicModel:
         """Return the fused topics."""
-        self.expects(posterior, Point)
+        self.require_family(posterior, Point)
         if posterior.counts is None:
             raise InputError(f"this posterior of a {self.kind} lacks counts, which rebuilding needs")
         return GaussianTopicModel(posterior.parameters()["value"], posterior.counts, posterior.source["space"])
@@ -171,18 +178,18 @@ class GaussianTopicsAdapter(Adapter):
         return row_scores(name, unit, distances, labels, model.n_topics, larger_is_better=False)
 
 
-def embedding_rows(embeddings: ArrayLike, words: int | None, columns: int | None = None) -> Array:
-    """Return finite embeddings (V, e), or raise saying what was expected; `words` is V where it is known."""
+def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | None = None) -> Array:
+    """Return finite embeddings (V, e), or raise saying what was expected; `n_words` is V where it is known."""
     rows = as_rows("embeddings", embeddings, columns)
-    if words is not None and len(rows) != words:
-        raise InputError(f"embeddings: expected one row for each of the {words} words, found {len(rows)}")
+    if n_words is not None and len(rows) != n_words:
+        raise InputError(f"embeddings: expected one row for each of the {n_words} words, found {len(rows)}")
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
         raise InputError(f"embeddings: row {bad[0]}, counted from 0, has NaN or infinite values")
     return rows
 
 
-def _distances(left: Array, right: Array) -> Array:
-    """Return |x - y|^2 / 2 less |x|^2 / 2 (n, m), which orders the rows of `right` for each of `left` alike."""
-    distances: Array = 0.5 * np.einsum("md,md->m", right, right) - left @ right.T
+def _relative_distances(a: Array, b: Array) -> Array:
+    """Return |x - y|^2 / 2 less |x|^2 / 2 (n, m), x in `a` and y in `b`: it orders the rows of `b` as distances do."""
+    distances: Array = 0.5 * np.einsum("md,md->m", b, b) - a @ b.T
     return distances

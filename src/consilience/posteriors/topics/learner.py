@@ -21,7 +21,7 @@ from scipy import sparse
 
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
-from consilience.posteriors.topics.adapter import once
+from consilience.posteriors.topics.adapter import require_unique_words
 from consilience.posteriors.topics.document_completion import as_counts
 from consilience.posteriors.topics.gaussian_topics import GaussianTopicModel, embedding_rows
 
@@ -32,15 +32,15 @@ class GaussianTopics:
 
     Parameters
     ----------
-    n_topics
-        Number K of topics.
-    restarts
-        Starts of k-means; the lowest objective wins.
-    max_iterations
-        Steps at most in one start.
-    seed
-        Draws the first centres.
-    space
+    n_topics : int
+        Number K of topics. Default: the 25 of the paper.
+    restarts : int
+        Starts of k-means; the lowest objective wins. The default of 8 was chosen by hand.
+    max_iterations : int
+        Steps at most in one start; scikit-learn's default.
+    seed : int
+        Seed of the first centres.
+    space : str, optional
         Which embeddings are used, such as ``"glove.6B.50d"``; recorded, so that topics in other spaces are not fused
         by mistake.
 
@@ -73,13 +73,17 @@ class GaussianTopics:
 
         Parameters
         ----------
-        documents
-            Word counts (n, V), dense or sparse; or a list of documents that are lists of words, of which those outside
-            the vocabulary are left out.
-        embeddings
-            One row for each word (V, e). Words whose row is all zeros have no embedding and are left out.
-        vocabulary
-            The words (V,); needed where documents are lists of words.
+        documents : array_like or sparse matrix of shape (n, V), or list of lists of str
+            Word counts; or documents as lists of words, of which those outside the vocabulary are left out.
+        embeddings : array_like of shape (V, e)
+            One row for each word. Words whose row is all zeros have no embedding and are left out.
+        vocabulary : sequence of str of length V, optional
+            The words; needed where documents are lists of words.
+
+        Returns
+        -------
+        GaussianTopicModel
+            Centres (K, e) and their tokens (K,).
 
         Raises
         ------
@@ -96,26 +100,27 @@ class GaussianTopics:
             raise InputError(
                 f"documents: have {distinct} words with embeddings that differ, too few for {self.n_topics} topics"
             )
-        fitted = KMeans(self.n_topics, n_init=self.restarts, max_iter=self.max_iterations, random_state=self.seed)
-        labels = fitted.fit(rows[used], sample_weight=tokens[used]).labels_
+        # A word of c_w tokens counts as c_w points at its embedding, so words rather than tokens are clustered.
+        kmeans = KMeans(self.n_topics, n_init=self.restarts, max_iter=self.max_iterations, random_state=self.seed)
+        labels = kmeans.fit(rows[used], sample_weight=tokens[used]).labels_
         counts = np.bincount(labels, weights=tokens[used], minlength=self.n_topics)
-        return GaussianTopicModel(fitted.cluster_centers_, counts.astype(np.float64), self.space)
+        return GaussianTopicModel(kmeans.cluster_centers_, counts.astype(np.float64), self.space)
 
 
-def _tokens_of_words(documents: Any, words: int, vocabulary: Sequence[str] | None) -> Array:
+def _tokens_of_words(documents: Any, n_words: int, vocabulary: Sequence[str] | None) -> Array:
     """Return how many tokens of each word (V,) all documents have together."""
-    listed = not sparse.issparse(documents) and len(documents) > 0 and _is_list_of_words(documents)
-    if not listed:
-        total: Array = np.asarray(as_counts("documents", documents, words).sum(axis=0), dtype=np.float64).ravel()
+    are_lists = not sparse.issparse(documents) and len(documents) > 0 and _are_lists_of_words(documents)
+    if not are_lists:
+        total: Array = np.asarray(as_counts("documents", documents, n_words).sum(axis=0), dtype=np.float64).ravel()
         return total
     if vocabulary is None:
         raise InputError("vocabulary: needed where documents are lists of words")
-    found = Counter(word for document in documents for word in document)
-    once("vocabulary", vocabulary)
-    return np.array([found[word] for word in vocabulary], dtype=np.float64)
+    word_counts = Counter(word for document in documents for word in document)
+    require_unique_words("vocabulary", vocabulary)
+    return np.array([word_counts[word] for word in vocabulary], dtype=np.float64)
 
 
-def _is_list_of_words(documents: Any) -> bool:
-    """Return whether the first document that has anything has words rather than numbers."""
+def _are_lists_of_words(documents: Any) -> bool:
+    """Return whether the first document that is not empty has words rather than numbers."""
     first: Any = next((document for document in documents if np.ndim(document) and len(document)), [None])
     return isinstance(first[0], str)

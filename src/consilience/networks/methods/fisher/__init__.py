@@ -1,1 +1,1 @@
-"""Fisher merging and self-supervised Fisher merging."""
+"""Fisher merging and self-supervised Fisher merging of networks."""

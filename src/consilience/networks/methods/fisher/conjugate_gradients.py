@@ -1,7 +1,8 @@
-"""Conjugate gradients: A x = b for a positive definite A that is only known by its products.
+"""Preconditioned conjugate gradients for linear equations whose matrix is known by its products only.
 
-Every step lowers q(x) = x^T A x / 2 - b^T x, the objective that is recorded. With a preconditioner M, here a diagonal,
-convergence goes with the spread of M^-1 A's eigenvalues. (Hestenes, Stiefel 1952.)
+A x = b with A symmetric positive definite minimises q(x) = x^T A x / 2 - b^T x. Every step lowers q, which is recorded.
+With a preconditioner M, here a diagonal, the rate depends on the spread of the eigenvalues of M^-1 A (Hestenes, Stiefel
+1952). Where A shows a direction without positive curvature the iteration ends and says so.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from consilience.checks import AnyArray, Array
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
-    """What was found.
+class LinearSolution:
+    """Solution of linear equations by conjugate gradients.
 
     Parameters
     ----------
-    x
-        The solution (P,).
-    history
-        q after each step (steps,).
-    residual
-        Norm of b - A x as a share of that of b, in the preconditioner's norm.
-    converged
-        Whether it is as small as was asked.
-    definite
-        Whether A showed no direction of negative or no curvature; steps end where it does.
+    x : array of shape (P,)
+        The solution, or the last iterate.
+    history : ndarray of shape (n_steps,)
+        q after each step.
+    residual : float
+        Norm of b - A x relative to that of b, in the preconditioner's norm |r|^2 = r^T M^-1 r.
+    converged : bool
+        Whether the residual is within the tolerance.
+    definite : bool
+        Whether A showed no direction of negative or no curvature. Default: True.
     """
 
     x: AnyArray
@@ -47,45 +48,45 @@ def conjugate_gradients(
     tolerance: float,
     max_steps: int,
     progress: Callable[[int, int], None],
-) -> Solution:
+) -> LinearSolution:
     """Return the solution of A x = b, from x = 0.
 
     Parameters
     ----------
-    times
+    times : callable
         Product of A with a vector (P,).
-    b
-        Right-hand side (P,), float64.
-    diagonal
-        The preconditioner (P,), positive.
-    tolerance
-        Of the residual.
-    max_steps
+    b : array of shape (P,)
+        Right-hand side, float64.
+    diagonal : array of shape (P,)
+        The preconditioner M, positive.
+    tolerance : float
+        Bound on the residual, relative to that of x = 0.
+    max_steps : int
         Steps at most.
-    progress
-        Told about steps.
+    progress : callable
+        Called with (steps done, steps at most).
     """
     xp = array_namespace(b)
-    x, left = xp.zeros_like(b), b
-    scaled = left / diagonal
-    direction, norm = scaled, float(left @ scaled)
-    start = norm
+    x, r = xp.zeros_like(b), b  # r = b - A x
+    z = r / diagonal  # M^-1 r
+    direction, norm = z, float(r @ z)
+    initial_norm = norm
     history: list[float] = []
-    if not start:
-        return Solution(x, np.zeros(0), 0.0, True)
+    if not initial_norm:
+        return LinearSolution(x, np.zeros(0), 0.0, True)
     for step in range(max_steps):
         product = times(direction)
         curvature = float(direction @ product)
-        if not curvature > 0:
-            return Solution(x, np.array(history), (norm / start) ** 0.5, False, definite=False)
+        if not curvature > 0:  # also where it is NaN
+            return LinearSolution(x, np.array(history), (norm / initial_norm) ** 0.5, False, definite=False)
         length = norm / curvature
         x = x + length * direction
-        left = left - length * product
-        history.append(-0.5 * float(x @ (b + left)))
-        scaled = left / diagonal
-        before, norm = norm, float(left @ scaled)
+        r = r - length * product
+        history.append(-0.5 * float(x @ (b + r)))  # q(x), since A x = b - r
+        z = r / diagonal
+        previous_norm, norm = norm, float(r @ z)
         progress(step + 1, max_steps)
-        if norm <= tolerance**2 * start:
-            return Solution(x, np.array(history), (norm / start) ** 0.5, True)
-        direction = scaled + (norm / before) * direction
-    return Solution(x, np.array(history), (norm / start) ** 0.5, False)
+        if norm <= tolerance**2 * initial_norm:
+            return LinearSolution(x, np.array(history), (norm / initial_norm) ** 0.5, True)
+        direction = z + (norm / previous_norm) * direction
+    return LinearSolution(x, np.array(history), (norm / initial_norm) ** 0.5, False)

@@ -1,16 +1,17 @@
-"""The objective of self-supervised Fisher merging: predict masked parameters from the rest, as every site would.
+"""Masked objective of self-supervised Fisher merging: every site's posterior predicts masked parameters from the rest.
 
-For a mask M of m parameters, the others R (of a window, or all), and the posterior N(theta_k, P_k^-1) of site k, masked
-parameters have given the rest
+For a mask M of m parameters, the rest R (of a window, or all others) and the posterior N(theta_k, P_k^-1) of site k,
+the masked parameters given the rest have
 
-    mean  theta_k,M - P_MM^-1 P_MR (theta_R - theta_k,R),    precision  P_MM, of which only the diagonal D_M counts.
+    mean  theta_k,M - P_MM^-1 P_MR (theta_R - theta_k,R),    precision  P_MM, of which only the diagonal D_M is used:
 
-Minus the mean log density of (7) is then quadratic: with d = theta - theta_k and B = D_M^1/2 P_MM^-1 P_{M,:}, up to a
-constant,
+(7) of Recasens et al. (2023) takes masked parameters as conditionally independent. Minus the mean log density is then
+quadratic in theta. With d = theta - theta_k and B_k = D_M^1/2 P_MM^-1 P_{M,:}, up to a constant,
 
-    L(theta) = 1 / (masks m) sum_masks [ sum_k w_k / 2 |B_k d_k|^2 - excess / 2 |theta_M|^2 ].
+    L(theta) = 1 / (masks m) sum_masks [ sum_k w_k / 2 |B_k d_k|^2 - excess / 2 |theta_M|^2 ],
 
-P = rows rows^T + diag(own) is never formed: P_MM^-1 by Cholesky of an m x m or, by Woodbury's identity, r x r matrix.
+w_k how often site k counts and `excess` the precision of surplus priors. P = rows rows^T + diag(d), rows (P, r), is
+never formed: P_MM^-1 is applied by Cholesky factors of an m x m or, by Woodbury's identity, of an r x r matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from consilience.checks import Array, Labels
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Masked parameters, and the window that they are predicted from; None for all parameters."""
+    """A mask of parameters.
+
+    Parameters
+    ----------
+    masked : ndarray of int of shape (m,)
+        The masked parameters, sorted.
+    window : ndarray of int of shape (w,), optional
+        The parameters that are predicted from, masked ones included, sorted. Default: all.
+    """
 
     masked: Labels
     window: Labels | None = None
@@ -36,182 +45,202 @@ class Mask:
 def draw_masks(
     size: int, masks: int, masked: int, window: int | None, rng: np.random.Generator, balanced: bool = True
 ) -> list[Mask]:
-    """Return masks of `masked` parameters each.
+    """Return random masks of `masked` parameters each.
 
     Parameters
     ----------
-    size
+    size : int
         Number of parameters, P.
-    masks, masked
+    masks, masked : int
         Number of masks, and of parameters in each.
-    window
-        Parameters that a mask is drawn in and conditioned on; None for all.
-    rng
-        Draws them.
-    balanced
-        Whether all parameters are masked equally often, but for one: permutations are cut into pieces. Every mask for
-        itself is uniform either way.
+    window : int, optional
+        Number of parameters in which a mask is drawn and on which it is conditioned; None for all.
+    rng : numpy.random.Generator
+        Source of random choices.
+    balanced : bool
+        Whether all parameters are masked equally often, up to one: permutations are cut into pieces. Each mask by
+        itself is uniform either way. Default: True; False is as published.
     """
-    pool = np.zeros(0, dtype=np.int64)
-    found = []
+    pool = np.zeros(0, dtype=np.int64)  # what is left of the last permutation
+    drawn = []
     for _ in range(masks):
         if not balanced and window is None:
-            found.append(Mask(np.sort(rng.choice(size, masked, replace=False))))
+            drawn.append(Mask(np.sort(rng.choice(size, masked, replace=False))))
             continue
         if not balanced:
             inside = rng.choice(size, window, replace=False)
-            found.append(Mask(np.sort(inside[:masked]), np.sort(inside)))
+            drawn.append(Mask(np.sort(inside[:masked]), np.sort(inside)))
             continue
         chosen = pool[:masked]
         pool = pool[masked:]
-        if len(chosen) < masked:
-            fresh = rng.permutation(size)
-            more = fresh[~np.isin(fresh, chosen)][: masked - len(chosen)]
-            chosen, pool = np.concatenate([chosen, more]), fresh[~np.isin(fresh, more)]
+        if len(chosen) < masked:  # complete the mask from a new permutation, without repetition
+            permutation = rng.permutation(size)
+            added = permutation[~np.isin(permutation, chosen)][: masked - len(chosen)]
+            chosen, pool = np.concatenate([chosen, added]), permutation[~np.isin(permutation, added)]
         if window is None:
-            found.append(Mask(np.sort(chosen)))
+            drawn.append(Mask(np.sort(chosen)))
         else:
-            rest = rng.choice(size, window, replace=False)
-            rest = rest[~np.isin(rest, chosen)][: window - masked]
-            found.append(Mask(np.sort(chosen), np.sort(np.concatenate([chosen, rest]))))
-    return found
+            conditioned = rng.choice(size, window, replace=False)
+            conditioned = conditioned[~np.isin(conditioned, chosen)][: window - masked]
+            drawn.append(Mask(np.sort(chosen), np.sort(np.concatenate([chosen, conditioned]))))
+    return drawn
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
-    """A posterior N(mean, (rows rows^T + diag(own))^-1) of weight count: mean (P,), rows (P, r), own (P,) positive."""
+class LowRankGaussian:
+    """A posterior N(mean, (rows rows^T + diag(d))^-1) and how often it counts.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (P,)
+        theta_k.
+    rows : ndarray of shape (P, r)
+        Low-rank part of the precision.
+    diagonal_part : ndarray of shape (P,)
+        d, positive.
+    count : float
+        w_k.
+    """
 
     mean: Array
     rows: Array
-    own: Array
+    diagonal_part: Array
     count: float
 
 
-class _Block:
-    """P_MM of one site and mask."""
+class _MaskedPrecision:
+    """P_MM of one site and one mask, factorised."""
 
-    def __init__(self, site: Site, masked: Labels) -> None:
-        """Factorise it."""
-        self.rows, self.own = site.rows[masked], site.own[masked]
-        self.precision = self.own + (self.rows**2).sum(axis=1)
-        entries, rank = self.rows.shape
-        self._wide = entries <= rank
-        if self._wide:
-            self._factor = cho_factor(self.rows @ self.rows.T + np.diag(self.own))
+    def __init__(self, site: LowRankGaussian, masked: Labels) -> None:
+        self.rows, self.diagonal_part = site.rows[masked], site.diagonal_part[masked]  # (m, r), (m,)
+        self.diagonal = self.diagonal_part + (self.rows**2).sum(axis=1)  # D_M (m,)
+        n_masked, rank = self.rows.shape
+        self._is_direct = n_masked <= rank  # factorise the smaller of m x m and r x r
+        if self._is_direct:
+            self._factor = cho_factor(self.rows @ self.rows.T + np.diag(self.diagonal_part))
         else:
-            self._factor = cho_factor(np.eye(rank) + self.rows.T @ (self.rows / self.own[:, None]))
+            self._factor = cho_factor(np.eye(rank) + self.rows.T @ (self.rows / self.diagonal_part[:, None]))
 
     def solve(self, values: Array) -> Array:
         """Return P_MM^-1 times values (m,) or (m, n)."""
-        if self._wide:
-            found: Array = cho_solve(self._factor, values, check_finite=False)
-            return found
-        first = (values.T / self.own).T
-        back = self.rows @ cho_solve(self._factor, self.rows.T @ first, check_finite=False)
-        return first - (back.T / self.own).T
+        if self._is_direct:
+            solution: Array = cho_solve(self._factor, values, check_finite=False)
+            return solution
+        # Woodbury: (d + R R^T)^-1 = d^-1 - d^-1 R (I + R^T d^-1 R)^-1 R^T d^-1
+        scaled = (values.T / self.diagonal_part).T
+        correction = self.rows @ cho_solve(self._factor, self.rows.T @ scaled, check_finite=False)
+        return scaled - (correction.T / self.diagonal_part).T
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedObjective:
-    """L for fixed masks.
+    """L for fixed masks, with its gradient, Hessian products and the Hessian's diagonal.
 
     Parameters
     ----------
-    sites
-        The posteriors.
-    masks
+    sites : sequence of LowRankGaussian
+        The sites' posteriors.
+    masks : sequence of Mask
         The masks, all of one size.
-    excess
-        Precision of the priors that were counted too often.
+    excess : float
+        Precision of the priors that the product of posteriors counts too often.
     """
 
-    sites: Sequence[Site]
+    sites: Sequence[LowRankGaussian]
     masks: Sequence[Mask]
     excess: float
 
     @property
     def _scale(self) -> float:
+        """1 / (masks m)."""
         return 1.0 / sum(len(mask.masked) for mask in self.masks)
 
     @cached_property
-    def _blocks(self) -> list[list[_Block]]:
-        return [[_Block(site, mask.masked) for mask in self.masks] for site in self.sites]
+    def _precisions(self) -> list[list[_MaskedPrecision]]:
+        """P_MM by site and mask."""
+        return [[_MaskedPrecision(site, mask.masked) for mask in self.masks] for site in self.sites]
 
     @cached_property
-    def _times_masked(self) -> Array:
+    def _mask_counts(self) -> Array:
         """How often each parameter is masked (P,)."""
         masked = np.concatenate([mask.masked for mask in self.masks])
         return np.bincount(masked, minlength=len(self.sites[0].mean)).astype(np.float64)
 
     def times(self, vector: Array) -> Array:
-        """Return the product of L's matrix of second derivatives with a vector (P,)."""
-        total = -self.excess * self._times_masked * vector
+        """Return the product of L's Hessian with a vector (P,)."""
+        total = -self.excess * self._mask_counts * vector
         for number, site in enumerate(self.sites):
-            total += site.count * self._pulled(number, vector)[1]
+            total += site.count * self._quadratic_form(number, vector)[1]
         return self._scale * total
 
     def value(self, theta: Array) -> float:
-        """Return L."""
+        """Return L at parameters (P,)."""
         return self.value_and_gradient(theta)[0]
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return L and its gradient (P,)."""
-        total = -0.5 * self.excess * float(self._times_masked @ theta**2)
-        gradient = -self.excess * self._times_masked * theta
+        """Return L and its gradient (P,) at parameters (P,)."""
+        total = -0.5 * self.excess * float(self._mask_counts @ theta**2)
+        gradient = -self.excess * self._mask_counts * theta
         for number, site in enumerate(self.sites):
-            value, back = self._pulled(number, theta - site.mean)
+            value, product = self._quadratic_form(number, theta - site.mean)
             total += site.count * value
-            gradient += site.count * back
+            gradient += site.count * product
         return self._scale * total, self._scale * gradient
 
-    def _pulled(self, number: int, step: Array) -> tuple[float, Array]:
-        """Return 1/2 |B d|^2 and B^T B d, summed over masks, of one site."""
+    def _quadratic_form(self, number: int, step: Array) -> tuple[float, Array]:
+        """Return 1/2 |B d|^2 and B^T B d (P,) of one site, summed over masks, for a step d (P,).
+
+        P_{M,:} d = rows_M (rows^T d) + diag_M d_M. What goes through rows^T is summed over masks without a window, so
+        that the whole matrix of rows is used twice in all.
+        """
         site = self.sites[number]
-        value, back = 0.0, np.zeros_like(step)
-        along = step @ site.rows if any(mask.window is None for mask in self.masks) else np.zeros(0)
-        returned = np.zeros_like(along)
-        for mask, block in zip(self.masks, self._blocks[number], strict=True):
+        value, product = 0.0, np.zeros_like(step)
+        coefficients = step @ site.rows if any(mask.window is None for mask in self.masks) else np.zeros(0)  # (r,)
+        coefficient_sum = np.zeros_like(coefficients)
+        for mask, precision in zip(self.masks, self._precisions[number], strict=True):
             window = mask.window
-            seen = along if window is None else step[window] @ site.rows[window]
-            solved = block.solve(block.rows @ seen + block.own * step[mask.masked])
-            weighted = block.precision * solved
+            along = coefficients if window is None else step[window] @ site.rows[window]  # rows^T d (r,)
+            solved = precision.solve(precision.rows @ along + precision.diagonal_part * step[mask.masked])  # (m,)
+            weighted = precision.diagonal * solved  # D_M^1/2 B d (m,)
             value += 0.5 * float(solved @ weighted)
-            turned = block.solve(weighted)
-            back[mask.masked] += block.own * turned
+            back = precision.solve(weighted)  # P_MM^-1 D_M P_MM^-1 P_{M,:} d (m,)
+            product[mask.masked] += precision.diagonal_part * back
             if window is None:
-                returned += turned @ block.rows
+                coefficient_sum += back @ precision.rows
             else:
-                back[window] += site.rows[window] @ (turned @ block.rows)
-        return value, back + site.rows @ returned if len(returned) else back
+                product[window] += site.rows[window] @ (back @ precision.rows)
+        return value, product + site.rows @ coefficient_sum if len(coefficient_sum) else product
 
     @cached_property
     def diagonal(self) -> Array:
-        """The diagonal of L's matrix of second derivatives (P,)."""
-        total = -self.excess * self._times_masked
+        """The diagonal (P,) of L's Hessian."""
+        total = -self.excess * self._mask_counts
         for number, site in enumerate(self.sites):
-            own = np.zeros_like(site.own)
-            shared = np.zeros((site.rows.shape[1],) * 2)
-            for mask, block in zip(self.masks, self._blocks[number], strict=True):
-                turned = block.solve(block.rows)
-                products = turned.T @ (block.precision[:, None] * turned)
-                own[mask.masked] += block.precision - _quadratic(block.rows, products)
+            site_diagonal = np.zeros_like(site.diagonal_part)
+            shared = np.zeros((site.rows.shape[1],) * 2)  # (r, r), summed over masks without a window
+            for mask, precision in zip(self.masks, self._precisions[number], strict=True):
+                solved = precision.solve(precision.rows)  # P_MM^-1 rows_M (m, r)
+                products = solved.T @ (precision.diagonal[:, None] * solved)  # (r, r)
+                # Columns of P_{M,:} are rows_M row_j, plus d_j at masked j: there P_MM^-1 times the column is a unit
+                # vector, so B^T B has D_j, from which the term of all columns, added below, is taken off first.
+                site_diagonal[mask.masked] += precision.diagonal - _row_quadratic(precision.rows, products)
                 if mask.window is None:
                     shared += products
                 else:
-                    own[mask.window] += _quadratic(site.rows[mask.window], products)
-            total += site.count * (own + _quadratic(site.rows, shared))
+                    site_diagonal[mask.window] += _row_quadratic(site.rows[mask.window], products)
+            total += site.count * (site_diagonal + _row_quadratic(site.rows, shared))
         return self._scale * total
 
     @property
     def preconditioner(self) -> Array | None:
-        """The diagonal, with ones for parameters that no mask touches; None where the objective has no minimum."""
+        """The diagonal (P,), with ones for parameters that no mask touches; None where L has no minimum."""
         diagonal = self.diagonal
-        untouched = (diagonal == 0) & ((self._times_masked == 0) | (self.excess == 0))
-        found: Array = np.where(untouched, 1.0, diagonal)
-        return found if np.all(found > 0) else None
+        is_untouched = (diagonal == 0) & ((self._mask_counts == 0) | (self.excess == 0))
+        positive: Array = np.where(is_untouched, 1.0, diagonal)
+        return positive if np.all(positive > 0) else None
 
 
-def _quadratic(rows: Array, products: Array) -> Array:
-    """Return r^T S r of each row."""
-    found: Array = np.einsum("ij,ij->i", rows @ products, rows)
-    return found
+def _row_quadratic(rows: Array, products: Array) -> Array:
+    """Return x^T S x (n,) of every row x of rows (n, r), for S (r, r)."""
+    values: Array = np.einsum("ij,ij->i", rows @ products, rows)
+    return values

@@ -1,10 +1,14 @@
-"""Fisher merging: every site's posterior as a Gaussian around its parameters, and the mode of their product.
+"""Fisher merging: the mode of the product of the sites' Gaussian posteriors.
 
-    (sum_k w_k P_k - excess I) theta = sum_k w_k P_k theta_k,    P_k = F_k + alpha_k I,
+The posterior of site k is N(theta_k, P_k^-1), P_k = F_k + alpha_k I with F_k its Fisher information and alpha_k the
+precision of its prior. With w_k how often it counts, the mode theta solves
 
-(5) of Recasens et al. (2023), whose K - 1 surplus priors are the excess. With P_k = I that is the mean (isotropic);
-with diagonal F_k, without priors, a mean weighted entry by entry (Matena and Raffel 2022); with
-F_k = G_k^T G_k + diag(r_k) the equations are solved by conjugate gradients, products with G_k only, or as they stand.
+    (sum_k w_k P_k - excess I) theta = sum_k w_k P_k theta_k,
+
+(5) of Recasens et al. (2023), whose K - 1 surplus priors are the excess. With P_k = I that is the mean (isotropic).
+With diagonal F_k and without priors it is a mean weighted entry by entry (Matena and Raffel 2022). With low-rank
+F_k = G_k^T G_k + diag(r_k) the equations are solved by conjugate gradients, by products with G_k only, or directly as a
+P x P system. The status says where the equations were not solved within the limit of steps.
 """
 
 from __future__ import annotations
@@ -21,61 +25,65 @@ from consilience.checks import AnyArray, is_count, is_number
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.base import InformedMethod, Merged, Prior
+from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
-from consilience.networks.methods.fisher.parameter_vectors import Sites
-from consilience.networks.methods.fisher.precision import Posteriors
+from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
+from consilience.networks.methods.fisher.precision import PosteriorProduct
 
 Structure = Literal["isotropic", "diagonal", "low_rank", "full"]
 
-_DENSE = 8192
-"""Parameters of which a full matrix is made at most (half a gigabyte)."""
+MAX_DENSE_PARAMETERS = 8192
+"""Parameters of which a full matrix is made at most: half a gibibyte in float64. Chosen by hand."""
 
 RIDGE = 1e-8
-"""Where nothing is known of a direction, it is held at the diagonal merge by this share of the mean precision."""
+"""Directions without information are held at the diagonal merge by this fraction of the mean precision. Chosen by hand;
+nobody has measured other values."""
 
-_TARGET_FLOOR = 1e-6
+MIN_TARGET_PRECISION = 1e-6
+"""Least precision of the favoured model, the floor of Matena and Raffel's published code."""
 
-_NOTHING = 1e-12
-"""Less than this share of what went in is left of the precision where priors cancel: rounding."""
+CANCELLATION_ROUNDING = 1e-12
+"""A precision below this fraction of its terms is what rounding leaves where priors cancel. Chosen by hand."""
 
 
 @dataclass(frozen=True)
-class FisherMerging(InformedMethod):
-    """Merge networks by what each site's data say of every parameter, and of how parameters hang together.
+class FisherMerging(FisherMethod):
+    """Merge networks by the Fisher information of every parameter, and of correlations between parameters.
 
     Parameters
     ----------
-    prior
-        "removed": every site's posterior has the prior once, the fused one too, (5). "kept": the product of the
-        posteriors, (1), with all priors. "ignored": likelihoods alone. None ignores it for a diagonal or isotropic
-        merge, as published, and otherwise removes it, or keeps all where they differ: then sites of one weight decay
-        give what training with that decay on all observations would.
-    prior_precision
-        alpha of the fused network's prior; None takes the sites', if they have the same.
-    shrinkage
-        Part of the off-diagonal information that is not trusted, 0 to 1; at 1 the merge is diagonal. None takes 0 for
+    prior : {"removed", "kept", "ignored"}, optional
+        Treatment of the sites' priors. "removed": the fused posterior has one prior, as each site's has, (5). "kept":
+        the product of the posteriors, (1), with all priors. "ignored": likelihoods alone. Default: ignored for a
+        diagonal or isotropic merge, as published; otherwise removed, or kept where the priors differ: then sites of one
+        weight decay give what training with that decay on all observations would.
+    prior_precision : float, optional
+        alpha of the fused network's prior. Default: the sites', if they have the same.
+    shrinkage : float, optional
+        Fraction of the off-diagonal information that is left out, 0 to 1; at 1 the merge is diagonal. Default: 0 for
         networks that are linear in their parameters, for which the merge then is the product of their posteriors
         (of all data, for a gaussian likelihood), and 0.9 for others.
-    normalize
-        Whether each site counts less the larger its information is, divided by the norm of its diagonal, as Matena and
-        Raffel do: networks that are unsure of everything, trained briefly, would else outweigh those that are sure.
-    aligned
-        Whether units are matched first, by weights; None does where it is known which axes move together.
-    restarts
-        Descents of that matching.
-    tolerance
-        Of the residual of the equations, as a share.
-    max_iterations
-        Steps of conjugate gradients at most.
-    structure
+    normalize : bool
+        Whether each site's information is divided by the norm of its diagonal, as Matena and Raffel do: networks that
+        are unsure of everything, because they were trained briefly, have large information, and would otherwise
+        outweigh the others. Default: False.
+    aligned : bool, optional
+        Whether units are matched first, by weights. Default: where the symmetry is known.
+    restarts : int
+        Descents of that matching. Default: 2.
+    tolerance : float
+        Bound on the residual of the equations, relative to the right-hand side. Default: 1e-8, chosen by hand.
+    max_iterations : int
+        Steps of conjugate gradients at most. Default: 1000.
+    structure : {"isotropic", "diagonal", "low_rank", "full"}, optional
         "isotropic": the mean. "diagonal": the diagonal of F. "low_rank": factors and a diagonal. "full": the same with
-        a P x P matrix, up to 8192 parameters. None takes low_rank where the sites sent factors, else diagonal.
-    floor
-        Least value of a diagonal entry (diagonal only): where no site knows anything, the merge is the mean.
-    favor_target
-        Number of a model: the floor, then at least 1e-6, holds for that one only, so that where no site knows anything
-        the merge is its value (diagonal only; Matena and Raffel's, with the first model). None for none.
+        a P x P matrix, up to 8192 parameters. Default: low_rank where the sites sent factors, else diagonal.
+    floor : float
+        Least value of a diagonal entry (diagonal only): where no site has information, the merge is the mean. Default:
+        1e-20, as in the published code of Recasens et al.
+    favor_target : int, optional
+        Number of a model to which alone the floor, then at least 1e-6, applies, so that where no site has information
+        the merge is its value (diagonal only; Matena and Raffel's, with the first model). Default: none.
 
     References
     ----------
@@ -96,120 +104,144 @@ class FisherMerging(InformedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = (None, "isotropic", "diagonal", "low_rank", "full")
-        self.require("structure", self.structure in known, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
+        structures = (None, "isotropic", "diagonal", "low_rank", "full")
+        self.require(
+            ("structure", self.structure in structures, "'isotropic', 'diagonal', 'low_rank', 'full' or None"),
+        )
         target = self.favor_target
         self.require(
-            "favor_target",
-            target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
-            "the number of a model, or None",
+            (
+                "favor_target",
+                target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
+                "the number of a model, or None",
+            ),
+            ("floor", is_number(self.floor) and self.floor > 0, "a positive number"),
         )
-        self.require("floor", is_number(self.floor) and self.floor > 0, "a positive number")
 
     @property
     def wants_information(self) -> bool:
-        """Whether it needs Fisher information."""
+        """Whether the method needs Fisher information: all but the isotropic merge."""
         return self.structure != "isotropic"
 
-    def prior_of(self, sites: Sequence[FisherInformation]) -> Prior:
-        """Return that the prior is ignored by a diagonal merge, and removed otherwise."""
-        return "ignored" if self._structure(sites) == "diagonal" else "removed"
+    def default_prior(self, sites: Sequence[FisherInformation]) -> Prior:
+        """Return the default treatment of priors: ignored by a diagonal merge, else removed."""
+        return "ignored" if self._choose_structure(sites) == "diagonal" else "removed"
 
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
-        """Return what else is in the way of merging by what sites know, a line each."""
+        """Return further problems of the sites' information, a line each: its form, and too large a full matrix."""
         reasons = [
-            f"{one.name}: has the published code's sums, which only method 'ssf' reads" for one in sites if one.compat
+            f"{site.name}: has the published code's sums, which only method 'ssf' reads"
+            for site in sites
+            if site.compat
         ]
         if self.favor_target is not None and self.favor_target >= len(sites):
             reasons.append(f"favor_target: there are {len(sites)} models, from 0; found {self.favor_target}")
         if self.structure == "full":
             size = sum(prod(values.shape) for values in sites[0].residual.values())
-            if size > _DENSE:
+            if size > MAX_DENSE_PARAMETERS:
                 reasons.append(
-                    f"structure 'full' makes a matrix of {size} x {size} parameters, at most {_DENSE} are allowed; "
-                    "structure 'low_rank' solves the same equations"
+                    f"structure 'full' makes a matrix of {size} x {size} parameters, at most {MAX_DENSE_PARAMETERS} "
+                    "are allowed; structure 'low_rank' solves the same equations"
                 )
         return reasons
 
-    def _structure(self, sites: Sequence[FisherInformation]) -> Structure:
+    def _choose_structure(self, sites: Sequence[FisherInformation]) -> Structure:
         if self.structure is not None:
             return self.structure
-        return "low_rank" if any(one.factors for one in sites) else "diagonal"
+        return "low_rank" if any(information.factors for information in sites) else "diagonal"
 
-    def merge(self, sites: Sites, rng: np.random.Generator, progress: Progress) -> Merged:
+    def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
         """Return the merged parameters."""
         del rng
-        structure = self._structure(sites.information)
-        posteriors, details = self.posteriors(sites)
+        structure = self._choose_structure(sites.information)
+        product, details = self.posterior_product(sites)
         details |= {"structure": structure}
         if structure == "diagonal":
-            del details["shrinkage"]  # which changes no diagonal
-            return self._diagonal(sites, posteriors, details)
-        start, ridge = diagonal_merge(posteriors), _ridge(posteriors, details)
-        b = posteriors.downhill(start)
+            del details["shrinkage"]  # shrinkage keeps diagonals
+            return self._merge_diagonal(sites, product, details)
+        # Solved for the step from the diagonal merge: where a ridge is needed, it holds parameters there, not at 0.
+        start, ridge = diagonal_merge(product), _ridge(product, details)
+        b = product.negative_gradient(start)
         if structure == "full":
-            dense = posteriors.dense()
+            dense = product.dense()  # (P, P)
             xp = array_namespace(dense)
             dense = dense + ridge * xp.eye(dense.shape[0], dtype=dense.dtype, device=dense.device)
             theta = start + xp.linalg.solve(dense, b[:, None])[:, 0]
-            return Merged(theta, posteriors.energy(theta), details=details)
-        found = conjugate_gradients(
-            lambda step: posteriors.times(step) + ridge * step,
+            return MergedParameters(theta, product.energy(theta), details=details)
+        solution = conjugate_gradients(
+            lambda step: product.times(step) + ridge * step,
             b,
-            posteriors.diagonal + ridge,
+            product.diagonal + ridge,
             self.tolerance,
             self.max_iterations,
             progress,
         )
-        status = Status.CONVERGED if found.converged else Status.UNSOLVED
-        theta, first = start + found.x, posteriors.energy(start)
-        details |= {"residual": found.residual}
-        return Merged(theta, posteriors.energy(theta), first + found.history, status, details)
+        status = Status.CONVERGED if solution.converged else Status.UNSOLVED
+        theta, start_energy = start + solution.x, product.energy(start)
+        details |= {"residual": solution.residual}
+        return MergedParameters(theta, product.energy(theta), start_energy + solution.history, status, details)
 
-    def _diagonal(self, sites: Sites, posteriors: Posteriors, details: dict[str, Any]) -> Merged:
-        """Return the mean weighted entry by entry."""
-        above, below = 0.0, -posteriors.excess
-        favored = self.favor_target is not None
-        least = max(self.floor, _TARGET_FLOOR) if favored else self.floor
-        first = posteriors.means[0]
+    def _merge_diagonal(
+        self, sites: AlignedSites, product: PosteriorProduct, details: dict[str, Any]
+    ) -> MergedParameters:
+        """Return the mean weighted entry by entry by the diagonals of the precisions, less the surplus priors."""
+        numerator, denominator = 0.0, -product.excess
+        has_target = self.favor_target is not None
+        least = max(self.floor, MIN_TARGET_PRECISION) if has_target else self.floor
+        first = product.means[0]
         xp = array_namespace(first)
+        # The floor follows the weights alone, not the norms by which `normalize` divides.
         shares: list[float] = (sites.weights / sites.weights.max()).tolist()
         for number, share, mean, precision, count in zip(
-            sites.given, shares, posteriors.means, posteriors.precisions, posteriors.counts, strict=True
+            sites.input_numbers, shares, product.means, product.precisions, product.counts, strict=True
         ):
-            weight = count * precision.diagonal
-            if not favored or number == self.favor_target:
+            weight = count * precision.diagonal  # (P,)
+            if not has_target or number == self.favor_target:
                 floor = xp.asarray(share * least, dtype=weight.dtype, device=weight.device)
                 weight = xp.where(weight > floor, weight, floor)
-            # differences to one of them, so that equal parameters stay as they are to the last bit
-            above, below = above + weight * (mean - first), below + weight
-        theta = first + _quotient(above + posteriors.excess * first, below, posteriors)
-        return Merged(theta, posteriors.energy(theta), details=details)
+            # Differences from the first mean, so that equal parameters return to the last bit.
+            numerator, denominator = numerator + weight * (mean - first), denominator + weight
+        theta = first + _quotient_or_mean(numerator + product.excess * first, denominator, product)
+        return MergedParameters(theta, product.energy(theta), details=details)
 
 
-def diagonal_merge(posteriors: Posteriors) -> AnyArray:
-    """Return the mean weighted by the diagonals of precisions, without regard to surplus priors: where to start."""
-    first = posteriors.means[0]
-    above, below = 0.0, 0.0
-    for mean, precision, count in zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True):
-        above, below = above + count * precision.diagonal * (mean - first), below + count * precision.diagonal
-    return first + _quotient(above, below, posteriors)
+def diagonal_merge(product: PosteriorProduct) -> AnyArray:
+    """Return the mean (P,) of parameters weighted by the diagonals of precisions; surplus priors are not taken out.
+
+    It is the start of iterative merges.
+
+    Parameters
+    ----------
+    product : PosteriorProduct
+        The sites' Gaussian posteriors.
+    """
+    first = product.means[0]
+    numerator, denominator = 0.0, 0.0
+    for mean, precision, count in zip(product.means, product.precisions, product.counts, strict=True):
+        weight = count * precision.diagonal
+        numerator, denominator = numerator + weight * (mean - first), denominator + weight
+    return first + _quotient_or_mean(numerator, denominator, product)
 
 
-def _quotient(above: AnyArray, below: AnyArray, posteriors: Posteriors) -> AnyArray:
-    """Return above / below, and where nothing is below the mean of the sites less the first."""
-    first = posteriors.means[0]
-    mean = sum(count * (one - first) for one, count in zip(posteriors.means, posteriors.counts, strict=True))
+def _quotient_or_mean(numerator: AnyArray, denominator: AnyArray, product: PosteriorProduct) -> AnyArray:
+    """Return numerator / denominator (P,); where the denominator is only rounding, the plain mean less the first."""
+    first = product.means[0]
+    mean_offset = sum(count * (mean - first) for mean, count in zip(product.means, product.counts, strict=True))
     xp = array_namespace(first)
-    known = below > _NOTHING * (below + posteriors.excess)
-    return xp.where(known, above / xp.where(known, below, xp.ones_like(below)), mean / sum(posteriors.counts))
+    # The terms of the denominator sum to denominator + excess before the surplus priors are taken off.
+    is_informed = denominator > CANCELLATION_ROUNDING * (denominator + product.excess)
+    divisor = xp.where(is_informed, denominator, xp.ones_like(denominator))
+    return xp.where(is_informed, numerator / divisor, mean_offset / sum(product.counts))
 
 
-def _ridge(posteriors: Posteriors, details: dict[str, Any]) -> float:
-    """Return what holds directions of which nothing is known, where something must, and say so."""
-    xp = array_namespace(posteriors.means[0])
-    own = sum(count * one.own for one, count in zip(posteriors.precisions, posteriors.counts, strict=True))
-    least, typical = float(xp.min(own)) - posteriors.excess, float(xp.mean(posteriors.diagonal))
+def _ridge(product: PosteriorProduct, details: dict[str, Any]) -> float:
+    """Return the ridge for directions without information, 0 where none is needed; add it and a note to the details."""
+    xp = array_namespace(product.means[0])
+    # The diagonal part less the excess bounds the Hessian's smallest eigenvalue from below.
+    diagonal_part = sum(
+        count * precision.diagonal_part for precision, count in zip(product.precisions, product.counts, strict=True)
+    )
+    least, typical = float(xp.min(diagonal_part)) - product.excess, float(xp.mean(product.diagonal))
     if least > RIDGE * typical:
         return 0.0
     details["ridge"] = RIDGE * typical

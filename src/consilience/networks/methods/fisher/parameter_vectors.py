@@ -1,4 +1,4 @@
-"""What sites sent, in common coordinates: parameters as vectors, and what is known of them, moved with their units."""
+"""Sites' networks and Fisher information as parameter vectors in common coordinates, with their units aligned."""
 
 from __future__ import annotations
 
@@ -11,78 +11,94 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray, Array
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.fisher.precision import Flat
-from consilience.networks.network import alike
+from consilience.networks.methods.fisher.precision import VectorLayout
+from consilience.networks.network import convert_like
 from consilience.networks.symmetry.transport import Transport
 
 
 @dataclass(frozen=True, eq=False)
-class Sites:
-    """What sites sent, in common coordinates.
+class AlignedSites:
+    """Parameters and information of all sites, with units aligned.
 
     Parameters
     ----------
-    flat
-        Where the parameters with information lie in a vector.
-    means
-        theta_k (P,), float64.
-    information
-        Of each.
-    weights
-        How much each counts, summing to 1.
-    given
-        For each, its number in the list that was handed in.
+    layout : VectorLayout
+        Where the parameters that have information lie in a vector.
+    means : tuple of arrays of shape (P,), of length n_models
+        Parameters theta_k of every site, float64.
+    information : tuple of FisherInformation, of length n_models
+        Information of every site.
+    weights : ndarray of shape (n_models,)
+        Weight of each site; they sum to 1.
+    input_numbers : tuple of int, of length n_models
+        For every site its position in the list that the user passed.
     """
 
-    flat: Flat
+    layout: VectorLayout
     means: tuple[AnyArray, ...]
     information: tuple[FisherInformation, ...]
     weights: Array
-    given: tuple[int, ...]
+    input_numbers: tuple[int, ...]
 
 
-def as_given(ensemble: NetworkEnsemble) -> NetworkEnsemble:
-    """Return the networks in the order in which they were handed in, for messages."""
-    if len(ensemble.given) != len(ensemble.networks):
+def in_input_order(ensemble: NetworkEnsemble) -> NetworkEnsemble:
+    """Return the networks and their information in the order in which the user passed them, for messages."""
+    if len(ensemble.input_numbers) != len(ensemble.networks):
         return ensemble
-    order = sorted(range(len(ensemble.given)), key=ensemble.given.__getitem__)
-    known = ensemble.information
+    order = sorted(range(len(ensemble.input_numbers)), key=ensemble.input_numbers.__getitem__)
+    information = ensemble.information
     return replace(
         ensemble,
         networks=tuple(ensemble.networks[i] for i in order),
-        information=None if known is None else tuple(known[i] for i in order),
+        information=None if information is None else tuple(information[i] for i in order),
     )
 
 
-def gathered_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> Sites:
-    """Return what sites sent with units where they go, all arrays of the reference's library."""
+def gather_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> AlignedSites:
+    """Return parameters and information of all sites with their units transported, in the reference's array library.
+
+    Parameters
+    ----------
+    ensemble : NetworkEnsemble
+        The networks with their information.
+    transports : sequence of mappings of str to Transport, of length n_models
+        For every model and group, the transport of its units: permutations and signs only.
+    """
     like = next(iter(ensemble.networks[ensemble.reference].working.values()))
-    known = ensemble.information or ()
-    first = known[0].renamed(ensemble.symmetry).residual
-    flat = Flat({key: tuple(values.shape) for key, values in sorted(first.items())})
-    means, moved = [], []
-    for network, own, moves in zip(ensemble.networks, known, transports, strict=True):
-        one = own.moved(network, moves)
-        arrays = network.move(moves)
-        means.append(flat.vector({key: alike(arrays[key], like) for key in flat.shapes}))
-        residual = {key: alike(values, like) for key, values in one.residual.items()}
-        factors = {key: alike(values, like) for key, values in one.factors.items()}
-        moved.append(replace(one, residual=residual, factors=factors))
-    given = ensemble.given or tuple(range(len(means)))
-    return Sites(flat, tuple(means), tuple(moved), ensemble.weights, given)
+    information = ensemble.information or ()
+    # Sorted by name, so that vectors do not depend on the order in which a site wrote its parameters.
+    first = information[0].renamed(ensemble.symmetry).residual
+    layout = VectorLayout({key: tuple(values.shape) for key, values in sorted(first.items())})
+    means, aligned = [], []
+    for network, site_information, model_transports in zip(ensemble.networks, information, transports, strict=True):
+        # Mean and precision move together: the posterior is the same, in other coordinates.
+        transported = site_information.moved(network, model_transports)
+        arrays = network.move(model_transports)
+        means.append(layout.vector({key: convert_like(arrays[key], like) for key in layout.shapes}))
+        residual = {key: convert_like(values, like) for key, values in transported.residual.items()}
+        factors = {key: convert_like(values, like) for key, values in transported.factors.items()}
+        aligned.append(replace(transported, residual=residual, factors=factors))
+    input_numbers = ensemble.input_numbers or tuple(range(len(means)))
+    return AlignedSites(layout, tuple(means), tuple(aligned), ensemble.weights, input_numbers)
 
 
 def mean_cosine(ensemble: NetworkEnsemble) -> float:
-    """Return the mean cosine of the first network's weights with those of the others; biases and gains say little."""
+    """Return the mean cosine of the first network's weights with those of every other network.
+
+    Vectors (biases and gains) are left out: they are alike in networks of any start.
+    """
     first, *others = (
-        {key: values for key, values in one.working.items() if values.ndim > 1} for one in ensemble.networks
+        {key: values for key, values in network.working.items() if values.ndim > 1} for network in ensemble.networks
     )
     if not first or not others:
         return 1.0
 
-    def product(one: Mapping[str, AnyArray], two: Mapping[str, AnyArray]) -> float:
-        return sum(float(array_namespace(one[key]).sum(one[key] * two[key])) for key in first)
+    def inner_product(a: Mapping[str, AnyArray], b: Mapping[str, AnyArray]) -> float:
+        return sum(float(array_namespace(a[key]).sum(a[key] * b[key])) for key in first)
 
-    own = product(first, first)
-    found = [product(first, other) / max((own * product(other, other)) ** 0.5, 1e-300) for other in others]
-    return float(np.mean(found))
+    square = inner_product(first, first)
+    cosines = [
+        inner_product(first, other) / max((square * inner_product(other, other)) ** 0.5, 1e-300)  # no division by 0
+        for other in others
+    ]
+    return float(np.mean(cosines))

@@ -1,12 +1,15 @@
-"""Gaussian posteriors of networks as vectors and precisions that never are P x P matrices.
+"""Gaussian posteriors of networks with low-rank precisions, and the energy of their product.
 
-The posterior of a site is N(theta, P^-1) with P = F + alpha I and F its Fisher information, G^T G + diag(r) (see
-``networks.information``). Far from theta the off-diagonal part of F is what can be trusted least: networks are not
-linear in their parameters. Shrinkage rho takes (1 - rho) of it,
+The posterior of site k is N(theta_k, P_k^-1) with P_k = F_k + alpha_k I (Laplace), F = G^T G + diag(r) its Fisher
+information (``networks.fisher.information``), G (rank, P) the factors and r (P,) the residual diagonal. The matrices
+P x P are never formed, except on request.
 
-    P = (1 - rho) G^T G + diag(r + rho diag(G^T G)) + alpha I,
+Networks are not linear in their parameters, so far from theta_k the off-diagonal part of F is what can be trusted
+least. Shrinkage rho takes (1 - rho) of it and keeps the diagonal,
 
-so that rho = 0 is the posterior as it is, and rho = 1 its diagonal.
+    P = (1 - rho) G^T G + diag(r + rho diag(G^T G)) + alpha I:
+
+rho = 0 is the posterior as it is, rho = 1 its diagonal.
 """
 
 from __future__ import annotations
@@ -24,14 +27,20 @@ from consilience.networks.fisher.information import FisherInformation
 
 
 @dataclass(frozen=True, eq=False)
-class Flat:
-    """Where arrays lie in one vector, one after the other."""
+class VectorLayout:
+    """Layout of named arrays in one vector (P,), one after the other.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int
+        Shape of every array, in the order of the vector.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     @cached_property
     def blocks(self) -> dict[str, slice]:
-        """Where each array is."""
+        """The slice of the vector that holds each array."""
         ends = list(accumulate((prod(shape) for shape in self.shapes.values()), initial=0))
         return {name: slice(*pair) for name, pair in zip(self.shapes, pairwise(ends), strict=True)}
 
@@ -47,143 +56,163 @@ class Flat:
         return xp.concat([xp.reshape(xp.astype(part, xp.float64), (-1,)) for part in parts])
 
     def arrays(self, vector: AnyArray) -> dict[str, AnyArray]:
-        """Return a vector (P,) as arrays."""
+        """Return a vector (P,) as named arrays."""
         xp = array_namespace(vector)
         return {name: xp.reshape(vector[self.blocks[name]], shape) for name, shape in self.shapes.items()}
 
 
 @dataclass(frozen=True, eq=False)
-class Precision:
-    """A precision matrix: share * G^T G + diag(d).
+class LowRankPrecision:
+    """A precision matrix s G^T G + diag(d).
 
     Parameters
     ----------
-    flat
-        Where parameters lie.
-    factors
-        G by parameter, (r, entries) each, in their own precision; none for a diagonal matrix.
-    share
-        Of G^T G.
-    own
-        d (P,), float64.
+    layout : VectorLayout
+        Where parameters lie in a vector.
+    factors : tuple of arrays of shape (rank, entries)
+        G by parameter, in its own precision; empty for a diagonal matrix.
+    scale : float
+        Factor s of G^T G.
+    diagonal_part : array of shape (P,)
+        d, float64.
     """
 
-    flat: Flat
+    layout: VectorLayout
     factors: tuple[AnyArray, ...]
-    share: float
-    own: AnyArray
+    scale: float
+    diagonal_part: AnyArray
 
     @classmethod
-    def of(cls, information: FisherInformation, flat: Flat, shrinkage: float, prior: float) -> Precision:
-        """Return the precision of a site's posterior, shrunk."""
-        rank = information.rank if shrinkage < 1.0 else 0
+    def of(
+        cls, information: FisherInformation, layout: VectorLayout, shrinkage: float, prior: float
+    ) -> LowRankPrecision:
+        """Return the precision of a site's posterior after shrinkage.
+
+        Parameters
+        ----------
+        information : FisherInformation
+            F = G^T G + diag(r) of the site.
+        layout : VectorLayout
+            Where parameters lie in a vector.
+        shrinkage : float
+            rho, 0 to 1.
+        prior : float
+            Precision alpha of the prior.
+        """
+        rank = information.rank if shrinkage < 1.0 else 0  # at rho = 1 nothing of G is left
         xp = array_namespace(next(iter(information.residual.values())))
-        factors = tuple(xp.reshape(information.factors[name], (rank, -1)) for name in flat.shapes) if rank else ()
-        own = flat.vector(information.residual)
-        if shrinkage and information.rank:
-            own = own + shrinkage * (flat.vector(information.diagonal) - own)
-        return cls(flat, factors, 1.0 - shrinkage, own + prior)
+        factors = tuple(xp.reshape(information.factors[name], (rank, -1)) for name in layout.shapes) if rank else ()
+        diagonal = layout.vector(information.residual)
+        if shrinkage and information.rank:  # r + rho diag(G^T G)
+            diagonal = diagonal + shrinkage * (layout.vector(information.diagonal) - diagonal)
+        return cls(layout, factors, 1.0 - shrinkage, diagonal + prior)
 
     @cached_property
     def diagonal(self) -> AnyArray:
-        """The diagonal of the whole (P,)."""
+        """The diagonal (P,) of the whole matrix."""
         if not self.factors:
-            return self.own
-        xp = array_namespace(self.own)
+            return self.diagonal_part
+        xp = array_namespace(self.diagonal_part)
+        # Row by row, so that no float64 copy of all factors is made.
         squares = [
             sum(xp.astype(block[row, ...], xp.float64) ** 2 for row in range(block.shape[0])) for block in self.factors
         ]
-        return self.own + self.share * xp.concat(squares)
+        return self.diagonal_part + self.scale * xp.concat(squares)
 
     def times(self, vector: AnyArray) -> AnyArray:
-        """Return the product with a vector (P,): two products with G, in its precision."""
-        made = self.own * vector
+        """Return the product with a vector (P,): two products with G, in the precision of G."""
+        product = self.diagonal_part * vector
         if not self.factors:
-            return made
+            return product
         xp = array_namespace(vector)
-        kind = self.factors[0].dtype
-        narrow = xp.astype(vector, kind)
-        blocks = self.flat.blocks.values()
-        along = sum(block @ narrow[place] for block, place in zip(self.factors, blocks, strict=True))
-        back = xp.concat([along @ block for block in self.factors])
-        return made + self.share * xp.astype(back, xp.float64)
+        # Factors may be in single precision, and large: the vector is rounded, not the factors widened.
+        rounded = xp.astype(vector, self.factors[0].dtype)
+        blocks = self.layout.blocks.values()
+        coefficients = sum(
+            factor @ rounded[block] for factor, block in zip(self.factors, blocks, strict=True)
+        )  # G v (rank,)
+        low_rank_product = xp.concat([coefficients @ factor for factor in self.factors])  # G^T G v (P,)
+        return product + self.scale * xp.astype(low_rank_product, xp.float64)
 
     def rows(self) -> AnyArray:
-        """Return sqrt(share) G (r, P) in float64."""
-        xp = array_namespace(self.own)
+        """Return sqrt(s) G (rank, P) in float64."""
+        xp = array_namespace(self.diagonal_part)
         if not self.factors:
-            return xp.zeros((0, self.flat.size), dtype=xp.float64, device=self.own.device)
-        return self.share**0.5 * xp.concat([xp.astype(block, xp.float64) for block in self.factors], axis=1)
+            return xp.zeros((0, self.layout.size), dtype=xp.float64, device=self.diagonal_part.device)
+        return self.scale**0.5 * xp.concat([xp.astype(factor, xp.float64) for factor in self.factors], axis=1)
 
     def dense(self) -> AnyArray:
         """Return the matrix (P, P)."""
-        xp = array_namespace(self.own)
+        xp = array_namespace(self.diagonal_part)
         rows = self.rows()
-        return rows.T @ rows + self.own[:, None] * xp.eye(self.flat.size, dtype=xp.float64, device=self.own.device)
+        identity = xp.eye(self.layout.size, dtype=xp.float64, device=self.diagonal_part.device)
+        return rows.T @ rows + self.diagonal_part[:, None] * identity
 
 
 @dataclass(frozen=True, eq=False)
-class Posteriors:
-    """Gaussian posteriors of several sites, and what their product is to be.
+class PosteriorProduct:
+    """Product of the sites' Gaussian posteriors, with surplus priors taken out.
 
-    Minus the logarithm of the product, up to a constant, (5) of the paper with K - 1 of the priors taken out:
+    Minus its log density up to a constant, (5) of Recasens et al. (2023), is
 
         E(theta) = 1/2 sum_k w_k (theta - theta_k)^T P_k (theta - theta_k) - 1/2 excess |theta|^2.
 
     Parameters
     ----------
-    means
-        theta_k (P,).
-    precisions
+    means : sequence of arrays of shape (P,), of length n_models
+        theta_k.
+    precisions : sequence of LowRankPrecision, of length n_models
         P_k.
-    counts
-        How often each counts, w_k, 1 at most.
-    excess
-        Precision of the priors that were counted too often, sum_k w_k alpha_k - alpha.
+    counts : sequence of float, of length n_models
+        w_k, how often each site counts; 1 at most.
+    excess : float
+        Precision of the priors that the product counts too often, sum_k w_k alpha_k - alpha.
     """
 
     means: Sequence[AnyArray]
-    precisions: Sequence[Precision]
+    precisions: Sequence[LowRankPrecision]
     counts: Sequence[float]
     excess: float
 
     def energy(self, theta: AnyArray) -> float:
-        """Return E."""
+        """Return E at parameters (P,)."""
         total = -0.5 * self.excess * float(theta @ theta)
-        for mean, precision, count in self._all():
+        for mean, precision, count in self._sites():
             step = theta - mean
-            total += 0.5 * count * float(step @ precision.times(step))
+            total += (
+                0.5 * count * float(step @ precision.times(step))
+            )  # w_k / 2 (theta - theta_k)^T P_k (theta - theta_k)
         return total
 
     def times(self, vector: AnyArray) -> AnyArray:
-        """Return the product of E's matrix of second derivatives with a vector."""
+        """Return the product of E's Hessian, sum_k w_k P_k - excess I, with a vector (P,)."""
         total = -self.excess * vector
-        for _, precision, count in self._all():
+        for _, precision, count in self._sites():
             total = total + count * precision.times(vector)
         return total
 
-    def downhill(self, theta: AnyArray) -> AnyArray:
-        """Return minus the gradient of E."""
+    def negative_gradient(self, theta: AnyArray) -> AnyArray:
+        """Return minus the gradient of E at parameters (P,)."""
         total = self.excess * theta
-        for mean, precision, count in self._all():
+        for mean, precision, count in self._sites():
             total = total + count * precision.times(mean - theta)
         return total
 
     @property
     def diagonal(self) -> AnyArray:
-        """The diagonal of E's matrix of second derivatives."""
+        """The diagonal (P,) of E's Hessian."""
         total = -self.excess
-        for _, precision, count in self._all():
+        for _, precision, count in self._sites():
             total = total + count * precision.diagonal
         return total
 
     def dense(self) -> AnyArray:
-        """Return E's matrix of second derivatives (P, P)."""
+        """Return E's Hessian (P, P)."""
         total: AnyArray = 0.0
-        for _, precision, count in self._all():
+        for _, precision, count in self._sites():
             total = total + count * precision.dense()
         xp = array_namespace(total)
         return total - self.excess * xp.eye(total.shape[0], dtype=total.dtype, device=total.device)
 
-    def _all(self) -> zip[tuple[AnyArray, Precision, float]]:
+    def _sites(self) -> zip[tuple[AnyArray, LowRankPrecision, float]]:
         return zip(self.means, self.precisions, self.counts, strict=True)

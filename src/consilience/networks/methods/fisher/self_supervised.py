@@ -1,9 +1,10 @@
-"""Self-supervised Fisher merging (SSF): parameters that every site's posterior predicts best from one another.
+"""Self-supervised Fisher merging (SSF): parameters whose masked entries every site's posterior predicts best.
 
-The objective (7) of Recasens et al. (2023) is a convex quadratic for fixed masks (see ``masked``), so that conjugate
-gradients find its minimum; the published way, stochastic gradient descent with masks drawn anew in every step, is there
-too, its last iterates averaged. With all parameters masked it is the diagonal merge; in between it uses how parameters
-hang together, though neither of it nor of the full merge is it the minimum.
+The objective (7) of Recasens et al. (2023) is a quadratic for fixed masks (``masked_objective``). It is minimised by
+conjugate gradients; the published way, stochastic gradient descent with masks drawn anew in every step, is an option,
+with its last iterates averaged. With all parameters masked the result is the diagonal merge. With fewer it uses
+correlations between parameters, but its minimum is in general neither the diagonal nor the full merge. Taking out K - 1
+priors may leave an objective without a minimum, which is an error.
 """
 
 from __future__ import annotations
@@ -16,50 +17,67 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import Array, is_count, is_number
-from consilience.core.progress import Progress
+from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.base import InformedMethod, Merged, Prior
+from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
-from consilience.networks.methods.fisher.masked_objective import Mask, MaskedObjective, Site, draw_masks
+from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, Mask, MaskedObjective, draw_masks
 from consilience.networks.methods.fisher.merging import RIDGE, diagonal_merge
-from consilience.networks.methods.fisher.parameter_vectors import Sites
-from consilience.networks.methods.fisher.precision import Posteriors
-from consilience.networks.methods.fisher.ssf_descent import descend
+from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
+from consilience.networks.methods.fisher.precision import PosteriorProduct
+from consilience.networks.methods.fisher.ssf_descent import stochastic_descent
 from consilience.networks.network import to_numpy
 
-_PUBLISHED_RATE = 0.01
+PUBLISHED_LEARNING_RATE = 0.01
+"""Learning rate of the published code."""
+
+AVERAGED_FRACTION = 0.2
+"""Fraction of the steps of stochastic descent, the last ones, whose iterates are averaged; the published code takes the
+last iterate. Chosen by hand; nobody has measured other values."""
+
+POWER_ITERATIONS = 20
+"""Power iterations for the largest curvature. Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(frozen=True)
-class SelfSupervisedFisher(InformedMethod):
+class SelfSupervisedFisher(FisherMethod):
     """Merge networks so that every site's posterior predicts masked parameters well from the rest.
 
     Parameters
     ----------
     prior, prior_precision, shrinkage, normalize, aligned, restarts
-        As in FisherMerging; the prior is removed where nobody says, or kept where the sites' differ.
-    tolerance
-        Of the residual of the equations, as a share ("exact" only; "sgd" ends where steps get shorter than 1e-6).
-    max_iterations
-        Steps of conjugate gradients at most.
-    mask_rate
-        Part of the parameters (of the window, where there is one) that is masked; 1 gives the diagonal merge.
-    masks
-        Number of masks: altogether for the exact solver, in every step for the stochastic one.
-    window
-        Parameters, drawn anew for each mask, that it is drawn in and conditioned on: bounds the cost and biases the
-        result. None for all.
-    solver
-        "exact": conjugate gradients for fixed masks. "sgd": gradient descent with momentum and fresh masks.
-    steps, learning_rate, momentum
-        Of "sgd". None takes as learning rate one over the largest curvature of the first masks.
-    start
-        Where "sgd" starts: the diagonal merge ("merged"), or "random" parameters of the merged ones' size.
-    compat
-        Everything as the published code does: its sums (``consilience.fisher(..., kind="factors", compat=True)``), one
-        set of independent masks for all steps of "sgd", rate 0.01, a random start.
+        As in FisherMerging. Default prior: removed, or kept where the sites' priors differ.
+    tolerance : float
+        Bound on the residual of the equations, relative to the right-hand side ("exact" only; "sgd" ends where steps
+        get shorter than 1e-6). Default: 1e-8.
+    max_iterations : int
+        Steps of conjugate gradients at most. Default: 1000.
+    mask_rate : float
+        Fraction of the parameters (of the window, where there is one) that is masked; 1 gives the diagonal merge.
+        Default: 0.2, the smallest rate in the paper's tables.
+    masks : int
+        Number of masks: altogether for the exact solver, in every step for the stochastic one. Default: 20, as in the
+        published code.
+    window : int, optional
+        Number of parameters, drawn anew for each mask, in which it is drawn and on which it is conditioned: bounds the
+        cost and biases the result. Default: all parameters.
+    solver : {"exact", "sgd"}
+        "exact": conjugate gradients for fixed masks. "sgd": gradient descent with momentum and fresh masks. Default:
+        "exact".
+    steps : int
+        Steps of "sgd" at most. Default: 5000, as published.
+    learning_rate : float, optional
+        Of "sgd". Default: one over the largest curvature of the first masks.
+    momentum : float
+        Of "sgd". Default: 0.9, as published.
+    start : {"merged", "random"}
+        Where "sgd" starts: the diagonal merge, or random parameters of the merged ones' size. Default: "merged".
+    compat : bool
+        Whether everything is done as in the published code: its sums
+        (``consilience.fisher(..., kind="factors", compat=True)``), one set of independent masks for all steps of "sgd",
+        learning rate 0.01, a random start. Default: False.
 
     References
     ----------
@@ -86,92 +104,105 @@ class SelfSupervisedFisher(InformedMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         rate = self.mask_rate
-        self.require("mask_rate", is_number(rate) and 0 < rate <= 1, "a number above 0, at most 1")
-        self.require("masks", is_count(self.masks), "a positive integer")
-        self.require("window", self.window is None or is_count(self.window), "a positive integer or None")
-        self.require("solver", self.solver in ("exact", "sgd"), "'exact' or 'sgd'")
-        self.require("steps", is_count(self.steps), "a positive integer")
+        self.require(
+            ("mask_rate", is_number(rate) and 0 < rate <= 1, "a number above 0, at most 1"),
+            ("masks", is_count(self.masks), "a positive integer"),
+            ("window", self.window is None or is_count(self.window), "a positive integer or None"),
+            ("solver", self.solver in ("exact", "sgd"), "'exact' or 'sgd'"),
+            ("steps", is_count(self.steps), "a positive integer"),
+        )
         speed = self.learning_rate
-        self.require("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None")
-        self.require("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1")
-        self.require("start", self.start in ("merged", "random"), "'merged' or 'random'")
-        self.require("compat", isinstance(self.compat, bool), "true or false")
+        self.require(
+            ("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None"),
+            ("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1"),
+            ("start", self.start in ("merged", "random"), "'merged' or 'random'"),
+            ("compat", isinstance(self.compat, bool), "true or false"),
+        )
 
-    def prior_of(self, sites: Sequence[FisherInformation]) -> Prior:
-        """Return that the prior is removed."""
+    def default_prior(self, sites: Sequence[FisherInformation]) -> Prior:
+        """Return the default treatment of priors: removed."""
         return "removed"
 
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
-        """Return whose sums are not the published ones, where these are asked for, a line each."""
+        """Return the sites whose information is not in the published code's form, which `compat` needs, a line each."""
         return [
-            f"{one.name}: compat=True needs the sums of the published code; compute them with "
+            f"{site.name}: compat=True needs the sums of the published code; compute them with "
             "consilience.fisher(..., kind='factors', compat=True)"
-            for one in sites
-            if self.compat and not one.compat
+            for site in sites
+            if self.compat and not site.compat
         ]
 
-    def merge(self, sites: Sites, rng: np.random.Generator, progress: Progress) -> Merged:
+    def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
         """Return the merged parameters."""
-        posteriors, details = self.posteriors(sites)
-        start, given = diagonal_merge(posteriors), _in_rows(posteriors, details)
-        size = sites.flat.size
+        product, details = self.posterior_product(sites)
+        start, gaussians = diagonal_merge(product), _low_rank_gaussians(product, details)
+        size = sites.layout.size
         window = None if self.window is None or self.window >= size else self.window
-        masked = max(1, round(self.mask_rate * (size if window is None else window)))
+        masked = max(1, round(self.mask_rate * (size if window is None else window)))  # m
         details |= {"masked": masked, "window": window}
 
         def draw(generator: np.random.Generator) -> list[Mask]:
             return draw_masks(size, self.masks, masked, window, generator, balanced=not self.compat)
 
-        drawing, starting, probing = rng.spawn(3)
-        first, fixed = to_numpy(start), MaskedObjective(given, draw(drawing), posteriors.excess)
-        if self.solver == "exact" or self.compat:  # fresh masks may make up for one another; divergence tells
-            _refuse_unbounded(fixed, probing)
+        mask_rng, start_rng, probe_rng = rng.spawn(3)
+        first, objective = to_numpy(start), MaskedObjective(gaussians, draw(mask_rng), product.excess)
+        # Fresh masks may make up for one another, so their descent is not refused here; it says where it diverges.
+        if self.solver == "exact" or self.compat:
+            _refuse_unbounded(objective, probe_rng)
         if self.solver == "sgd" or self.compat:
-            merged = self._descended(fixed, lambda: draw(drawing), first, starting, progress, details)
+            merged = self._descend(objective, lambda: draw(mask_rng), first, start_rng, progress, details)
         else:
-            merged = self._solved(fixed, first, progress, details)
+            merged = self._solve(objective, first, progress, details)
         xp = array_namespace(start)
-        return Merged(
+        return MergedParameters(
             xp.asarray(merged.vector, device=start.device), merged.objective, merged.history, merged.status, details
         )
 
-    def _solved(self, objective: MaskedObjective, start: Array, progress: Progress, details: dict[str, Any]) -> Merged:
-        """Return the minimum for fixed masks."""
-        begin, gradient = objective.value_and_gradient(start)
+    def _solve(
+        self, objective: MaskedObjective, start: Array, progress: Progress, details: dict[str, Any]
+    ) -> MergedParameters:
+        """Return the minimum for fixed masks, by conjugate gradients from `start` (P,)."""
+        start_value, gradient = objective.value_and_gradient(start)
         diagonal = objective.preconditioner
         if diagonal is None:
             raise InputError(_UNBOUNDED)
-        found = conjugate_gradients(objective.times, -gradient, diagonal, self.tolerance, self.max_iterations, progress)
-        if not found.definite and objective.excess > 0:  # without, it is rounding near the end
+        solution = conjugate_gradients(
+            objective.times, -gradient, diagonal, self.tolerance, self.max_iterations, progress
+        )
+        # Without surplus priors L is convex, and a direction without curvature is rounding near the end.
+        if not solution.definite and objective.excess > 0:
             raise InputError(_UNBOUNDED)
-        details |= {"residual": found.residual}
-        status = Status.CONVERGED if found.converged else Status.UNSOLVED
-        theta = start + found.x
-        return Merged(theta, objective.value(theta), begin + found.history, status)
+        details |= {"residual": solution.residual}
+        status = Status.CONVERGED if solution.converged else Status.UNSOLVED
+        theta = start + solution.x  # conjugate gradients solve for the step from the diagonal merge
+        return MergedParameters(theta, objective.value(theta), start_value + solution.history, status)
 
-    def _descended(
+    def _descend(
         self,
-        fixed: MaskedObjective,
+        objective: MaskedObjective,
         draw: Callable[[], list[Mask]],
         start: Array,
-        starting: np.random.Generator,
+        rng: np.random.Generator,
         progress: Progress,
         details: dict[str, Any],
-    ) -> Merged:
-        """Return what stochastic gradient descent gives, its masks fixed or drawn."""
+    ) -> MergedParameters:
+        """Return the end of stochastic gradient descent from `start` (P,), with fresh masks, or fixed if `compat`."""
         if self.start == "random" or self.compat:
-            start = starting.normal(0.0, start.std(), len(start))
+            start = rng.normal(0.0, start.std(), len(start))
 
         def objectives() -> MaskedObjective:
-            return fixed if self.compat else replace(fixed, masks=draw())
+            return objective if self.compat else replace(objective, masks=draw())
 
         rate = self.learning_rate
         if rate is None:
-            rate = _PUBLISHED_RATE if self.compat else 1.0 / _largest_curvature(fixed, starting)
-        averaged = 0.0 if self.compat else 0.2
-        theta, history, settled = descend(objectives, start, rate, self.momentum, self.steps, averaged, progress)
+            rate = PUBLISHED_LEARNING_RATE if self.compat else 1.0 / _largest_curvature(objective, rng)
+        averaged = 0.0 if self.compat else AVERAGED_FRACTION
+        theta, history, has_settled = stochastic_descent(
+            objectives, start, rate, self.momentum, self.steps, averaged, progress
+        )
         details |= {"learning_rate": rate}
-        return Merged(theta, fixed.value(theta), history, Status.CONVERGED if settled else Status.UNSOLVED)
+        status = Status.CONVERGED if has_settled else Status.UNSOLVED
+        return MergedParameters(theta, objective.value(theta), history, status)
 
 
 _UNBOUNDED = (
@@ -179,39 +210,51 @@ _UNBOUNDED = (
     "few parameters holds less than the priors push); set prior='kept', a larger mask_rate or more masks, or shrinkage"
 )
 
-_PROBES = 50
-"""Steps in which a direction without curvature would have shown."""
+PROBE_STEPS = 50
+"""Steps of conjugate gradients in which a direction without curvature would show. Chosen by hand; nobody has measured
+other values."""
+
+PROBE_TOLERANCE = 1e-6
+"""Residual at which such a probe ends before that. Chosen by hand."""
 
 
 def _refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> None:
-    """Raise where the objective has no minimum: conjugate gradients from a random right-hand side show it."""
-    if objective.excess <= 0:
+    """Raise where the objective has no minimum, by conjugate gradients with a random right-hand side.
+
+    They show a direction of negative curvature, if there is one, unless the right-hand side is orthogonal to it.
+    """
+    if objective.excess <= 0:  # a sum of squares
         return
     diagonal = objective.preconditioner
     if diagonal is not None:
+        # Random in the preconditioner's coordinates, where all directions are equally likely.
         b = diagonal**0.5 * rng.normal(size=len(diagonal))
-        if conjugate_gradients(objective.times, b, diagonal, 1e-6, _PROBES, lambda *_: None).definite:
+        if conjugate_gradients(objective.times, b, diagonal, PROBE_TOLERANCE, PROBE_STEPS, silent).definite:
             return
     raise InputError(_UNBOUNDED)
 
 
-def _in_rows(posteriors: Posteriors, details: dict[str, Any]) -> list[Site]:
-    """Return the sites' posteriors for masks, with a ridge where entries of the diagonal are zero beside the others."""
-    found = []
-    for mean, precision, count in zip(posteriors.means, posteriors.precisions, posteriors.counts, strict=True):
-        own, ridge = to_numpy(precision.own), RIDGE * float(to_numpy(precision.diagonal).mean())
-        if own.min() <= ridge:
-            own = own + ridge
+def _low_rank_gaussians(product: PosteriorProduct, details: dict[str, Any]) -> list[LowRankGaussian]:
+    """Return the sites' posteriors as NumPy arrays, with a ridge where entries of the diagonal part are near zero.
+
+    Without it P_MM could not be factorised; the largest ridge is added to the details.
+    """
+    gaussians = []
+    for mean, precision, count in zip(product.means, product.precisions, product.counts, strict=True):
+        diagonal_part, ridge = to_numpy(precision.diagonal_part), RIDGE * float(to_numpy(precision.diagonal).mean())
+        if diagonal_part.min() <= ridge:
+            diagonal_part = diagonal_part + ridge
             details["ridge"] = max(ridge, details.get("ridge", 0.0))
-        found.append(Site(to_numpy(mean), np.ascontiguousarray(to_numpy(precision.rows()).T), own, count))
-    return found
+        rows = np.ascontiguousarray(to_numpy(precision.rows()).T)  # (P, r)
+        gaussians.append(LowRankGaussian(to_numpy(mean), rows, diagonal_part, count))
+    return gaussians
 
 
-def _largest_curvature(objective: MaskedObjective, rng: np.random.Generator, rounds: int = 20) -> float:
-    """Return the largest eigenvalue of the matrix of second derivatives, by power iteration."""
+def _largest_curvature(objective: MaskedObjective, rng: np.random.Generator) -> float:
+    """Return the largest eigenvalue of L's Hessian, by power iteration."""
     vector = rng.normal(size=len(objective.sites[0].mean))
-    found = 1.0
-    for _ in range(rounds):
-        vector = objective.times(vector / np.linalg.norm(vector))
-        found = float(np.linalg.norm(vector))
-    return found
+    eigenvalue = 1.0
+    for _ in range(POWER_ITERATIONS):
+        vector = objective.times(vector / np.linalg.norm(vector))  # (P,)
+        eigenvalue = float(np.linalg.norm(vector))
+    return eigenvalue

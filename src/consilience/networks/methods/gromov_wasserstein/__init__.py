@@ -1,1 +1,1 @@
-"""Gromov-Wasserstein-barycenter fusion of recurrent layers."""
+"""Gromov-Wasserstein-barycenter fusion of networks with recurrent layers."""

@@ -1,54 +1,64 @@
-"""Gromov-Wasserstein-barycenter fusion: recurrent layers matched by their hidden-to-hidden weights too.
+"""Gromov-Wasserstein-barycenter fusion: WB fusion that matches recurrent units by their hidden-to-hidden weights too.
 
-The hidden-to-hidden matrices H of a layer are indexed twice by the coupling of its units, so a layer of the fused
-network minimises, with all gates under one coupling, equation (10) of the Wasserstein paper:
+The rows and the columns of a hidden-to-hidden matrix H are the same units, so both follow the coupling P_i. A recurrent
+layer of the fused network minimises equation (10) of the Wasserstein paper, with all gates under one coupling:
 
-    B = sum_i a_i [ < C_i, P_i > + alpha < L(H, H_i) (x) P_i, P_i > ],
+    B = sum_i a_i [ < C_i, P_i > + alpha sum_gates < L(H, H_i) (x) P_i, P_i > ],    L(H, H')_{jgqs} = (h_jq - h'_gs)^2,
 
-C_i as in WB fusion. Couplings and the layer are found in turn. Layers without such weights are those of WB fusion, but
-that units may change sign, and that what they send may count.
+with a_i the weight of model i, C_i (K, k_i) the costs of its incoming weights as in WB fusion, and P_i a plan with
+marginals 1 / K and 1 / k_i. Algorithm 2 alternates couplings (fused Gromov-Wasserstein problems) and the layer, (45)
+and (46), which is the minimiser for fixed couplings. B never rises in mode "exact"; equation (43), mode "paper", may
+raise it, and the iteration then ends before that step. Layers without recurrent weights are those of WB fusion, except
+that units may change sign, and that outgoing weights may count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from consilience.checks import AnyArray, Array, is_number
-from consilience.core.progress import Progress
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.core.progress import Progress, silent
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import (
-    Solution,
+    GromovSolution,
     alternating,
     conditional_gradient,
     is_permutation,
     mirror_descent,
 )
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.barycenter_support import first_support
+from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.gromov_wasserstein.problem import (
-    in_density,
-    inputs_of,
-    mean_product,
-    plan_of,
-    problem_of,
-    stay,
+    coupling_problem,
+    fan_in,
+    identity_plan,
+    permutation_plan,
+    rescale_to_width,
+    uniform_product,
 )
-from consilience.networks.methods.layerwise import Layer, Rows
-from consilience.networks.methods.wasserstein import WassersteinFusion, barycenter, settled
-from consilience.networks.methods.weight_matching.match import matched
-from consilience.networks.methods.weight_matching.recurrent_matching import moved_by
-from consilience.networks.methods.weight_matching.recurrent_weights import Among, loops, unseen_loops, weights_among
+from consilience.networks.methods.layerwise import LayerMatching, UnitRows
+from consilience.networks.methods.wasserstein import WassersteinFusion, barycenter_rows, has_converged
+from consilience.networks.methods.weight_matching.match import match_weights
+from consilience.networks.methods.weight_matching.recurrent_matching import permutation_transport
+from consilience.networks.methods.weight_matching.recurrent_weights import (
+    RecurrentWeights,
+    ignored_recurrent_arrays,
+    recurrent_arrays,
+    recurrent_weights,
+)
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
 
 Mode = Literal["exact", "paper", "mirror"]
-First = Literal["input", "uniform", "matching"]
+CouplingStart = Literal["input", "uniform", "matching"]
 
-_MATCHING_PASSES = 100
+MAX_MATCHING_PASSES = 100
+"""Passes of the weight matching that gives initial couplings at most, as many as the published weight matching does."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +67,23 @@ class GromovFusion(WassersteinFusion):
 
     Parameters
     ----------
-    mode
+    mode : {"exact", "paper", "mirror"}
         How couplings of recurrent units are found: "exact" descends B by conditional gradients and ends in permutations
         where widths agree; "paper" repeats equation (43), which for matrices that are not symmetric is no descent;
-        "mirror" descends B by multiplicative steps, which keeps couplings soft.
-    alpha
-        What the hidden-to-hidden term counts, with both terms divided by their means over all pairs of units; None lets
-        every weight count alike. What it is in equation (10), and in the published code, is in the details.
-    starts
-        Couplings to start from, of which the best by B is kept: "input" ignores the hidden-to-hidden weights,
-        "uniform" couples all alike, "matching" is weight matching over all places of all groups (same widths only).
-    sent
-        Whether what units send counts too, where its readers are known: the weights of a decoder.
-    signs
+        "mirror" descends B by multiplicative steps, which keeps couplings soft. Default: "exact".
+    alpha : float, optional
+        Weight of the hidden-to-hidden term, with both terms divided by their means over all pairs of units. Default:
+        every weight counts alike. The values in equation (10) and in the published code are in the details.
+    starts : tuple of {"input", "uniform", "matching"}
+        Initial couplings, of which the best result by B is kept: "input" ignores the hidden-to-hidden weights,
+        "uniform" couples all units alike, as the published code does, "matching" is weight matching over all places of
+        all groups (same widths only). Default: all three.
+    sent : bool
+        Whether outgoing weights count too, where the units that receive them are known: the weights of a decoder.
+        Default: True.
+    signs : bool, optional
         Whether units may change sign where that changes no output (tanh units, and the units of LSTMs and GRUs with
-        their proposing gate); None for wherever the mode is "exact", the only one that can.
+        their proposing gate). Default: in mode "exact", the only one that can.
 
     References
     ----------
@@ -87,7 +99,7 @@ class GromovFusion(WassersteinFusion):
 
     mode: Mode = "exact"
     alpha: float | None = None
-    starts: tuple[First, ...] = ("input", "uniform", "matching")
+    starts: tuple[CouplingStart, ...] = ("input", "uniform", "matching")
     sent: bool = True
     signs: bool | None = None
 
@@ -96,180 +108,242 @@ class GromovFusion(WassersteinFusion):
         starts: Any = self.starts  # options from recipes and the command line are lists or texts
         if isinstance(starts, str):
             starts = [part.strip() for part in starts.split(",")]
-        told = isinstance(starts, list | tuple) and len(starts) > 0
-        self.require("starts", told, "some of 'input', 'uniform' and 'matching'")
+        is_list = isinstance(starts, list | tuple) and len(starts) > 0
+        self.require(
+            ("starts", is_list, "some of 'input', 'uniform' and 'matching'"),
+        )
         object.__setattr__(self, "starts", tuple(starts))
-        self.require("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations")
-        self.require("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'")
-        self.require("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None")
-        known = all(one in ("input", "uniform", "matching") for one in self.starts)
-        self.require("starts", known, "some of 'input', 'uniform' and 'matching'")
-        self.require("sent", isinstance(self.sent, bool), "true or false")
-        self.require("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None")
-        self.require("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs")
-        self.require("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy")
+        self.require(
+            ("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations"),
+            ("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'"),
+            ("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None"),
+        )
+        are_valid = all(start in ("input", "uniform", "matching") for start in self.starts)
+        self.require(
+            ("starts", are_valid, "some of 'input', 'uniform' and 'matching'"),
+            ("sent", isinstance(self.sent, bool), "true or false"),
+            ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
+            ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),
+            ("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"),
+        )
 
     @property
     def counts_sent(self) -> bool:
-        """Whether what units send counts too."""
+        """Whether outgoing weights count too."""
         return self.sent
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Pass over the network as often as asked, and keep the best."""
-        recurrent = any(loops(ensemble.symmetry, name) for name in ensemble.symmetry.by_name)
-        if recurrent and "matching" in self.starts and ensemble.same_units and len(ensemble.networks) > 1:
+        """Return the alignment of least B over `restarts` passes, each with several initial couplings."""
+        is_recurrent = any(recurrent_arrays(ensemble.symmetry, name) for name in ensemble.symmetry.by_name)
+        if is_recurrent and "matching" in self.starts and ensemble.same_units and len(ensemble.networks) > 1:
             child = rng.spawn(1)[0]
-            turning = self.mode == "exact" and self.signs is not False
-            found = matched(ensemble, ["receiving"], _MATCHING_PASSES, child, lambda _done, _all: None, signs=turning)
-            ensemble = replace(ensemble, placed=found.transports)
-        found = super().align(ensemble, rng, progress)
-        unseen = sorted(
-            {array for name in ensemble.symmetry.by_name for array in unseen_loops(ensemble.symmetry, name)}
+            has_signs = self.mode == "exact" and self.signs is not False
+            matching = match_weights(ensemble, ["receiving"], MAX_MATCHING_PASSES, child, silent, signs=has_signs)
+            ensemble = replace(ensemble, initial_transports=matching.transports)
+        alignment = super().align(ensemble, rng, progress)
+        ignored = sorted(
+            {array for name in ensemble.symmetry.by_name for array in ignored_recurrent_arrays(ensemble.symmetry, name)}
         )
-        return replace(found, details={**found.details, "not_matched_by": unseen}) if unseen else found
+        return replace(alignment, details={**alignment.details, "not_matched_by": ignored}) if ignored else alignment
 
     def match(
-        self, bundle: Mapping[str, Rows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
-    ) -> Layer:
-        """Return the plans of a barycenter."""
+        self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> LayerMatching:
+        """Return the plans of one layer's barycenter, of a Wasserstein or a fused Gromov-Wasserstein one."""
         group, *inside = bundle
-        among = [
-            weights_among(network.symmetry, network.working, group, network.units[group])
+        weights = [
+            recurrent_weights(network.symmetry, network.working, group, network.units[group])
             for network in ensemble.networks
         ]
-        signed = self.mode == "exact" and self.signs is not False and can_turn(ensemble.symmetry, group)
-        if inside or not (signed or among[0].flips):
+        has_signs = self.mode == "exact" and self.signs is not False and has_sign_action(ensemble.symmetry, group)
+        # Without recurrent weights and signs the problem is that of WB fusion.
+        if inside or not (has_signs or weights[0].flips):
             return super().match(bundle, ensemble, reference, rng)
-        hidden = in_density(among, bundle[group].width, self.paper_scaling)
-        return self._barycenter(group, bundle[group], hidden, ensemble, reference, signed, rng)
+        rescaled = rescale_to_width(weights, bundle[group].width, self.paper_scaling)
+        return self._recurrent_barycenter(group, bundle[group], rescaled, ensemble, reference, has_signs, rng)
 
-    def _barycenter(
+    def _recurrent_barycenter(
         self,
         group: str,
-        rows: Rows,
-        among: Sequence[Among],
+        rows: UnitRows,
+        weights: Sequence[RecurrentWeights],
         ensemble: NetworkEnsemble,
         reference: int,
-        signed: bool,
+        has_signs: bool,
         rng: np.random.Generator,
-    ) -> Layer:
-        """Return the couplings of one recurrent layer, found in turn with the layer."""
-        first, kept = first_support(self.start, {group: rows}, reference, rng, signed)
-        support, left = first[group], among[reference].matrices
-        if not kept:  # nothing is known of what drawn units have among themselves until they are coupled
+    ) -> LayerMatching:
+        """Return the couplings of one recurrent layer, alternated with the layer: algorithm 2.
+
+        Parameters
+        ----------
+        group : str
+            The group of recurrent units.
+        rows : UnitRows
+            Incoming weights of all models' units.
+        weights : sequence of RecurrentWeights, of length n_models
+            Recurrent weights of every model, rescaled to the width of the fused layer.
+        ensemble : NetworkEnsemble
+            The models.
+        reference : int
+            Index of the model to start from.
+        has_signs : bool
+            Whether units may change sign.
+        rng : numpy.random.Generator
+            Source of random choices.
+        """
+        support, is_reference = initial_support(self.start, {group: rows}, reference, rng, has_signs)
+        layer_rows, hidden = support[group], weights[reference].matrices  # (K, F), (gates, K, K)
+        if not is_reference:
+            # Sampled units have no recurrent weights of their own: couple by incoming weights, then average both.
             plans = [
-                problem_of(support, None, rows, one, model, 0.0, signed).by_costs() for model, one in enumerate(among)
+                coupling_problem(layer_rows, None, rows, model_weights, model, 0.0, has_signs).by_costs()
+                for model, model_weights in enumerate(weights)
             ]
-            support, left = self._layer(rows, among, ensemble.weights, [self._transport(plan) for plan in plans])
-        inputs = inputs_of(ensemble, group)
-        alpha, told = self._alpha(support, left, rows, among, ensemble.weights, inputs)
-        solved: list[Solution] = []
-        steps = np.zeros(len(among), dtype=np.int64)
+            layer_rows, hidden = self._update_layer(
+                rows, weights, ensemble.weights, [self._transport(plan) for plan in plans]
+            )
+        alpha, alpha_details = self._hidden_weight(
+            layer_rows, hidden, rows, weights, ensemble.weights, fan_in(ensemble, group)
+        )
+        solutions: list[GromovSolution] = []
+        n_steps = np.zeros(len(weights), dtype=np.int64)
         history: list[float] = []
         transports: list[Transport] = []
         converged = False
         for _ in range(self.max_iterations):
-            problems = [problem_of(support, left, rows, one, model, alpha, signed) for model, one in enumerate(among)]
-            if solved:
-                trial = [self._solve(problem, [before.plan]) for problem, before in zip(problems, solved, strict=True)]
+            problems = [
+                coupling_problem(layer_rows, hidden, rows, model_weights, model, alpha, has_signs)
+                for model, model_weights in enumerate(weights)
+            ]
+            if solutions:  # warm start: from its last plan a descent can only fall
+                trial = [
+                    self._solve(problem, [solution.plan]) for problem, solution in zip(problems, solutions, strict=True)
+                ]
             else:
                 trial = [
-                    self._solve(problem, [stay(problem)])
-                    if kept and model == reference
-                    else self._solve(problem, self._first_plans(problem, group, ensemble, reference, model))
+                    self._solve(problem, [identity_plan(problem)])
+                    if is_reference and model == reference
+                    else self._solve(problem, self._initial_plans(problem, group, ensemble, reference, model))
                     for model, problem in enumerate(problems)
                 ]
-            steps += [len(one.history) - 1 for one in trial]
-            value = max(0.0, float(ensemble.weights @ [one.objective for one in trial]))  # below is rounding
-            converged = settled(history, value) and all(one.converged for one in trial)
-            if history and value > history[-1]:  # equation (43) is no descent
+            n_steps += [len(solution.history) - 1 for solution in trial]
+            # B after the coupling step; below zero is rounding.
+            value = max(0.0, float(ensemble.weights @ [solution.objective for solution in trial]))
+            converged = has_converged(history, value) and all(solution.converged for solution in trial)
+            if history and value > history[-1]:  # equation (43) is no descent: the couplings before are kept
                 break
-            solved, transports = trial, [self._transport(one.plan) for one in trial]
+            solutions, transports = trial, [self._transport(solution.plan) for solution in trial]
             history.append(value)
-            if settled(history[:-1], value):
+            if has_converged(history[:-1], value):
                 break
-            support, left = self._layer(rows, among, ensemble.weights, transports)
-        facts = {"iterations": len(history), "steps": steps.tolist(), "signs": signed, **told}
-        return Layer(tuple({group: one} for one in transports), history, facts, converged)
+            layer_rows, hidden = self._update_layer(rows, weights, ensemble.weights, transports)
+        details = {"iterations": len(history), "steps": n_steps.tolist(), "signs": has_signs, **alpha_details}
+        return LayerMatching(tuple({group: transport} for transport in transports), history, details, converged)
 
-    def _solve(self, problem: FusedGromov, starts: Sequence[Plan]) -> Solution:
-        """Return the best solution from several starts; never worse than a start that is a permutation."""
-        found = []
+    def _solve(self, problem: FusedGromov, starts: Sequence[TransportPlan]) -> GromovSolution:
+        """Return the best solution of a coupling problem from several initial plans.
+
+        In mode "exact" it is never worse than an initial plan that is a permutation.
+        """
+        solutions = []
         for start in starts:
             if self.mode == "exact":
-                found.append(conditional_gradient(problem, start))
-                before = found[-1].history[:1]
-                if problem.square and is_permutation(start) and found[-1].objective > before[0]:
-                    found.append(Solution(start, float(before[0]), before, converged=True))
+                solutions.append(conditional_gradient(problem, start))
+                start_value = solutions[-1].history[:1]
+                # Rounding to a permutation at the end of a descent may raise the objective above the start.
+                if problem.square and is_permutation(start) and solutions[-1].objective > start_value[0]:
+                    solutions.append(GromovSolution(start, float(start_value[0]), start_value, converged=True))
             elif self.mode == "paper":
-                found.append(alternating(problem, start, self.epsilon))
+                solutions.append(alternating(problem, start, self.epsilon))
             else:
-                inside = Plan(0.5 * (start.mass + problem.uniform().mass))  # mass that is zero would stay so
-                found.append(mirror_descent(problem, inside))
-        return min(found, key=lambda one: one.objective)
+                # Multiplicative steps keep zeros: start half way to the uniform plan.
+                interior = TransportPlan(0.5 * (start.mass + problem.uniform().mass))
+                solutions.append(mirror_descent(problem, interior))
+        return min(solutions, key=attrgetter("objective"))
 
-    def _first_plans(
+    def _initial_plans(
         self, problem: FusedGromov, group: str, ensemble: NetworkEnsemble, reference: int, model: int
-    ) -> list[Plan]:
-        """Return the couplings to start from."""
+    ) -> list[TransportPlan]:
+        """Return the couplings from which one model's problem is solved, as the option `starts` says."""
         plans = []
         for start in self.starts:
             if start == "input":
                 plans.append(problem.by_costs())
             elif start == "uniform":
                 plans.append(problem.uniform())
-            elif ensemble.placed is not None and problem.square:
-                base, own = (ensemble.placed[i][group] for i in (reference, model))
-                if isinstance(base, Injection) and isinstance(own, Injection):
-                    plans.append(plan_of(own.then(base.inverse), problem.odd is not None))
-        if problem.odd is not None and not problem.square:  # in other widths the unsigned plan may be the better start
-            unsigned = conditional_gradient(problem.unsigned, problem.unsigned.by_costs()).plan.mass
-            plans.append(Plan(unsigned, unsigned))
+            elif ensemble.initial_transports is not None and problem.square:
+                reference_transport, transport = (ensemble.initial_transports[i][group] for i in (reference, model))
+                if isinstance(reference_transport, Injection) and isinstance(transport, Injection):
+                    to_reference = transport.then(reference_transport.inverse)
+                    plans.append(permutation_plan(to_reference, problem.odd is not None))
+        if problem.odd is not None and not problem.square:
+            # In other widths the best plan without signs may be the better start.
+            mass = conditional_gradient(problem.unsigned, problem.unsigned.by_costs()).plan.mass
+            plans.append(TransportPlan(mass, mass))
         return plans or [problem.by_costs()]
 
-    def _transport(self, plan: Plan) -> Transport:
-        """Return how a coupling moves units."""
-        width, count = plan.mass.shape
-        if width == count and is_permutation(plan):
-            return moved_by(plan)
-        each = None
-        if plan.signed is not None:  # a unit may go the same way with both signs, by shares
-            each = np.divide(plan.signed, plan.mass, out=np.ones_like(plan.mass), where=plan.mass > 0)
-        return Spread(plan.mass, width / count if self.paper_scaling else 1.0, each)
+    def _transport(self, plan: TransportPlan) -> Transport:
+        """Return the transport of a plan (K, k): an injection where it is a permutation, else a spread."""
+        width, n_units = plan.mass.shape
+        if width == n_units and is_permutation(plan):
+            return permutation_transport(plan)
+        signs = None
+        if plan.signed is not None:  # a unit may go the same way with both signs: the mean sign, between -1 and 1
+            signs = np.divide(plan.signed, plan.mass, out=np.ones_like(plan.mass), where=plan.mass > 0)
+        return Spread(plan.mass, width / n_units if self.paper_scaling else 1.0, signs)
 
-    def _layer(
-        self, rows: Rows, among: Sequence[Among], weights: Array, transports: Sequence[Transport]
+    def _update_layer(
+        self,
+        rows: UnitRows,
+        weights: Sequence[RecurrentWeights],
+        model_weights: Array,
+        transports: Sequence[Transport],
     ) -> tuple[AnyArray, Array]:
-        """Return the layer of least B given the couplings: rows by formula (45), weights among units by (46)."""
-        hidden = np.zeros((len(among[0].matrices), rows.width, rows.width))
-        for weight, one, transport in zip(weights.tolist(), among, transports, strict=True):
-            for total, matrix, odd in zip(hidden, one.matrices, one.flips, strict=True):
-                columns = transport.move(matrix, 1, "output")
-                total += weight * (transport if odd else transport.unsigned).move(columns, 0, "output")
-        return barycenter(rows, weights, transports), hidden
+        """Return the layer of least B given the couplings: rows (K, F) by (45), matrices (gates, K, K) by (46).
 
-    def _alpha(
-        self, support: AnyArray, left: Array, rows: Rows, among: Sequence[Among], weights: Array, inputs: float
-    ) -> tuple[float, dict[str, Any]]:
-        """Return what the second term is multiplied by, and what that is by other conventions.
-
-        Costs here are sums over inputs, as in the published code; in equation (10) they are means.
+        The weights were rescaled to the width of the fused layer, so both sides of (46) average here.
         """
-        if not len(left):
+        hidden = np.zeros((len(weights[0].matrices), rows.width, rows.width))
+        for share, recurrent, transport in zip(model_weights.tolist(), weights, transports, strict=True):
+            for total, matrix, flips in zip(hidden, recurrent.matrices, recurrent.flips, strict=True):
+                columns = transport.move(matrix, 1, "output")  # (k, K)
+                total += share * (transport if flips else transport.unsigned).move(columns, 0, "output")
+        return barycenter_rows(rows, model_weights, transports), hidden
+
+    def _hidden_weight(
+        self,
+        layer_rows: AnyArray,
+        hidden: Array,
+        rows: UnitRows,
+        weights: Sequence[RecurrentWeights],
+        model_weights: Array,
+        n_inputs: float,
+    ) -> tuple[float, dict[str, Any]]:
+        """Return the factor of the second term, and for the details its value in other conventions.
+
+        Costs here are sums over inputs, as in the published code; in equation (10) they are means over inputs, so that
+        alpha there is smaller by the number of inputs. The option `alpha` is relative to the means of both terms at the
+        uniform plan. By default every weight counts alike: the second term is a mean over the K units that send, and K
+        times that is a sum over them, as the first term is over inputs.
+        """
+        if not len(hidden):
             return 0.0, {}
-        problems = [problem_of(support, left, rows, one, model, 1.0, False) for model, one in enumerate(among)]
-        first = float(weights @ [one.costs.mean() for one in problems])
-        second = float(weights @ [one.constant - 2.0 * mean_product(one) for one in problems])
-        alike = float(rows.width)
-        ratio = second / first if first > 0 else 0.0
-        alpha = alike if self.alpha is None or ratio == 0.0 else self.alpha / ratio
+        problems = [
+            coupling_problem(layer_rows, hidden, rows, recurrent, model, 1.0, False)
+            for model, recurrent in enumerate(weights)
+        ]
+        input_mean = float(model_weights @ [problem.costs.mean() for problem in problems])
+        hidden_mean = float(model_weights @ [problem.constant - 2.0 * uniform_product(problem) for problem in problems])
+        equal_weights = float(rows.width)
+        ratio = hidden_mean / input_mean if input_mean > 0 else 0.0
+        alpha = equal_weights if self.alpha is None or ratio == 0.0 else self.alpha / ratio
         return alpha, {
             "alpha": alpha * ratio if ratio else None,
-            "alpha_as_printed": alpha / inputs,
+            "alpha_as_printed": alpha / n_inputs,
             "alpha_as_published_code": alpha,
         }
 
 
-def can_turn(symmetry: Symmetry, group: str) -> bool:
+def has_sign_action(symmetry: Symmetry, group: str) -> bool:
     """Return whether the units of a group may change sign."""
     return "sign" in symmetry.by_name[group].actions

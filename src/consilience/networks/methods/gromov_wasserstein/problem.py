@@ -1,4 +1,4 @@
-"""One model against a layer of the fused network as a fused Gromov-Wasserstein problem, and its couplings as plans."""
+"""Fused Gromov-Wasserstein problem of one model and one recurrent layer, and plans to start from."""
 
 from __future__ import annotations
 
@@ -8,68 +8,104 @@ from math import prod
 import numpy as np
 
 from consilience.checks import AnyArray, Array
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.layerwise import Rows
+from consilience.networks.methods.layerwise import UnitRows
 from consilience.networks.methods.optimal_transport import squared_costs
-from consilience.networks.methods.weight_matching.recurrent_weights import Among, loops
+from consilience.networks.methods.weight_matching.recurrent_weights import RecurrentWeights, recurrent_arrays
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.transport import Injection
 
 
-def inputs_of(ensemble: NetworkEnsemble, group: str) -> float:
-    """Return how many inputs a unit has from the layers before, not counting biases."""
+def fan_in(ensemble: NetworkEnsemble, group: str) -> float:
+    """Return the number of inputs that a unit of the fused network has from the layers before, without biases."""
     layouts = ensemble.symmetry.layouts
-    own = {place.array for pair in loops(ensemble.symmetry, group) for place in pair}
+    hidden_arrays = {place.array for pair in recurrent_arrays(ensemble.symmetry, group) for place in pair}
     total = 0.0
     for place in ensemble.symmetry.places(group):
         shape = layouts[place.array].shape(ensemble.target_units)
-        if place.side != "input" and place.array not in own and len(shape) > 1:
+        if place.side != "input" and place.array not in hidden_arrays and len(shape) > 1:
             total += prod(shape) / shape[place.axis]
     return max(1.0, total)
 
 
-def in_density(among: Sequence[Among], width: int, paper_scaling: bool) -> list[Among]:
-    """Return weights among units that sum alike in every width, since what units send is split."""
+def rescale_to_width(weights: Sequence[RecurrentWeights], width: int, paper_scaling: bool) -> list[RecurrentWeights]:
+    """Return recurrent weights whose rows sum alike in every width: times k / K, because outgoing weights are split.
+
+    Parameters
+    ----------
+    weights : sequence of RecurrentWeights, of length n_models
+        Recurrent weights (gates, k, k) of every model.
+    width : int
+        Number K of units in the fused network.
+    paper_scaling : bool
+        Whether outgoing weights are averaged instead, as formula (46) is printed: then nothing is rescaled.
+    """
     return [
-        one
-        if paper_scaling or one.matrices.shape[1] == width
-        else Among(one.matrices * (one.matrices.shape[1] / width), one.flips)
-        for one in among
+        model_weights
+        if paper_scaling or model_weights.matrices.shape[1] == width
+        else RecurrentWeights(model_weights.matrices * (model_weights.matrices.shape[1] / width), model_weights.flips)
+        for model_weights in weights
     ]
 
 
-def problem_of(
-    support: AnyArray, left: Array | None, rows: Rows, among: Among, model: int, alpha: float, signed: bool
+def coupling_problem(
+    support: AnyArray,
+    hidden: Array | None,
+    rows: UnitRows,
+    weights: RecurrentWeights,
+    model: int,
+    alpha: float,
+    has_signs: bool,
 ) -> FusedGromov:
-    """Return what couples one model to the layer, of which the weights among units may not be known yet."""
-    costs = squared_costs(support, rows, model)
-    right = among.matrices
-    if left is None:
-        left, right = np.zeros((0, rows.width, rows.width)), right[:0]
-    if not signed:
-        return FusedGromov(costs, left, right, alpha)
-    own = rows.points[model]
+    """Return the problem that couples one model's units to those of the fused layer.
+
+    Parameters
+    ----------
+    support : array of shape (K, F)
+        Incoming weights of the fused layer.
+    hidden : ndarray of shape (gates, K, K), optional
+        Recurrent weights of the fused layer; None where they are not known yet, which leaves the second term out.
+    rows : UnitRows
+        Incoming weights of all models' units.
+    weights : RecurrentWeights
+        Recurrent weights (gates, k, k) of the model.
+    model : int
+        Index of the model.
+    alpha : float
+        Weight of the second term, alpha_H of equation (10).
+    has_signs : bool
+        Whether units may change sign.
+    """
+    costs = squared_costs(support, rows, model)  # (K, k)
+    matrices = weights.matrices
+    if hidden is None:
+        hidden, matrices = np.zeros((0, rows.width, rows.width)), matrices[:0]
+    if not has_signs:
+        return FusedGromov(costs, hidden, matrices, alpha)
     odd = np.flatnonzero(rows.odd)
-    products = to_numpy(support)[:, odd] @ to_numpy(own)[:, odd].T
-    return FusedGromov(costs + 2.0 * products, left, right, alpha, products, among.flips[: len(left)])
+    products = to_numpy(support)[:, odd] @ to_numpy(rows.points[model])[:, odd].T  # (K, k)
+    # Costs without the products of odd entries, which FusedGromov adds with the sign that it chooses.
+    return FusedGromov(costs + 2.0 * products, hidden, matrices, alpha, products, weights.flips[: len(hidden)])
 
 
-def mean_product(problem: FusedGromov) -> float:
-    """Return sum_g < H P H', P > at the uniform plan."""
-    return float(np.einsum("g,g->", problem.left.mean(axis=(1, 2)), problem.right.mean(axis=(1, 2))))
+def uniform_product(problem: FusedGromov) -> float:
+    """Return sum_g <H_g P H'_g^T, P> at the uniform plan P: the product of the means of both matrices."""
+    return float(
+        np.einsum("g,g->", problem.row_structure.mean(axis=(1, 2)), problem.column_structure.mean(axis=(1, 2)))
+    )
 
 
-def stay(problem: FusedGromov) -> Plan:
-    """Return the coupling of every unit with itself."""
+def identity_plan(problem: FusedGromov) -> TransportPlan:
+    """Return the plan that couples every unit with the unit of its own number."""
     mass = np.eye(len(problem.costs)) / len(problem.costs)
-    return Plan(mass, None if problem.odd is None else mass)
+    return TransportPlan(mass, None if problem.odd is None else mass)
 
 
-def plan_of(moved: Injection, signed: bool) -> Plan:
-    """Return a permutation as a coupling."""
-    mass = np.zeros((moved.width, moved.width))
-    mass[moved.slots, np.arange(moved.width)] = 1.0 / moved.width
-    if not signed:
-        return Plan(mass)
-    return Plan(mass, mass if moved.signs is None else mass * moved.signs)
+def permutation_plan(transport: Injection, has_signs: bool) -> TransportPlan:
+    """Return a permutation as a plan (K, K), with its signs where the problem has any."""
+    mass = np.zeros((transport.width, transport.width))
+    mass[transport.slots, np.arange(transport.width)] = 1.0 / transport.width
+    if not has_signs:
+        return TransportPlan(mass)
+    return TransportPlan(mass, mass if transport.signs is None else mass * transport.signs)

@@ -1,1 +1,1 @@
-"""Weight matching of any number of networks and widths, by coordinate descent over assignments."""
+"""Weight matching of any number of networks and widths: coordinate descent over assignment problems."""

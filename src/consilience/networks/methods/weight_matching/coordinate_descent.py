@@ -1,8 +1,13 @@
-"""Coordinate descent over the slots of all groups and all models: weight matching, for any number of models and widths.
+"""Coordinate descent of weight matching, over the groups of all models.
 
-One visit takes the units of one group of one model out and puts them back where they are worth most beside all other
-models, everything else held: an assignment problem. No visit raises E (see ``slots``), so the descent ends. A group is
-visited again only after something that it shares an array with has moved.
+One visit takes the units of one group of one model and moves them to the slots of greatest gain, all else fixed: a
+linear assignment problem, or for recurrent units a quadratic one. A visit is undone unless it lowers E of
+``weight_matching.state``, so the descent ends. It is the SOBLAP iteration of Ainsworth et al. (2023) for any number of
+models and widths. Two departures from the published code: groups are visited from the input to the output instead of in
+random order, and a group is visited again only after a group that shares an array with it has moved.
+
+For more than two models the published merge-many matches every model to the mean of the others. With weights a_j that
+is the weighted sum of the others, whose inner products are the exact gain.
 """
 
 from __future__ import annotations
@@ -13,80 +18,93 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import AnyArray, Array
-from consilience.networks.methods.weight_matching.recurrent_matching import looped
-from consilience.networks.methods.weight_matching.recurrent_weights import loops
-from consilience.networks.methods.weight_matching.state import Others, Placed, Slots
+from consilience.networks.methods.weight_matching.recurrent_matching import match_recurrent_units
+from consilience.networks.methods.weight_matching.recurrent_weights import recurrent_arrays
+from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
 from consilience.networks.network import square_sum
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 
-MOST_VISITS = 100
-"""Visits of each group in one pass; a bound that matching never came near."""
+MAX_VISITS_PER_GROUP = 100
+"""Visits of each group in one pass over a model at most; against cycling only, matching never came near."""
 
 
 @dataclass(frozen=True, eq=False)
-class Descent:
-    """Models in slots that no single visit can improve, and the objective before and after each pass."""
+class CoordinateDescent:
+    """Result of a descent.
 
-    models: list[Placed]
+    Parameters
+    ----------
+    models : list of PlacedModel
+        The models in their slots at the end.
+    history : ndarray of shape (n_passes + 1,)
+        E before the first and after every pass.
+    converged : bool
+        Whether the descent ended before the limit on passes.
+    """
+
+    models: list[PlacedModel]
     history: Array
     converged: bool
 
 
 def descend(
-    slots: Slots,
-    models: Sequence[Placed],
+    state: MatchingState,
+    models: Sequence[PlacedModel],
     weights: Array,
     fixed: int,
     rng: np.random.Generator,
     max_passes: int,
     tolerance: float = 0.0,
-) -> Descent:
-    """Improve until no visit helps.
+) -> CoordinateDescent:
+    """Lower E by passes over all models until no visit lowers it.
 
     Parameters
     ----------
-    slots
+    state : MatchingState
         The slots.
-    models
-        In their first places; they are moved.
-    weights
-        Of the models (J,), summing to 1.
-    fixed
-        The model that stays, if there are two.
-    rng
-        Draws the order of models.
-    max_passes
-        Most passes over all models.
-    tolerance
-        A pass over more than two models that lowers E by no more than this share is the last.
+    models : sequence of PlacedModel, of length n_models
+        The models as initially placed; they are changed in place.
+    weights : ndarray of shape (n_models,)
+        Weight of each model; they sum to 1.
+    fixed : int
+        Index of the model that never moves, if there are two.
+    rng : numpy.random.Generator
+        Source of the order of models in each pass.
+    max_passes : int
+        Passes over all models at most.
+    tolerance : float
+        A pass over more than two models that lowers E by no more than this fraction is the last. Default: 0.
     """
     models = list(models)
+    # Of two models one may stay: E depends on their relative placement only.
     movable = [i for i in range(len(models)) if len(models) > 2 or i != fixed]
-    history = [objective(slots, models, weights)]
+    history = [objective(state, models, weights)]
     converged = len(models) < 2
     for _ in range(0 if converged else max_passes):
-        moved = _pass(slots, models, weights, rng.permutation(movable).tolist())
-        history.append(objective(slots, models, weights))
-        fall = history[-2] - history[-1]
-        if len(models) == 2 or not any(moved) or fall <= tolerance * history[-2]:  # one beside one settles in one pass
+        has_moved = _pass_over_models(state, models, weights, rng.permutation(movable).tolist())
+        history.append(objective(state, models, weights))
+        decrease = history[-2] - history[-1]
+        # Of two models only one moves, and a pass visits its groups until none gains: one pass is enough.
+        if len(models) == 2 or not any(has_moved) or decrease <= tolerance * history[-2]:
             converged = True
             break
-    return Descent(models, np.array(history), converged)
+    return CoordinateDescent(models, np.array(history), converged)
 
 
-def objective(slots: Slots, models: Sequence[Placed], weights: Array) -> float:
-    """Return E: squared distances over all pairs of models, each times both weights."""
-    if not slots.full:
+def objective(state: MatchingState, models: Sequence[PlacedModel], weights: Array) -> float:
+    """Return E: squared distances over all pairs of models, each times the weights of both."""
+    if not state.is_full:
         pairs = [(i, j) for j in range(len(models)) for i in range(j)]
-        return sum(float(weights[i] * weights[j]) * slots.distance(models[i], models[j]) for i, j in pairs)
+        return sum(float(weights[i] * weights[j]) * state.distance(models[i], models[j]) for i, j in pairs)
     if len(models) == 2:
-        one, two = (model.arrays for model in models)
-        return float(weights[0] * weights[1]) * sum(square_sum(one[key] - two[key]) for key in one)
+        first, second = (model.arrays for model in models)
+        return float(weights[0] * weights[1]) * sum(square_sum(first[key] - second[key]) for key in first)
+    # With weights that sum to 1, sum_{i<j} a_i a_j |theta_i - theta_j|^2 = sum_i a_i |theta_i - mean|^2.
     total = 0.0
     for key in models[0].arrays:
-        mean = _weighted(models, weights, key)
+        mean = _weighted_sum(models, weights, key)
         total += sum(
             weight * square_sum(model.arrays[key] - mean)
             for model, weight in zip(models, weights.tolist(), strict=True)
@@ -94,7 +112,7 @@ def objective(slots: Slots, models: Sequence[Placed], weights: Array) -> float:
     return total
 
 
-def _weighted(models: Sequence[Placed], weights: Array, key: str) -> AnyArray:
+def _weighted_sum(models: Sequence[PlacedModel], weights: Array, key: str) -> AnyArray:
     """Return the weighted sum of one array over models."""
     total: AnyArray = 0.0
     for model, weight in zip(models, weights.tolist(), strict=True):
@@ -103,134 +121,163 @@ def _weighted(models: Sequence[Placed], weights: Array, key: str) -> AnyArray:
     return total
 
 
-def _pass(slots: Slots, models: Sequence[Placed], weights: Array, order: Sequence[int]) -> list[bool]:
+def _pass_over_models(
+    state: MatchingState, models: Sequence[PlacedModel], weights: Array, order: Sequence[int]
+) -> list[bool]:
     """Improve one model after another; return which moved.
 
-    Where all slots are full, a model is held against the sum of the others, which is kept up to date.
+    Where all slots are full, a model is compared with the weighted sum of the others, which is kept up to date.
     """
-    share = weights.tolist()
-    if not slots.full or len(models) == 2:
-        found = []
+    shares = weights.tolist()
+    if not state.is_full or len(models) == 2:
+        moved = []
         for i in order:
-            others = [(share[j], model) for j, model in enumerate(models) if j != i and share[j]]
-            found.append(_improve(slots, models[i], slots.others(others)))
-        return found
-    total = {key: _weighted(models, weights, key) for key in models[0].arrays}
+            others = [(shares[j], model) for j, model in enumerate(models) if j != i and shares[j]]
+            moved.append(_improve_model(state, models[i], state.remaining_models(others)))
+        return moved
+    total = {key: _weighted_sum(models, weights, key) for key in models[0].arrays}
     moved = []
     for i in order:
-        rest = {key: values - share[i] * models[i].arrays[key] for key, values in total.items()}
-        others = [] if share[i] == 1.0 else [(1.0, Placed(rest, models[i].slots))]
-        moved.append(_improve(slots, models[i], slots.others(others)))
+        # sum_j a_j theta_j without model i: the target of its inner products.
+        sum_of_others = {key: values - shares[i] * models[i].arrays[key] for key, values in total.items()}
+        # One model stands for all others; its transports are not used, because every slot is full.
+        others = [] if shares[i] == 1.0 else [(1.0, PlacedModel(sum_of_others, models[i].transports))]
+        moved.append(_improve_model(state, models[i], state.remaining_models(others)))
         if moved[-1]:
-            total = {key: values + share[i] * models[i].arrays[key] for key, values in rest.items()}
+            total = {key: values + shares[i] * models[i].arrays[key] for key, values in sum_of_others.items()}
     return moved
 
 
-def _improve(slots: Slots, one: Placed, others: Others) -> bool:
-    """Visit the groups of one model, from the input on, until no visit helps; return whether any did."""
-    if not others.models:
+def _improve_model(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> bool:
+    """Visit the groups of one model until no visit lowers E; return whether any did."""
+    if not remaining.models:
         return False
-    near = _neighbours(slots, one.arrays)
-    waiting = dict.fromkeys(near)  # from the input on, where what units receive already tells them apart
-    moved = False
-    for _ in range(MOST_VISITS * len(near)):
-        if not waiting:
+    dependents = _dependent_groups(state, model.arrays)
+    # A queue without repetition, from the input on: there what units receive already tells them apart.
+    queue = dict.fromkeys(dependents)
+    has_moved = False
+    for _ in range(MAX_VISITS_PER_GROUP * len(dependents)):
+        if not queue:
             break
-        group = next(iter(waiting))
-        del waiting[group]
-        if visit(slots, one, others, group):
-            moved = True
-            waiting.update(dict.fromkeys(near[group]))
-    return moved
+        group = next(iter(queue))
+        del queue[group]
+        if visit_group(state, model, remaining, group):
+            has_moved = True
+            queue.update(dict.fromkeys(dependents[group]))
+    return has_moved
 
 
-def _neighbours(slots: Slots, arrays: Mapping[str, AnyArray]) -> dict[str, list[str]]:
-    """Return, for every group to visit that is not inside another, the groups whose best slots depend on its own."""
-    symmetry = slots.symmetry
-    top = {name: group.parent or name for name, group in symmetry.by_name.items() if name not in slots.held}
-    axes: dict[str, set[tuple[str, int]]] = {}
-    for name in top:
+def _dependent_groups(state: MatchingState, arrays: Mapping[str, AnyArray]) -> dict[str, list[str]]:
+    """Return, for every group that is not inside another, the groups whose best slots depend on its own.
+
+    These are the groups that stand on another axis of one of its arrays. Groups of units that are fixed are left out.
+    """
+    symmetry = state.symmetry
+    top_group = {
+        name: group.parent or name for name, group in symmetry.by_name.items() if name not in state.fixed_groups
+    }
+    axes: dict[str, set[tuple[str, int]]] = {}  # (array, axis) on which a group or one inside it stands
+    for name in top_group:
         places = [place for place in symmetry.places(name) if place.array in arrays]
-        axes.setdefault(top[name], set()).update((place.array, place.axis) for place in places)
+        axes.setdefault(top_group[name], set()).update((place.array, place.axis) for place in places)
     return {
         name: [
             other
-            for other, theirs in axes.items()
-            if any(array == key and number != axis for array, axis in own for key, number in theirs)
+            for other, other_axes in axes.items()
+            if any(array == key and number != axis for array, axis in name_axes for key, number in other_axes)
         ]
-        for name, own in axes.items()
-        if own
+        for name, name_axes in axes.items()
+        if name_axes
     }
 
 
-def visit(
-    slots: Slots, one: Placed, others: Others, group: str, places: Mapping[str, Sequence[Place]] | None = None
+def visit_group(
+    state: MatchingState,
+    model: PlacedModel,
+    remaining: RemainingModels,
+    group: str,
+    places: Mapping[str, Sequence[Place]] | None = None,
 ) -> bool:
-    """Put the units of a group of one model, and of the groups inside it, where they are worth most.
+    """Move the units of a group of one model, and of the groups inside it, to the slots of greatest gain.
 
     Parameters
     ----------
-    slots
+    state : MatchingState
         The slots.
-    one
-        The model that moves.
-    others
-        What it is held against.
-    group
+    model : PlacedModel
+        The model that moves; it is changed in place.
+    remaining : RemainingModels
+        The models that it is compared with.
+    group : str
         A group that is not inside another.
-    places
-        By group, the places that count; None for all.
+    places : mapping of str to sequence of Place, optional
+        By group, the places that count. Default: all.
 
     Returns
     -------
     bool
-        Whether anything moved.
+        Whether any unit moved.
     """
-    symmetry = slots.symmetry
+    symmetry = state.symmetry
     names = [group, *(child.name for child in symmetry.children(group))]
-    counted = {name: slots.places(name, one.arrays) if places is None else places[name] for name in names}
-    if places is None and slots.full and len(names) == 1 and loops(symmetry, group):
-        moves = looped(slots, one, others, group, counted[group])
+    counted = {name: state.places(name, model.arrays) if places is None else places[name] for name in names}
+    if places is None and state.is_full and len(names) == 1 and recurrent_arrays(symmetry, group):
+        moves = match_recurrent_units(state, model, remaining, group, counted[group])
     else:
-        moves = _assigned(slots, one, others, group, counted)
+        moves = _best_assignment(state, model, remaining, group, counted)
     if not moves:
         return False
-    trial = Placed(dict(one.arrays), dict(one.slots))
+    # Arrays are replaced, never written to, so that shallow copies are enough.
+    trial = PlacedModel(dict(model.arrays), dict(model.transports))
     for name, move in moves.items():
-        trial.move(symmetry, name, move, slots.width)
-    if _twice(symmetry, names, one.arrays) and not _better(slots, one, trial, others, moves):
+        trial.move(symmetry, name, move, state.width)
+    # The gain of an array with the group on two axes is only linearised: accept the move only if E itself falls.
+    if _is_quadratic(symmetry, names, model.arrays) and not _lowers_objective(state, model, trial, remaining, moves):
         return False
     for name, move in moves.items():
-        others.products.moved(name, move, one.arrays, trial.arrays)
-    one.arrays, one.slots = trial.arrays, trial.slots
+        remaining.products.update(name, move, model.arrays, trial.arrays)
+    model.arrays, model.transports = trial.arrays, trial.transports
     return True
 
 
-def _assigned(
-    slots: Slots, one: Placed, others: Others, group: str, counted: Mapping[str, Sequence[Place]]
+def _best_assignment(
+    state: MatchingState,
+    model: PlacedModel,
+    remaining: RemainingModels,
+    group: str,
+    counted: Mapping[str, Sequence[Place]],
 ) -> dict[str, Injection]:
-    """Return the moves that are worth most, of a group and the groups inside it; none where they gain nothing."""
-    worth = {name: slots.worth(one, others, name, places) for name, places in counted.items()}
-    moves = slots.assign(worth[group], one, group, {name: worth[name] for name in counted if name != group})
-    gain, stake = 0.0, 0.0
+    """Return the moves of greatest gain of a group and of those inside it; empty where they gain only rounding."""
+    gains = {name: state.assignment_gain(model, remaining, name, places) for name, places in counted.items()}
+    moves = state.assign(gains[group], model, group, {name: gains[name] for name in counted if name != group})
+    total_gain, scale = 0.0, 0.0
+    # Gains are summed over filled slots only: empty ones move without effect.
     for name, move in moves.items():
-        held = one.slots[name].slots
-        there, here = worth[name].best[held, move.slots[held]], worth[name].now[held, held]
-        gain += float((there - here).sum())
-        stake += float(np.abs(there).sum() + np.abs(here).sum())
-    return moves if gain > slots.rounding * stake else {}
+        filled = model.transports[name].slots  # (k,)
+        after = gains[name].with_best_signs[filled, move.slots[filled]]  # (k,)
+        before = gains[name].with_current_signs[filled, filled]  # (k,)
+        total_gain += float((after - before).sum())
+        scale += float(np.abs(after).sum() + np.abs(before).sum())
+    return moves if total_gain > state.min_relative_gain * scale else {}
 
 
-def _twice(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArray]) -> bool:
-    """Return whether an array has a group on two axes, so that the worth above is only a linear model of E."""
+def _is_quadratic(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArray]) -> bool:
+    """Return whether an array has the groups on two axes, so that the assignment gain is only a linear model of E."""
     axes = {(place.array, place.axis) for name in names for place in symmetry.places(name) if place.array in arrays}
     return len({array for array, _ in axes}) < len(axes)
 
 
-def _better(slots: Slots, one: Placed, trial: Placed, others: Others, moved: Iterable[str]) -> bool:
-    """Return whether E really falls."""
-    keys = {place.array for name in moved for place in slots.symmetry.places(name)} & set(one.arrays)
+def _lowers_objective(
+    state: MatchingState,
+    model: PlacedModel,
+    trial: PlacedModel,
+    remaining: RemainingModels,
+    moved_groups: Iterable[str],
+) -> bool:
+    """Return whether E of the trial is below E of the model by more than rounding."""
+    keys = {place.array for name in moved_groups for place in state.symmetry.places(name)} & set(model.arrays)
     before, after = (
-        sum(weight * slots.distance(model, other, keys) for weight, other in others.models) for model in (one, trial)
+        sum(weight * state.distance(candidate, other, keys) for weight, other in remaining.models)
+        for candidate in (model, trial)
     )
-    return after < before * (1.0 - slots.rounding)
+    return after < before * (1.0 - state.min_relative_gain)

@@ -1,7 +1,8 @@
-"""Weight matching: put units that receive and send alike into the same slots, all groups and all models together.
+"""Weight matching of networks: the best of several coordinate descents over the slots of all groups and models.
 
-Everything that touches a unit counts, not only what it receives; E of ``slots`` is lowered group by group and model by
-model until no visit helps. Several starts, the lowest E is kept.
+All arrays that touch a unit count, those that it receives and those that it sends. The objective E of
+``weight_matching.state`` falls group by group and model by model until no visit lowers it (``coordinate_descent``). Its
+local minima depend on the start, so several starts are descended and the lowest E is taken.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from consilience.checks import Array
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.weight_matching.coordinate_descent import Descent, descend, visit
-from consilience.networks.methods.weight_matching.state import Others, Placed, Slots
+from consilience.networks.methods.weight_matching.coordinate_descent import CoordinateDescent, descend, visit_group
+from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
 from consilience.networks.network import Network
 from consilience.networks.symmetry.scaling import shared_groups
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 
 
-def matched(
+def match_weights(
     ensemble: NetworkEnsemble,
     starts: Sequence[str],
     max_passes: int,
@@ -31,121 +32,170 @@ def matched(
     tolerance: float = 0.0,
     signs: bool = False,
 ) -> Alignment:
-    """Return the best of several descents.
+    """Return the alignment of lowest E over several descents.
 
     Parameters
     ----------
-    ensemble
+    ensemble : NetworkEnsemble
         The networks.
-    starts
-        "identity", "random" (units drawn), or "receiving" (each model matched by what its units receive, layer by
-        layer) for each descent.
-    max_passes
+    starts : sequence of {"identity", "random", "receiving"}
+        Start of each descent: units as they are numbered, in random order, or each model matched by what its units
+        receive, layer by layer, to the models before it.
+    max_passes : int
         Passes over all models at most, in each descent.
-    rng
-        For random starts and orders.
-    progress
-        Told about descents.
-    tolerance
-        A pass over more than two models that lowers E by no more than this share is the last.
-    signs
-        Whether units may change sign, where that changes no output.
+    rng : numpy.random.Generator
+        Source of random starts and of the order of models in a pass.
+    progress : callable
+        Called with (descents done, descents in all).
+    tolerance : float
+        A pass over more than two models that lowers E by no more than this fraction is the last. Default: 0.
+    signs : bool
+        Whether units may change sign, where that changes no output. Default: False.
+
+    Returns
+    -------
+    Alignment
+        With the slots numbered so that the reference model's units come first. ``details["starts"]`` holds the final E
+        of every descent.
     """
-    kept = {name for name, width in ensemble.target_units.items() if _all_have(ensemble.networks, name, width)}
-    held = frozenset(kept & shared_groups(ensemble.networks))
-    slots = Slots(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs, held)
-    descents: list[Descent] = []
+    full_groups = {name for name, width in ensemble.target_units.items() if _has_width(ensemble.networks, name, width)}
+    # Units made by the same (frozen) weights in all models are the same units; matching could only confuse them.
+    fixed_groups = frozenset(full_groups & shared_groups(ensemble.networks))
+    state = MatchingState(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs, fixed_groups)
+    descents: list[CoordinateDescent] = []
+    # A generator of its own for every start, so that adding starts does not change the first ones.
     for number, (start, child) in enumerate(zip(starts, rng.spawn(len(starts)), strict=True)):
-        models = first_slots(slots, ensemble, start, child)
-        descents.append(descend(slots, models, ensemble.weights, ensemble.reference, child, max_passes, tolerance))
+        models = initial_placement(state, ensemble, start, child)
+        descents.append(descend(state, models, ensemble.weights, ensemble.reference, child, max_passes, tolerance))
         progress(number + 1, len(starts))
-    best = min(descents, key=lambda one: float(one.history[-1]))
-    transports = in_order_of(ensemble.reference, [model.slots for model in best.models], ensemble.symmetry)
+    best = min(descents, key=lambda descent: float(descent.history[-1]))
+    transports = renumber_by_reference(
+        ensemble.reference, [model.transports for model in best.models], ensemble.symmetry
+    )
     status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-    ends = [float(one.history[-1]) for one in descents]
-    return Alignment(transports, float(best.history[-1]), best.history, status, {"starts": ends})
+    final_objectives = [float(descent.history[-1]) for descent in descents]
+    return Alignment(transports, float(best.history[-1]), best.history, status, {"starts": final_objectives})
 
 
-def _all_have(networks: Sequence[Network], group: str, width: int) -> bool:
+def _has_width(networks: Sequence[Network], group: str, width: int) -> bool:
     return all(network.units[group] == width for network in networks)
 
 
-def first_slots(slots: Slots, ensemble: NetworkEnsemble, start: str, rng: np.random.Generator) -> list[Placed]:
-    """Return models in slots to start from."""
+def initial_placement(
+    state: MatchingState, ensemble: NetworkEnsemble, start: str, rng: np.random.Generator
+) -> list[PlacedModel]:
+    """Return the models in the slots from which a descent starts, in the order of the ensemble.
+
+    The reference model is placed first. Every model fills the slots that the fewest models fill so far, so that units
+    meet only where there is no room for all.
+
+    Parameters
+    ----------
+    state : MatchingState
+        The slots.
+    ensemble : NetworkEnsemble
+        The networks.
+    start : {"identity", "random", "receiving"}
+        See ``match_weights``.
+    rng : numpy.random.Generator
+        Source of random orders.
+    """
     symmetry = ensemble.symmetry
     order = [ensemble.reference, *(i for i in range(len(ensemble.networks)) if i != ensemble.reference)]
-    placed: dict[int, Placed] = {}
-    taken = {name: np.zeros(width) for name, width in slots.width.items()}
+    placed: dict[int, PlacedModel] = {}
+    n_models_in_slot = {name: np.zeros(width) for name, width in state.width.items()}
     for i in order:
         network = ensemble.networks[i]
-        own = _free_first(network, slots, taken)
+        transports = _least_filled_slots(network, state, n_models_in_slot)
         if start == "random" and i != ensemble.reference:
-            own |= {name: one for name, one in _shuffled(own, symmetry, rng).items() if name not in slots.held}
-        placed[i] = slots.place(network, own)
+            transports |= {
+                name: injection
+                for name, injection in _shuffle_slots(transports, symmetry, rng).items()
+                if name not in state.fixed_groups
+            }
+        placed[i] = state.place(network, transports)
+        # Matched to the models placed before it, since later ones have no place yet.
         if start == "receiving" and len(placed) > 1:
             others = [(float(ensemble.weights[j]), model) for j, model in placed.items() if j != i]
             others = [(weight, model) for weight, model in others if weight]
             if others:
-                _by_receiving(slots, placed[i], slots.others(others))
-        for name, injection in placed[i].slots.items():
-            taken[name] += injection.owned
+                _match_incoming(state, placed[i], state.remaining_models(others))
+        for name, injection in placed[i].transports.items():
+            n_models_in_slot[name] += injection.owned
     return [placed[i] for i in range(len(ensemble.networks))]
 
 
-def _free_first(network: Network, slots: Slots, taken: Mapping[str, Array]) -> dict[str, Injection]:
-    """Return slots for every unit: those that the fewest models have, in their order."""
+def _least_filled_slots(
+    network: Network, state: MatchingState, n_models_in_slot: Mapping[str, Array]
+) -> dict[str, Injection]:
+    """Return, by group, the slots that the fewest models fill, in their order, one for every unit of a network."""
     return {
-        name: Injection(np.sort(np.argsort(taken[name], kind="stable")[: network.units[name]]), width)
-        for name, width in slots.width.items()
+        name: Injection(np.sort(np.argsort(n_models_in_slot[name], kind="stable")[: network.units[name]]), width)
+        for name, width in state.width.items()
     }
 
 
-def _shuffled(own: Mapping[str, Injection], symmetry: Symmetry, rng: np.random.Generator) -> dict[str, Injection]:
+def _shuffle_slots(
+    transports: Mapping[str, Injection], symmetry: Symmetry, rng: np.random.Generator
+) -> dict[str, Injection]:
     """Return the same slots in random order; the units inside a unit stay together."""
-    found: dict[str, Injection] = {}
+    shuffled: dict[str, Injection] = {}
     for name, group in symmetry.by_name.items():
-        injection = own[name]
+        injection = transports[name]
         if group.parent is None:
-            found[name] = Injection(rng.permutation(injection.slots), injection.width)
+            shuffled[name] = Injection(rng.permutation(injection.slots), injection.width)
         else:
+            # An own order inside every unit of the parent.
             inside = np.array([rng.permutation(group.size) for _ in range(injection.width // group.size)])
-            parents = found[group.parent].slots
-            found[name] = Injection((parents[:, None] * group.size + inside).ravel(), injection.width)
-    return found
+            parent_slots = shuffled[group.parent].slots
+            slots = (parent_slots[:, None] * group.size + inside).ravel()
+            shuffled[name] = Injection(slots, injection.width)
+    return shuffled
 
 
-def _by_receiving(slots: Slots, one: Placed, others: Others) -> None:
-    """Put one model's units next to those of others that receive the same, from the input to the output."""
-    symmetry = slots.symmetry
-    known: set[str] = set()
+def _match_incoming(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> None:
+    """Match one model to the remaining ones by incoming weights only, group by group from the input to the output."""
+    symmetry = state.symmetry
+    matched_groups: set[str] = set()
     for top in (name for name, group in symmetry.by_name.items() if group.parent is None):
         names = [top, *(child.name for child in symmetry.children(top))]
+        # Only places whose other axes are matched already: their entries have the same meaning in all models.
         places = {
             name: [
                 place
-                for place in slots.places(name, one.arrays)
-                if place.side != "input" and symmetry.beside(place) <= known
+                for place in state.places(name, model.arrays)
+                if place.side != "input" and symmetry.beside(place) <= matched_groups
             ]
             for name in names
         }
-        if any(places.values()) and top not in slots.held:
-            visit(slots, one, others, top, places)
-        known.update(names)
+        if any(places.values()) and top not in state.fixed_groups:
+            visit_group(state, model, remaining, top, places)
+        matched_groups.update(names)
 
 
-def in_order_of(
-    reference: int, slots: Sequence[Mapping[str, Injection]], symmetry: Symmetry
+def renumber_by_reference(
+    reference: int, transports: Sequence[Mapping[str, Injection]], symmetry: Symmetry
 ) -> tuple[dict[str, Injection], ...]:
-    """Return the same placement with slots renumbered so that the reference's units come first, as they are."""
+    """Return the same placement with slots renumbered so that the reference's units come first, in their order.
+
+    Parameters
+    ----------
+    reference : int
+        Index of the reference model.
+    transports : sequence of mappings of str to Injection, of length n_models
+        For every model and group, the slot of each unit.
+    symmetry : Symmetry
+        Which axes move together.
+    """
     moves = {}
     for name in symmetry.by_name:
-        own = slots[reference][name]
-        target = np.full(own.width, -1, dtype=np.int64)
-        target[own.slots] = np.arange(len(own.slots))
-        target[target < 0] = np.arange(len(own.slots), own.width)
+        injection = transports[reference][name]
+        target = np.full(injection.width, -1, dtype=np.int64)  # new number of each slot
+        target[injection.slots] = np.arange(len(injection.slots))
+        target[target < 0] = np.arange(len(injection.slots), injection.width)
         signs = None
-        if own.signs is not None:
-            signs = np.ones(own.width)
-            signs[own.slots] = own.signs
-        moves[name] = Injection(target, own.width, signs)
-    return tuple({name: own[name].then(moves[name]) for name in moves} for own in slots)
+        if injection.signs is not None:  # undo the signs of the reference, so that its units come back as they were
+            signs = np.ones(injection.width)
+            signs[injection.slots] = injection.signs
+        moves[name] = Injection(target, injection.width, signs)
+    return tuple({name: model[name].then(moves[name]) for name in moves} for model in transports)

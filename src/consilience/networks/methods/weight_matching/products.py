@@ -1,8 +1,9 @@
-"""Inner products of what two models have at every place, kept up to date while the units of one of them move.
+"""Inner products between the unit rows of two models, updated while the units of one of them move.
 
-Weight matching visits a group again after a neighbour has moved. Its worth is a sum of products, one for each place. A
-place that the neighbour does not touch keeps its product; where only some of the neighbour's units moved, only what
-they touch is multiplied anew.
+The gain of assigning a unit to a slot is a sum of inner products, one matrix (K, K) for every place where the group
+stands in an array. Coordinate descent visits a group again after a neighbouring group has moved. A place that the
+neighbour does not touch keeps its product. Where only some units of the neighbour moved, only the entries that they
+touch are multiplied again, and the difference is added.
 """
 
 from __future__ import annotations
@@ -19,142 +20,164 @@ from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
 
-_MOST_MOVED = 0.6
-"""Where more of a group's units moved, multiplying anew is as cheap."""
+MAX_UPDATED_FRACTION = 0.6
+"""Largest fraction of a group's units that may have moved for an update; above it the product is computed again. The
+update multiplies differences, which costs as much as the product of the fraction that moved, and copies these entries.
+Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(frozen=True, eq=False)
-class Worth:
-    """What it is worth to have a unit (row) beside another (column), (K, K).
+class AssignmentGain:
+    """Gain of putting the unit in one slot (row) into another slot (column).
 
     Parameters
     ----------
-    even
-        What does not change sign with the unit that moves.
-    odd
-        What does; None for units that cannot change sign.
+    even : array of shape (K, K)
+        The part that does not depend on the sign of the unit that moves.
+    odd : array of shape (K, K), optional
+        The part that changes sign with the unit. Default: None, for units that cannot change sign.
     """
 
     even: AnyArray
     odd: AnyArray | None = None
 
     @property
-    def best(self) -> AnyArray:
-        """The worth with the better sign."""
+    def with_best_signs(self) -> AnyArray:
+        """The gain (K, K) with the better sign of every pair."""
         return self.even if self.odd is None else self.even + abs(self.odd)
 
     @property
-    def now(self) -> AnyArray:
-        """The worth with the signs that there are."""
+    def with_current_signs(self) -> AnyArray:
+        """The gain (K, K) with the signs that units have now."""
         return self.even if self.odd is None else self.even + self.odd
 
-    def plus(self, other: Worth) -> Worth:
-        """Return the sum of two, of the same units."""
+    def plus(self, other: AssignmentGain) -> AssignmentGain:
+        """Return the sum of two gains of the same units."""
         odd = None if self.odd is None or other.odd is None else self.odd + other.odd
-        return Worth(self.even + other.even, odd)
+        return AssignmentGain(self.even + other.even, odd)
 
-    def moved(self, move: Injection) -> Worth:
-        """Return it after the units that move have moved."""
+    def with_rows_moved(self, move: Injection) -> AssignmentGain:
+        """Return the gain after units moved: rows are permuted, and odd rows change sign."""
         xp = array_namespace(self.even)
         rows = xp.asarray(move.order, device=self.even.device)
         even = xp.take(self.even, rows, axis=0)
-        return Worth(even, None if self.odd is None else move.move(self.odd, 0, "output"))
+        return AssignmentGain(even, None if self.odd is None else move.move(self.odd, 0, "output"))
 
 
-class Products:
-    """Products of the rows of units of one model, which move, and of another, which stay.
+class InnerProducts:
+    """Inner products of the unit rows of a model that moves with those of a target that stays.
+
+    Products are computed at first use and kept by place.
 
     Parameters
     ----------
-    symmetry
+    symmetry : Symmetry
         Which axes move together.
-    width
-        Number of units of every group, of both models.
-    other
-        The arrays of the model that stays.
-    turning
-        The groups whose units may change sign.
+    width : mapping of str to int
+        Number of slots of every group, in both models.
+    target : mapping of str to array
+        Arrays of the target: the weighted sum of the models that stay.
+    sign_groups : collection of str
+        Groups whose units may change sign.
     """
 
     def __init__(
-        self, symmetry: Symmetry, width: Mapping[str, int], other: Mapping[str, AnyArray], turning: Collection[str]
+        self,
+        symmetry: Symmetry,
+        width: Mapping[str, int],
+        target: Mapping[str, AnyArray],
+        sign_groups: Collection[str],
     ) -> None:
-        self._symmetry, self._width, self._turning = symmetry, width, turning
-        self.other = other
-        self._kept: dict[Place, Worth] = {}
+        self._symmetry, self._width, self._sign_groups = symmetry, width, sign_groups
+        self.target = target
+        self._cache: dict[Place, AssignmentGain] = {}
 
-    def at(self, place: Place, arrays: Mapping[str, AnyArray]) -> Worth:
-        """Return the products (K, K) at a place: rows of the model that moves, columns of the one that stays."""
-        if place not in self._kept:
-            self._kept[place] = self._product(place, arrays[place.array], self.other[place.array])
-        return self._kept[place]
-
-    def moved(self, group: str, move: Injection, before: Mapping[str, AnyArray], after: Mapping[str, AnyArray]) -> None:
-        """Take note that the units of a group have moved.
+    def at(self, place: Place, arrays: Mapping[str, AnyArray]) -> AssignmentGain:
+        """Return the products (K, K) at one place: rows of the model that moves, columns of the target.
 
         Parameters
         ----------
-        group
-            The group.
-        move
-            How.
-        before, after
-            The arrays then and now.
+        place : Place
+            The place.
+        arrays : mapping of str to array
+            The arrays of the model that moves, as they are now.
         """
-        turned = move.signs is not None and move.signs[move.order] < 0
-        changed = np.flatnonzero((move.order != np.arange(move.width)) | turned)
-        for place in list(self._kept):
-            axes = self._symmetry.layouts[place.array].axes
-            own = axes[place.axis].segments[place.segment].group == group
-            across = [n for n, axis in enumerate(axes) if n != place.axis and _has(axis, group)]
-            if own:
-                self._kept[place] = self._kept[place].moved(move)
-            if len(across) == 1 and not own and len(changed) <= _MOST_MOVED * move.width:
-                self._update(place, across[0], group, changed, before[place.array], after[place.array])
-            elif across:
-                del self._kept[place]
+        if place not in self._cache:
+            self._cache[place] = self._product(place, arrays[place.array], self.target[place.array])
+        return self._cache[place]
 
-    def _update(
+    def update(
+        self, group: str, move: Injection, before: Mapping[str, AnyArray], after: Mapping[str, AnyArray]
+    ) -> None:
+        """Update the products after the units of a group have moved.
+
+        Parameters
+        ----------
+        group : str
+            The group.
+        move : Injection
+            How its units moved, from slot to slot.
+        before, after : mapping of str to array
+            The arrays of the model before and after the move.
+        """
+        has_turned = move.signs is not None and move.signs[move.order] < 0
+        changed = np.flatnonzero((move.order != np.arange(move.width)) | has_turned)
+        for place in list(self._cache):
+            axes = self._symmetry.layouts[place.array].axes
+            is_own = axes[place.axis].segments[place.segment].group == group
+            other_axes = [n for n, axis in enumerate(axes) if n != place.axis and _has_group(axis, group)]
+            if is_own:
+                self._cache[place] = self._cache[place].with_rows_moved(move)
+            # A group on both axes of one array (recurrent weights) would need a correction of second order: recompute.
+            if len(other_axes) == 1 and not is_own and len(changed) <= MAX_UPDATED_FRACTION * move.width:
+                self._add_change(place, other_axes[0], group, changed, before[place.array], after[place.array])
+            elif other_axes:
+                del self._cache[place]
+
+    def _add_change(
         self, place: Place, number: int, group: str, changed: Labels, before: AnyArray, after: AnyArray
     ) -> None:
-        """Add what changed on another axis of a place's array."""
+        """Add to the product at a place what changed on another axis (`number`) of its array."""
         xp = array_namespace(after)
-        entries = _entries(self._symmetry.layouts[place.array].axes[number], group, changed, self._width)
+        entries = _entries_of_units(self._symmetry.layouts[place.array].axes[number], group, changed, self._width)
         indices = xp.asarray(entries, device=after.device)
         difference = xp.take(after, indices, axis=number) - xp.take(before, indices, axis=number)
-        stays = xp.take(self.other[place.array], indices, axis=number)
-        self._kept[place] = self._kept[place].plus(self._product(place, difference, stays))
+        target = xp.take(self.target[place.array], indices, axis=number)
+        self._cache[place] = self._cache[place].plus(self._product(place, difference, target))
 
-    def _product(self, place: Place, one: AnyArray, other: AnyArray) -> Worth:
+    def _product(self, place: Place, values: AnyArray, target: AnyArray) -> AssignmentGain:
+        """Return the products (K, K) of the unit rows of two arrays, split by parity where units may change sign."""
         layout = self._symmetry.layouts[place.array]
-        xp = array_namespace(one)
-        rows, columns = (unit_rows(values, layout, place, self._width) for values in (one, other))
+        xp = array_namespace(values)
+        rows, columns = (unit_rows(array, layout, place, self._width) for array in (values, target))  # (K, F) each
         segment = layout.axes[place.axis].segments[place.segment]
-        if segment.group not in self._turning:
-            return Worth(xp.matmul(rows, xp.matrix_transpose(columns)))
-        if segment.odd is None:
+        if segment.group not in self._sign_groups:
+            return AssignmentGain(xp.matmul(rows, xp.matrix_transpose(columns)))
+        if segment.odd is None:  # the whole row changes sign with its unit
             odd = xp.matmul(rows, xp.matrix_transpose(columns))
-            return Worth(xp.zeros_like(odd), odd)
-        parity = odd_columns(tuple(one.shape), layout, place)
-        parts = [xp.asarray(np.flatnonzero(which), device=one.device) for which in (~parity, parity)]
+            return AssignmentGain(xp.zeros_like(odd), odd)
+        # Of a recurrent cell only the rows of the proposing gate change sign with the unit.
+        is_odd = odd_columns(tuple(values.shape), layout, place)  # (F,)
+        parts = [xp.asarray(np.flatnonzero(mask), device=values.device) for mask in (~is_odd, is_odd)]
         even, odd = (
             xp.matmul(xp.take(rows, part, axis=1), xp.matrix_transpose(xp.take(columns, part, axis=1)))
             for part in parts
         )
-        return Worth(even, odd)
+        return AssignmentGain(even, odd)
 
 
-def _has(axis: Axis, group: str) -> bool:
+def _has_group(axis: Axis, group: str) -> bool:
     return any(segment.group == group for segment in axis.segments)
 
 
-def _entries(axis: Axis, group: str, units: Labels, width: Mapping[str, int]) -> Labels:
-    """Return where on an axis some units of a group are."""
-    found, start = [], 0
+def _entries_of_units(axis: Axis, group: str, units: Labels, width: Mapping[str, int]) -> Labels:
+    """Return the positions on an axis of the entries that belong to some units of a group."""
+    positions, start = [], 0
     for segment in axis.segments:
         if segment.group == group:
+            # A segment is laid out as (outer, unit, inner) in row-major order.
             outer = np.arange(segment.outer)[:, None, None] * width[group]
-            inside = (outer + units[:, None]) * segment.inner + np.arange(segment.inner)
-            found.append(start + inside.ravel())
+            inside = (outer + units[:, None]) * segment.inner + np.arange(segment.inner)  # (outer, units, inner)
+            positions.append(start + inside.ravel())
         start += segment.length(width)
-    return np.concatenate(found)
+    return np.concatenate(positions)

@@ -1,71 +1,84 @@
-"""Where units go that have weights among themselves: those weights move on both axes at once.
+"""Weight matching of recurrent units.
 
-With all other groups held, what a placement of such units is worth is quadratic in it: the products at the other places
-and, over all gates, < H P H', P >. It is matched as a fused Gromov-Wasserstein problem (`consilience.matching.gromov`).
+A hidden-to-hidden matrix H is permuted on both axes, H -> P H P^T. So with all other groups fixed the matching
+objective is quadratic in the permutation P:
+
+    maximise_P  <C, P> + sum_gates <H_target P H_model^T, P>,
+
+with C (slots, units) the inner products at all other places (``InnerProducts``), H_target the recurrent weights of the
+weighted sum of the other models, and H_model those of the model that moves. This is a fused Gromov-Wasserstein problem
+(``consilience.matching.gromov``). It is solved by conditional gradient from the present placement and from the linear
+assignment by C. A solution that does not raise the objective by more than rounding is discarded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
 from consilience.checks import Array
-from consilience.matching.gromov import FusedGromov, Plan
+from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import conditional_gradient
-from consilience.networks.methods.weight_matching.recurrent_weights import loops, weights_among
-from consilience.networks.methods.weight_matching.state import Others, Placed, Slots
+from consilience.networks.methods.weight_matching.recurrent_weights import recurrent_arrays, recurrent_weights
+from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.transport import Injection
 
 
-def looped(slots: Slots, one: Placed, others: Others, group: str, places: Sequence[Place]) -> dict[str, Injection]:
-    """Return the best move found for the units of a group with weights among themselves; none where none gains.
+def match_recurrent_units(
+    state: MatchingState, model: PlacedModel, remaining: RemainingModels, group: str, places: Sequence[Place]
+) -> dict[str, Injection]:
+    """Return the best move that was found for the units of a recurrent group; empty where none gains.
 
     Parameters
     ----------
-    slots
+    state : MatchingState
         The slots, all of them filled by all models.
-    one
+    model : PlacedModel
         The model that moves.
-    others
+    remaining : RemainingModels
         The models that stay.
-    group
+    group : str
         The group.
-    places
-        Its places.
+    places : sequence of Place
+        Places of the group that count.
     """
-    symmetry = slots.symmetry
-    inside = {place for pair in loops(symmetry, group) for place in pair}
-    worth = slots.worth(one, others, group, [place for place in places if place not in inside])
-    width = slots.width[group]
-    turning = group in slots.turning
-    theirs, own = (weights_among(symmetry, arrays, group, width) for arrays in (others.products.other, one.arrays))
+    symmetry = state.symmetry
+    # The places of H carry the quadratic term; C is made of all others.
+    recurrent_places = {place for pair in recurrent_arrays(symmetry, group) for place in pair}
+    gain = state.assignment_gain(model, remaining, group, [place for place in places if place not in recurrent_places])
+    width = state.width[group]
+    has_signs = group in state.sign_groups
+    target_weights = recurrent_weights(symmetry, remaining.products.target, group, width)  # (gates, K, K)
+    model_weights = recurrent_weights(symmetry, model.arrays, group, width)  # (gates, K, K)
+    # FusedGromov takes plans of total mass 1, here P / K. With costs -2 C and alpha = K its objective is a constant
+    # minus 2 / K times the objective above.
     problem = FusedGromov(
-        -2.0 * worth.even.T,
-        theirs.matrices,
-        own.matrices,
+        -2.0 * gain.even.T,  # (slot, unit)
+        target_weights.matrices,
+        model_weights.matrices,
         float(width),
-        worth.odd.T if worth.odd is not None else None,
-        own.flips,
+        gain.odd.T if gain.odd is not None else None,
+        model_weights.flips,
     )
-    here = np.eye(width) / width
-    stay = Plan(here, here if turning else None)
-    now = problem.value(problem.at(stay))
-    best = min(
-        (conditional_gradient(problem, start) for start in (stay, problem.by_costs())), key=lambda one: one.objective
-    )
-    if now - best.objective <= slots.rounding * problem.stake:
+    identity = np.eye(width) / width
+    present = TransportPlan(identity, identity if has_signs else None)
+    present_value = problem.value(problem.at(present))
+    starts = (present, problem.by_costs())
+    best = min((conditional_gradient(problem, start) for start in starts), key=attrgetter("objective"))
+    if present_value - best.objective <= state.min_relative_gain * problem.objective_scale:
         return {}
-    return {group: moved_by(best.plan)}
+    return {group: permutation_transport(best.plan)}
 
 
-def moved_by(plan: Plan) -> Injection:
-    """Return a coupling that is a permutation as a transport."""
-    columns = np.abs(plan.turned).argmax(axis=1)
-    slots = np.empty(len(columns), dtype=np.int64)
-    slots[columns] = np.arange(len(columns))
+def permutation_transport(plan: TransportPlan) -> Injection:
+    """Return a coupling (K, K) that is a permutation, with or without signs, as a transport."""
+    unit_of_slot = np.abs(plan.signed_mass).argmax(axis=1)
+    slots = np.empty(len(unit_of_slot), dtype=np.int64)
+    slots[unit_of_slot] = np.arange(len(unit_of_slot))
     if plan.signed is None:
-        return Injection(slots, len(columns))
-    signs: Array = np.sign(plan.signed[slots, np.arange(len(columns))])
-    return Injection(slots, len(columns), signs if np.any(signs < 0) else None)
+        return Injection(slots, len(unit_of_slot))
+    signs: Array = np.sign(plan.signed[slots, np.arange(len(unit_of_slot))])
+    return Injection(slots, len(unit_of_slot), signs if np.any(signs < 0) else None)

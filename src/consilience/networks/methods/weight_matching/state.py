@@ -1,14 +1,15 @@
-"""Models side by side in the slots of one network, and what it is worth to put a unit into a slot.
+"""State of weight matching: models placed in the slots of one network, and the gain of assigning a unit to a slot.
 
-The fused network has K slots in every group. A model with k units holds k of them; the rest of its arrays is zero.
-Units of different models in one slot are *merged*. What merging costs is the squared distance of everything that
-touches the merged units: the objective of all matching by weights here is
+The fused network has K slots in every group. A model with k units fills k of them; the other entries of its arrays are
+zero. Units of different models in one slot are *merged*. Merging costs the squared distance of all weights that touch
+the merged units. So all weight matching here minimises
 
     E = sum_{i < j} a_i a_j sum_entries [the entry touches a unit merged from i and j] (theta_i - theta_j)^2,
 
-so that units held by one model alone cost nothing. With as many slots as units all are merged, and E is the weighted
-sum of squared distances of the models: weight matching, a sum of bilinear assignments. For one group, all others held,
-the best slots solve an assignment problem.
+with a_i the weight of model i and theta_i its arrays in the slots. Units of one model alone cost nothing. With as many
+slots as units all units are merged, and E is the weighted sum of squared distances of all pairs of models: weight
+matching of Ainsworth et al. (2023), a sum of bilinear assignments. For one group of one model, all else fixed, the best
+slots solve a linear assignment problem.
 """
 
 from __future__ import annotations
@@ -24,36 +25,49 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray, Array
 from consilience.matching.assignment import assign_block
 from consilience.matching.nested_assignment import assign_nested
-from consilience.networks.methods.weight_matching.products import Products, Worth
+from consilience.networks.methods.weight_matching.products import AssignmentGain, InnerProducts
 from consilience.networks.network import Network, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Axis, Place
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Injection, dense, move_axis
+from consilience.networks.symmetry.transport import Injection, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import unit_rows
 
-STATISTICS = ("running_mean", "running_var")
-"""Buffers of batch normalisation: what data did, not what units are; no matching by weights looks at them."""
+RUNNING_STATISTICS = ("running_mean", "running_var")
+"""Buffers of batch normalisation. They describe the data, not the units, so no matching by weights compares them."""
 
 
 @dataclass(eq=False)
-class Placed:
-    """One model in the slots.
+class PlacedModel:
+    """One model in the slots; it is changed in place.
 
     Parameters
     ----------
-    arrays
-        Its arrays that move, dense, in the shape of the fused network.
-    slots
-        By group, where its units are.
+    arrays : dict of str to array
+        Its arrays that move, dense, in the shapes of the fused network; zero where the model has no unit.
+    transports : dict of str to Injection
+        By group, the slot of each of its units.
     """
 
     arrays: dict[str, AnyArray]
-    slots: dict[str, Injection]
+    transports: dict[str, Injection]
 
     def move(self, symmetry: Symmetry, group: str, relative: Injection, width: Mapping[str, int]) -> None:
-        """Put the units of one group into other slots."""
-        self.slots[group] = self.slots[group].then(relative)
+        """Move the units of one group from slot to slot.
+
+        Parameters
+        ----------
+        symmetry : Symmetry
+            Which axes move together.
+        group : str
+            The group.
+        relative : Injection
+            The new slot of what is in each slot now: a permutation of K slots.
+        width : mapping of str to int
+            Number of slots of every group.
+        """
+        self.transports[group] = self.transports[group].then(relative)
         moves = {group: relative}
+        # A group may stand in several segments of one axis: each (array, axis) is moved once.
         for key, number in {(place.array, place.axis): None for place in symmetry.places(group)}:
             if key in self.arrays:
                 axis = symmetry.layouts[key].axes[number]
@@ -61,200 +75,242 @@ class Placed:
 
 
 @dataclass(frozen=True, eq=False)
-class Others:
+class RemainingModels:
     """The models that stay while one moves.
 
     Parameters
     ----------
-    models
-        With their weights.
-    products
-        Of the model that moves and the weighted sum of these.
+    models : sequence of (float, PlacedModel)
+        The models with their weights.
+    products : InnerProducts
+        Inner products of the model that moves with the weighted sum of these models.
     """
 
-    models: Sequence[tuple[float, Placed]]
-    products: Products
+    models: Sequence[tuple[float, PlacedModel]]
+    products: InnerProducts
 
 
 @dataclass(frozen=True, eq=False)
-class Slots:
-    """The slots of the fused network.
+class MatchingState:
+    """The slots of the fused network, and how matching by them is set up.
 
     Parameters
     ----------
-    symmetry
+    symmetry : Symmetry
         Which axes move together.
-    width
-        Number of slots of every group.
-    full
+    width : mapping of str to int
+        Number K of slots of every group.
+    is_full : bool
         Whether every model fills every slot.
-    signs
-        Whether units may change sign, where that changes no output.
-    held
-        Groups whose units stay in their order, since the same weights make them in all models.
-    products
-        What compares the rows of units.
-    rounding
-        Gains below this share of what is at stake move nothing, so that a descent ends.
+    allows_signs : bool
+        Whether units may change sign, where that changes no output. Default: False.
+    fixed_groups : frozenset of str
+        Groups whose units keep their order, because the same weights make them in all models. Default: none.
+    product_type : type of InnerProducts
+        Class that compares unit rows. Default: inner products.
+    min_relative_gain : float
+        Moves are made only if they gain more than this fraction of the sizes that are compared, so that a descent ends.
+        Default: 1e-7, about the rounding of single precision; chosen by hand, nobody has measured other values.
     """
 
     symmetry: Symmetry
     width: Mapping[str, int]
-    full: bool
-    signs: bool = False
-    held: frozenset[str] = frozenset()
-    products: type[Products] = Products
-    rounding: float = 1e-7
+    is_full: bool
+    allows_signs: bool = False
+    fixed_groups: frozenset[str] = frozenset()
+    product_type: type[InnerProducts] = InnerProducts
+    min_relative_gain: float = 1e-7
 
     @cached_property
-    def turning(self) -> frozenset[str]:
+    def sign_groups(self) -> frozenset[str]:
         """The groups whose units may change sign: none that has others inside, or lies inside another."""
-        nested = {group.parent for group in self.symmetry.all_groups}
+        parents = {group.parent for group in self.symmetry.all_groups}
         return frozenset(
             group.name
             for group in self.symmetry.all_groups
-            if self.signs and "sign" in group.actions and group.parent is None and group.name not in nested
+            if self.allows_signs and "sign" in group.actions and group.parent is None and group.name not in parents
         )
 
-    def place(self, network: Network, slots: Mapping[str, Injection]) -> Placed:
-        """Return a network in the slots."""
-        arrays = {}
-        for key, values in network.working.items():
-            layout = self.symmetry.layouts[key]
-            if key.rpartition(".")[2] in STATISTICS or not any(axis.moves for axis in layout.axes):
-                continue
-            moved = dense(values, layout)
-            for number, axis in enumerate(layout.axes):
-                moved = move_axis(moved, number, axis, slots, network.units)
-            arrays[key] = moved
-        return Placed(arrays, dict(slots))
-
-    def places(self, group: str, arrays: Iterable[str]) -> list[Place]:
-        """Return the places of a group in these arrays."""
-        known = set(arrays)
-        return [place for place in self.symmetry.places(group) if place.array in known]
-
-    def worth(self, one: Placed, others: Others, group: str, places: Sequence[Place]) -> Worth:
-        """Return what it is worth (K, K) to move what `one` has in a slot (rows) into another slot (columns).
-
-        Half of what E falls by, divided by a_i, over the given places, all other groups held.
+    def place(self, network: Network, transports: Mapping[str, Injection]) -> PlacedModel:
+        """Return a network placed in the slots.
 
         Parameters
         ----------
-        one
+        network : Network
+            The network.
+        transports : mapping of str to Injection
+            By group, the slot of each of its units.
+        """
+        arrays = {}
+        for key, values in network.working.items():
+            layout = self.symmetry.layouts[key]
+            if key.rpartition(".")[2] in RUNNING_STATISTICS or not any(axis.moves for axis in layout.axes):
+                continue
+            placed = to_dense(values, layout)
+            for number, axis in enumerate(layout.axes):
+                placed = move_axis(placed, number, axis, transports, network.units)
+            arrays[key] = placed
+        return PlacedModel(arrays, dict(transports))
+
+    def places(self, group: str, arrays: Iterable[str]) -> list[Place]:
+        """Return the places of a group in the named arrays."""
+        names = set(arrays)
+        return [place for place in self.symmetry.places(group) if place.array in names]
+
+    def assignment_gain(
+        self, model: PlacedModel, remaining: RemainingModels, group: str, places: Sequence[Place]
+    ) -> AssignmentGain:
+        """Return the gain (K, K) of moving the unit in one slot (row) to another slot (column), all else fixed.
+
+        It is half of the fall of E, divided by the weight a_i of the model that moves. With every slot full, that is
+        the inner product of the unit's row with the row of the weighted sum of the other models. Otherwise squares
+        count too: a unit that merges pays for its own weights and for those of its partner that were free before.
+
+        Parameters
+        ----------
+        model : PlacedModel
             The model that moves.
-        others
+        remaining : RemainingModels
             The models that stay.
-        group
+        group : str
             The group.
-        places
+        places : sequence of Place
             The places that count.
         """
-        total: Worth | None = None
+        total: AssignmentGain | None = None
         for place in places:
-            products = others.products.at(place, one.arrays)
+            products = remaining.products.at(place, model.arrays)
             total = products if total is None else total.plus(products)
-        count = self.width[group]
-        if total is None:  # units that stand nowhere themselves, only those inside them
-            nothing = np.zeros((count, count))
-            return Worth(nothing, nothing if group in self.turning else None)
-        worth = Worth(to_numpy(total.even), None if total.odd is None else to_numpy(total.odd))
-        if self.full:
-            return worth
-        held = np.stack([other.slots[group].owned for _, other in others.models])
-        own, theirs = np.zeros((len(held), count)), np.zeros(count)
+        n_slots = self.width[group]
+        if total is None:  # heads that stand in no array themselves; only the units inside them do
+            zeros = np.zeros((n_slots, n_slots))
+            return AssignmentGain(zeros, zeros if group in self.sign_groups else None)
+        gain = AssignmentGain(to_numpy(total.even), None if total.odd is None else to_numpy(total.odd))
+        if self.is_full:
+            return gain
+        # sum_j a_j [j fills the column] (2 <row, column_j> - |row|^2 - |column_j|^2) / 2. The products need no mask:
+        # empty slots are zero. The squares leave out entries that E counts anyway, for merged units of other groups.
+        filled = np.stack([other.transports[group].owned for _, other in remaining.models])  # (others, K)
+        row_squares = np.zeros((len(filled), n_slots))  # a_j |row|^2, by other model j
+        column_squares = np.zeros(n_slots)  # sum_j a_j |column_j|^2
         for place in places:
             layout = self.symmetry.layouts[place.array]
-            mine = to_numpy(unit_rows(one.arrays[place.array] ** 2, layout, place, self.width))
-            for number, (weight, other) in enumerate(others.models):
-                alone = self._alone(one, other, place)
-                squares = to_numpy(unit_rows(other.arrays[place.array] ** 2, layout, place, self.width))
-                own[number] += weight * (mine @ alone)
-                theirs += weight * (squares @ alone) * held[number]
-        own_slots = one.slots[group].owned[:, None]
-        even = (worth.even - 0.5 * (own.T @ held + theirs)) * own_slots
-        return Worth(even, None if worth.odd is None else worth.odd * own_slots)
+            squares = to_numpy(unit_rows(model.arrays[place.array] ** 2, layout, place, self.width))  # (K, F)
+            for number, (weight, other) in enumerate(remaining.models):
+                unmerged = self._unmerged_entries(model, other, place)  # (F,)
+                other_squares = to_numpy(unit_rows(other.arrays[place.array] ** 2, layout, place, self.width))
+                row_squares[number] += weight * (squares @ unmerged)
+                column_squares += weight * (other_squares @ unmerged) * filled[number]
+        has_unit = model.transports[group].owned[:, None]  # (K, 1): an empty slot gains nothing anywhere
+        even = (gain.even - 0.5 * (row_squares.T @ filled + column_squares)) * has_unit
+        return AssignmentGain(even, None if gain.odd is None else gain.odd * has_unit)
 
-    def _alone(self, one: Placed, other: Placed, place: Place) -> Array:
-        """Return 1 for entries of a unit's row (F,) that touch no merged unit but those of the place, 0 for others."""
-        found = np.ones(1)
+    def _unmerged_entries(self, model: PlacedModel, other: PlacedModel, place: Place) -> Array:
+        """Return the mask (F,) of entries of a unit's row that touch no merged unit of other groups."""
+        mask = np.ones(1)
+        # In the order of ``unit_rows``: axes before, copies and inner entries of the unit, axes after.
         for number, axis in enumerate(self.symmetry.layouts[place.array].axes):
             if number == place.axis:
                 segment = axis.segments[place.segment]
-                part = np.ones(segment.outer * segment.inner)
+                axis_mask = np.ones(segment.outer * segment.inner)
             else:
-                part = 1.0 - self._merged(axis, one, other)
-            found = np.multiply.outer(found, part).ravel()
-        return found
+                axis_mask = 1.0 - self._merged_entries(axis, model, other)
+            mask = np.multiply.outer(mask, axis_mask).ravel()
+        return mask
 
-    def _merged(self, axis: Axis, one: Placed, other: Placed) -> Array:
-        """Return 1 for entries of an axis whose unit both models hold."""
+    def _merged_entries(self, axis: Axis, first: PlacedModel, second: PlacedModel) -> Array:
+        """Return the mask (n_entries,) of an axis: 1 for entries of slots that both models fill."""
         parts = []
         for segment in axis.segments:
             if segment.group is None:
                 parts.append(np.zeros(segment.length(self.width)))
             else:
-                both = one.slots[segment.group].owned * other.slots[segment.group].owned
-                parts.append(segment.along(both))
+                is_merged = first.transports[segment.group].owned * second.transports[segment.group].owned  # (K,)
+                parts.append(segment.along(is_merged))
         return np.concatenate(parts)
 
-    def others(self, models: Sequence[tuple[float, Placed]]) -> Others:
-        """Return models that stay, ready to be held against one that moves."""
+    def remaining_models(self, models: Sequence[tuple[float, PlacedModel]]) -> RemainingModels:
+        """Return models that stay, with the inner products that compare them to one that moves.
+
+        Parameters
+        ----------
+        models : sequence of (float, PlacedModel)
+            The models with their weights.
+        """
         if not models:
-            return Others(models, self.products(self.symmetry, self.width, {}, self.turning))
-        arrays = {
+            return RemainingModels(models, self.product_type(self.symmetry, self.width, {}, self.sign_groups))
+        weighted_sum = {
             key: models[0][1].arrays[key]
             if len(models) == 1 and models[0][0] == 1.0
             else sum((weight * model.arrays[key] for weight, model in models[1:]), start=models[0][0] * first)
             for key, first in models[0][1].arrays.items()
         }
-        return Others(models, self.products(self.symmetry, self.width, arrays, self.turning))
+        return RemainingModels(models, self.product_type(self.symmetry, self.width, weighted_sum, self.sign_groups))
 
-    def distance(self, one: Placed, other: Placed, keys: Iterable[str] | None = None) -> float:
-        """Return the squared distance of two models over what touches merged units."""
-        total = 0.0
-        for key in one.arrays if keys is None else keys:
-            difference = one.arrays[key] - other.arrays[key]
-            if self.full:
-                total += square_sum(difference)
-                continue
-            xp = array_namespace(difference)
-            apart: Any = 1.0
-            for number, axis in enumerate(self.symmetry.layouts[key].axes):
-                if axis.moves:
-                    alone = xp.asarray(
-                        1.0 - self._merged(axis, one, other), dtype=difference.dtype, device=difference.device
-                    )
-                    shape = tuple(-1 if n == number else 1 for n in range(difference.ndim))
-                    apart = apart * xp.reshape(alone, shape)
-            total += square_sum(difference * (1.0 - apart))
-        return total
-
-    def assign(self, worth: Worth, one: Placed, group: str, inside: Mapping[str, Worth]) -> dict[str, Injection]:
-        """Return the best slots for what `one` has, as moves from slot to slot, of a group and the groups inside it.
+    def distance(self, first: PlacedModel, second: PlacedModel, keys: Iterable[str] | None = None) -> float:
+        """Return the squared distance of two models over all entries that touch merged units.
 
         Parameters
         ----------
-        worth
-            Of the group itself (K, K).
-        one
+        first, second : PlacedModel
+            The models.
+        keys : iterable of str, optional
+            Names of the arrays that count. Default: all.
+        """
+        total = 0.0
+        for key in first.arrays if keys is None else keys:
+            difference = first.arrays[key] - second.arrays[key]
+            if self.is_full:
+                total += square_sum(difference)
+                continue
+            xp = array_namespace(difference)
+            unmerged: Any = 1.0  # 1 for entries of which no axis is merged; broadcasts to the array
+            for number, axis in enumerate(self.symmetry.layouts[key].axes):
+                if axis.moves:
+                    axis_mask = xp.asarray(
+                        1.0 - self._merged_entries(axis, first, second),
+                        dtype=difference.dtype,
+                        device=difference.device,
+                    )
+                    shape = tuple(-1 if n == number else 1 for n in range(difference.ndim))
+                    unmerged = unmerged * xp.reshape(axis_mask, shape)
+            total += square_sum(difference * (1.0 - unmerged))
+        return total
+
+    def assign(
+        self, gain: AssignmentGain, model: PlacedModel, group: str, inside: Mapping[str, AssignmentGain]
+    ) -> dict[str, Injection]:
+        """Return the moves of greatest total gain, of a group and of the groups inside it, by linear assignment.
+
+        Parameters
+        ----------
+        gain : AssignmentGain
+            Gain (K, K) of the group itself.
+        model : PlacedModel
             The model that moves.
-        group
+        group : str
             The group.
-        inside
-            Worth of the groups inside it (K_inside, K_inside).
+        inside : mapping of str to AssignmentGain
+            Gains (K_inside, K_inside) of the groups inside it.
+
+        Returns
+        -------
+        dict of str to Injection
+            By group, the new slot of what is in each slot now: permutations of all K slots.
         """
         if inside:
-            found = assign_nested(-worth.even, {name: -values.even for name, values in inside.items()})
-            moves = {name: Injection(slots, self.width[name]) for name, slots in found.inner.items()}
-            return {group: Injection(found.outer, self.width[group]), **moves}
-        held = np.arange(self.width[group]) if self.full else np.sort(one.slots[group].slots)
-        columns = assign_block(-worth.best[held])
+            assignment = assign_nested(-gain.even, {name: -values.even for name, values in inside.items()})
+            moves = {name: Injection(slots, self.width[name]) for name, slots in assignment.inner.items()}
+            return {group: Injection(assignment.outer, self.width[group]), **moves}
+        filled = np.arange(self.width[group]) if self.is_full else np.sort(model.transports[group].slots)
+        columns = assign_block(-gain.with_best_signs[filled])  # new slot of each filled slot
         target = np.full(self.width[group], -1, dtype=np.int64)
-        target[held] = columns
+        target[filled] = columns
+        # Empty slots go where no unit went, in their order, so that the move is a permutation.
         target[target < 0] = np.setdiff1d(np.arange(self.width[group]), columns)
+        # with_best_signs took |odd|: units whose odd part is negative there change sign.
         signs = None
-        if worth.odd is not None and np.any(worth.odd[held, columns] < 0):
+        if gain.odd is not None and np.any(gain.odd[filled, columns] < 0):
             signs = np.ones(self.width[group])
-            signs[held] = np.where(worth.odd[held, columns] < 0, -1.0, 1.0)
+            signs[filled] = np.where(gain.odd[filled, columns] < 0, -1.0, 1.0)
         return {group: Injection(target, self.width[group], signs)}

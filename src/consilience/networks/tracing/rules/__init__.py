@@ -1,1 +1,1 @@
-"""What each operation of the graph does to the axes of its tensors."""
+"""Tracing rules of ATen operations: which axes each of them joins or fixes."""

@@ -1,4 +1,9 @@
-"""What the rules of operations share: tensors as the tracer sees them, and what it writes down on the way."""
+"""Traced tensors, the trace record, and the operations that most tracing rules are made of.
+
+A rule takes an `OperatorCall`, tells the `TraceRecord` which axes its operation joins or fixes, and returns the tensors
+that come out. `broadcast` (entry by entry), `contract` (sums of products), `record_reduction` and `reshape` cover
+nearly all operations of ATen.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +13,26 @@ from math import prod
 from typing import Any, TypeAlias
 
 from consilience.networks.symmetry.axes import Side
-from consilience.networks.tracing.axis_algebra import Atoms
-from consilience.networks.tracing.axis_parts import AxisTerms, axis_size, free, movable, resolve, still
+from consilience.networks.tracing.axis_algebra import AxisAlgebra
+from consilience.networks.tracing.axis_parts import AxisTerms, axis_size, fixed_axis, free_axis, may_move, resolve
 
 Origin: TypeAlias = frozenset[tuple[str, int]]
-"""Axes of arrays that an axis of a tensor comes from, as long as nothing was computed with data: (array, axis)."""
+"""Axes of arrays, as (array, axis), that an axis of a tensor comes from, as long as nothing was computed with data."""
 
 
 @dataclass(frozen=True)
-class Value:
-    """A tensor: what its axes are made of.
+class TracedTensor:
+    """A tensor of the traced graph: the terms of its axes, without its numbers.
 
     Parameters
     ----------
-    axes
-        One for every axis.
-    origins
-        For every axis of what depends on arrays only, the axes of arrays that it comes from.
-    data
-        Whether it depends on the inputs of the network.
+    axes : tuple of AxisTerms
+        Every axis, in order.
+    origins : tuple of Origin, optional
+        For every axis of a tensor that is computed from arrays only, the axes of arrays that it comes from.
+        Default: none.
+    data : bool, optional
+        Whether it depends on the inputs of the network. Default: False.
     """
 
     axes: tuple[AxisTerms, ...]
@@ -42,246 +48,269 @@ class Value:
         """The lengths of the axes."""
         return tuple(axis_size(axis) for axis in self.axes)
 
-    def keeping(self, numbers: Iterable[int]) -> Value:
-        """Return the tensor of these axes of it, in this order."""
-        numbers = list(numbers)
-        return Value(tuple(self.axes[n] for n in numbers), tuple(self.origins[n] for n in numbers), self.data)
+    def select_axes(self, dims: Iterable[int]) -> TracedTensor:
+        """Return the tensor of these axes, in this order."""
+        dims = list(dims)
+        return TracedTensor(tuple(self.axes[n] for n in dims), tuple(self.origins[n] for n in dims), self.data)
 
-    def put(self, number: int, axis: AxisTerms) -> Value:
-        """Return it with another axis in place of one."""
-        return Value((*self.axes[:number], axis, *self.axes[number + 1 :]), self.origins, self.data)
+    def replace_axis(self, dim: int, axis: AxisTerms) -> TracedTensor:
+        """Return the tensor with another axis in place of one."""
+        return TracedTensor((*self.axes[:dim], axis, *self.axes[dim + 1 :]), self.origins, self.data)
 
 
 @dataclass
-class Record:
-    """What the tracer learns on its way through a network; grows with every operation.
+class TraceRecord:
+    """What is known of a network's axes while it is traced; grows with every operation.
 
     Parameters
     ----------
-    atoms
-        What moves together.
-    sides
-        What an axis of an array was seen to be to its units.
-    rigid
-        Axes whose units are summed over with one another, so that networks may not differ in their number.
-    contexts
-        Axes that stand beside each other.
-    scores
-        Axes over which data are multiplied with data, such as what is inside an attention head.
-    heads
-        Axes along which that is done repeatedly.
-    blocks
+    algebra : AxisAlgebra
+        Joins and fixes axes.
+    sides : dict of (str, int) to set of str
+        By axis of an array, the sides on which operations used it.
+    rigid_axes : list of AxisTerms
+        Axes whose units are combined with one another, so that networks may not differ in their number.
+    contexts : list of tuple of AxisTerms
+        Axes that stand beside each other in a tensor.
+    score_axes : list of AxisTerms
+        Axes over which data are multiplied with data, such as the units inside an attention head for its scores.
+    head_axes : list of AxisTerms
+        Axes along which such products are computed separately, such as attention heads.
+    block_axes : list of AxisTerms
         Axes of blocks of channels: those of grouped convolutions and group normalisation.
-    dense
-        For the weight of a grouped convolution, the axes of the dense weight and the number of blocks.
-    odd
-        For axes of arrays that hold several copies of their units, the copies that change sign with these, if not all.
-    notes
-        What could not be looked through.
+    dense_weights : dict of str to (tuple of AxisTerms, int)
+        For the weight of a grouped convolution, the axes of the block-diagonal weight and the number of blocks.
+    odd_copies : dict of (str, int) to tuple of int
+        For axes of arrays with several copies of their units, the copies that change sign with these, if not all do.
+    notes : list of str
+        What could not be looked through, for the user.
     """
 
-    atoms: Atoms = field(default_factory=Atoms)
+    algebra: AxisAlgebra = field(default_factory=AxisAlgebra)
     sides: dict[tuple[str, int], set[str]] = field(default_factory=dict)
-    rigid: list[AxisTerms] = field(default_factory=list)
+    rigid_axes: list[AxisTerms] = field(default_factory=list)
     contexts: list[tuple[AxisTerms, ...]] = field(default_factory=list)
-    scores: list[AxisTerms] = field(default_factory=list)
-    heads: list[AxisTerms] = field(default_factory=list)
-    blocks: list[AxisTerms] = field(default_factory=list)
-    dense: dict[str, tuple[tuple[AxisTerms, ...], int]] = field(default_factory=dict)
-    odd: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    score_axes: list[AxisTerms] = field(default_factory=list)
+    head_axes: list[AxisTerms] = field(default_factory=list)
+    block_axes: list[AxisTerms] = field(default_factory=list)
+    dense_weights: dict[str, tuple[tuple[AxisTerms, ...], int]] = field(default_factory=dict)
+    odd_copies: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def side(self, value: Value, number: int, side: str) -> None:
-        """Write down what an axis is to its units, if it is one of an array."""
-        if not value.data:
-            for origin in value.origins[number]:
+    def add_side(self, tensor: TracedTensor, dim: int, side: str) -> None:
+        """Record that an operation used an axis on this side, if it is an axis of an array."""
+        if not tensor.data:
+            for origin in tensor.origins[dim]:
                 self.sides.setdefault(origin, set()).add(side)
 
-    def flips(self, value: Value, number: int, copies: tuple[int, ...]) -> None:
-        """Write down which copies of its units change sign with them along an axis, if it is one of an array."""
-        for origin in value.origins[number]:
-            self.odd[origin] = copies
+    def add_odd_copies(self, tensor: TracedTensor, dim: int, copies: tuple[int, ...]) -> None:
+        """Record which copies of its units change sign with them along an axis, if it is an axis of an array."""
+        for origin in tensor.origins[dim]:
+            self.odd_copies[origin] = copies
 
-    def side_of(self, array: str, number: int) -> Side:
-        """Return what an axis of an array is to its units, after all that was seen."""
-        seen = self.sides.get((array, number), set())
-        return "both" if len(seen) > 1 else "input" if seen == {"input"} else "output"
+    def side_of(self, array: str, dim: int) -> Side:
+        """Return the side of an axis of an array, after all operations that used it."""
+        sides = self.sides.get((array, dim), set())
+        return "both" if len(sides) > 1 else "input" if sides == {"input"} else "output"
 
     def fix(self, axis: AxisTerms) -> None:
-        """Let nothing along an axis move, and say so if something might have."""
-        self.atoms.gave_up = self.atoms.gave_up or movable([axis])
-        self.atoms.fix(axis)
+        """Let nothing along an axis move, and remember it if something might have."""
+        self.algebra.has_fixed_units = self.algebra.has_fixed_units or may_move([axis])
+        self.algebra.fix(axis)
 
-    def fix_value(self, value: Value) -> None:
-        """Let nothing along any axis move, and say so if something might have."""
-        for axis in value.axes:
+    def fix_all_axes(self, tensor: TracedTensor) -> None:
+        """Let nothing along any axis move, and remember it if something might have."""
+        for axis in tensor.axes:
             self.fix(axis)
 
-    def together(self, values: Sequence[Value], numbers: Sequence[int]) -> tuple[AxisTerms, Origin]:
-        """Join one axis of each of several tensors, of which those of length one follow the others."""
-        longest = max(axis_size(value.axes[n]) for value, n in zip(values, numbers, strict=True))
-        found: AxisTerms | None = None
+    def join_axes(self, tensors: Sequence[TracedTensor], dims: Sequence[int]) -> tuple[AxisTerms, Origin]:
+        """Join one axis of each of several tensors; axes of length one are broadcast and stay as they are."""
+        longest = max(axis_size(tensor.axes[n]) for tensor, n in zip(tensors, dims, strict=True))
+        joined: AxisTerms | None = None
         origins: Origin = frozenset()
-        for value, number in zip(values, numbers, strict=True):
-            if axis_size(value.axes[number]) != longest:
+        for tensor, dim in zip(tensors, dims, strict=True):
+            if axis_size(tensor.axes[dim]) != longest:
                 continue
-            origins |= value.origins[number]
-            if found is None:
-                found = value.axes[number]
+            origins |= tensor.origins[dim]
+            if joined is None:
+                joined = tensor.axes[dim]
             else:
-                self.atoms.join(found, value.axes[number])
-        return found if found is not None else still(1), origins
+                self.algebra.join(joined, tensor.axes[dim])
+        return joined if joined is not None else fixed_axis(1), origins
 
 
 @dataclass(frozen=True)
-class Call:
-    """One operation: its name, its arguments by name, and the shapes that come out."""
+class OperatorCall:
+    """One operation of the graph.
 
-    record: Record
+    Parameters
+    ----------
+    record : TraceRecord
+        Takes up what the operation says of axes.
+    name : str
+        Name of the operator in ATen, without overload and without the underscore of an operation in place.
+    args : dict of str to object
+        Arguments by name, defaults included; tensors are traced tensors.
+    shapes : list of tuple of int
+        Shapes of the tensors that come out.
+    """
+
+    record: TraceRecord
     name: str
     args: dict[str, Any]
     shapes: list[tuple[int, ...]]
 
     def __getitem__(self, name: str) -> Any:
-        """Return an argument, None if it has none of that name."""
+        """Return an argument, None if there is none of that name."""
         return self.args.get(name)
 
     @property
-    def values(self) -> list[Value]:
+    def tensors(self) -> list[TracedTensor]:
         """All tensors among the arguments."""
-        return [one for argument in self.args.values() for one in _tensors(argument)]
+        return [tensor for argument in self.args.values() for tensor in _tensors_in(argument)]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the only output."""
         return self.shapes[0]
 
-    def dim(self, value: Value, name: str = "dim") -> int:
-        """Return an argument that numbers an axis of a tensor, from the front."""
-        return int(self[name] or 0) % max(1, len(value.axes))
+    def dim(self, tensor: TracedTensor, name: str = "dim") -> int:
+        """Return an argument that is the number of an axis, counted from the front also where it is negative."""
+        return int(self[name] or 0) % max(1, len(tensor.axes))
 
-    def dims(self, value: Value, name: str = "dim") -> list[int]:
-        """Return an argument that numbers axes, all of them if it is left out."""
-        given = self[name]
-        if given is None or given == []:
-            return list(range(len(value.axes)))
-        return [int(one) % max(1, len(value.axes)) for one in (given if isinstance(given, list | tuple) else [given])]
-
-
-Rule: TypeAlias = Callable[[Call], Any]
-"""Returns the tensor or the list of tensors that an operation makes."""
+    def dims(self, tensor: TracedTensor, name: str = "dim") -> list[int]:
+        """Return an argument that is one or several numbers of axes; all axes if it is left out."""
+        argument = self[name]
+        if argument is None or argument == []:
+            return list(range(len(tensor.axes)))
+        dims = argument if isinstance(argument, list | tuple) else [argument]
+        return [int(dim) % max(1, len(tensor.axes)) for dim in dims]
 
 
-def _tensors(argument: Any) -> list[Value]:
-    if isinstance(argument, Value):
+OperatorRule: TypeAlias = Callable[[OperatorCall], Any]
+"""Joins the axes of an operation, and returns the tensor or the list of tensors that come out."""
+
+
+def _tensors_in(argument: Any) -> list[TracedTensor]:
+    """Return the traced tensors of an argument, lists looked into."""
+    if isinstance(argument, TracedTensor):
         return [argument]
     if isinstance(argument, list | tuple):
-        return [one for part in argument for one in _tensors(part)]
+        return [tensor for item in argument for tensor in _tensors_in(item)]
     return []
 
 
-def unmoved(shape: Sequence[int], data: bool = True) -> Value:
-    """Return a tensor no axis of which moves."""
-    return Value(tuple(still(size) for size in shape), data=data)
+def fixed_tensor(shape: Sequence[int], data: bool = True) -> TracedTensor:
+    """Return a tensor of this shape none of whose axes move."""
+    return TracedTensor(tuple(fixed_axis(size) for size in shape), data=data)
 
 
-def uniform(shape: Sequence[int]) -> Value:
-    """Return a tensor of equal entries, any of which may be swapped."""
-    return Value(tuple(free(size) for size in shape))
+def constant_tensor(shape: Sequence[int]) -> TracedTensor:
+    """Return a tensor of equal entries, which any permutation along any axis leaves as it is."""
+    return TracedTensor(tuple(free_axis(size) for size in shape))
 
 
-def broadcast(record: Record, values: Sequence[Value]) -> Value:
-    """Return what comes of tensors combined entry by entry."""
-    rank = max((len(value.axes) for value in values), default=0)
-    data = any(value.data for value in values)
+def broadcast(record: TraceRecord, tensors: Sequence[TracedTensor]) -> TracedTensor:
+    """Return the tensor that combines others entry by entry: axes are aligned at the end, and move together."""
+    rank = max((len(tensor.axes) for tensor in tensors), default=0)
+    data = any(tensor.data for tensor in tensors)
     axes, origins = [], []
-    for number in range(-rank, 0):
-        having = [value for value in values if len(value.axes) >= -number]
-        axis, origin = record.together(having, [number] * len(having))
+    for dim in range(-rank, 0):
+        long_enough = [tensor for tensor in tensors if len(tensor.axes) >= -dim]
+        axis, origin = record.join_axes(long_enough, [dim] * len(long_enough))
         axes.append(axis)
         origins.append(origin)
     if data:
-        for value in values:
-            for number in range(len(value.axes)):
-                record.side(value, number, "output")
-        return Value(tuple(axes), data=True)
-    return Value(tuple(axes), tuple(origins))
+        for tensor in tensors:
+            for dim in range(len(tensor.axes)):
+                record.add_side(tensor, dim, "output")
+        return TracedTensor(tuple(axes), data=True)
+    return TracedTensor(tuple(axes), tuple(origins))
 
 
-def contract(record: Record, values: Sequence[Value], labels: Sequence[str], out: str) -> Value:
-    """Return what comes of products of tensors summed over the axes whose label does not come out.
+def contract(record: TraceRecord, tensors: Sequence[TracedTensor], labels: Sequence[str], out: str) -> TracedTensor:
+    """Return a sum of products of tensors, as ``einsum`` computes it.
+
+    Axes of one label move together. A summed label reads its units: the arrays that have it get an input side there,
+    and the labels that remain an output side.
 
     Parameters
     ----------
-    values
-        The tensors.
-    labels
-        One letter for every axis of each.
-    out
-        The letters that remain, in order.
+    record : TraceRecord
+        Takes up what moves together.
+    tensors : sequence of TracedTensor
+        The factors.
+    labels : sequence of str
+        For each factor, one letter per axis.
+    out : str
+        The letters that remain, in order; all others are summed over.
     """
-    places: dict[str, list[tuple[int, int]]] = {}
-    for which, letters in enumerate(labels):
-        for number, letter in enumerate(letters):
-            places.setdefault(letter, []).append((which, number))
+    label_axes: dict[str, list[tuple[int, int]]] = {}  # by letter: (number of the factor, axis) of each occurrence
+    for factor, letters in enumerate(labels):
+        for dim, letter in enumerate(letters):
+            label_axes.setdefault(letter, []).append((factor, dim))
     axes = {
-        letter: record.together([values[which] for which, _ in at], [number for _, number in at])
-        for letter, at in places.items()
+        letter: record.join_axes([tensors[factor] for factor, _ in occurrences], [dim for _, dim in occurrences])
+        for letter, occurrences in label_axes.items()
     }
-    data = any(value.data for value in values)
-    summed = [letter for letter in places if letter not in out]
-    for letter in summed:
-        having = {which for which, _ in places[letter]}
-        beside = [one for one in places if having <= {which for which, _ in places[one]}]
-        kept = [axes[one][0] for one in beside if one in out and len(having) > 1]
-        record.contexts.append((*(axes[one][0] for one in beside if one in summed), *kept))
-        if len([which for which in having if values[which].data]) > 1:
-            record.rigid.append(axes[letter][0])
-            record.scores.append(axes[letter][0])
-            record.heads.extend(kept)
-        elif len(having) == 1:
-            record.rigid.append(axes[letter][0])
-        for position, (which, number) in enumerate(places[letter]):
+    data = any(tensor.data for tensor in tensors)
+    summed_labels = [letter for letter in label_axes if letter not in out]
+    for letter in summed_labels:
+        factors = {factor for factor, _ in label_axes[letter]}
+        # Labels on every factor of the summed one, such as batch and heads: the sum is computed separately along these.
+        shared = [other for other in label_axes if factors <= {factor for factor, _ in label_axes[other]}]
+        batch_axes = [axes[other][0] for other in shared if other in out and len(factors) > 1]
+        record.contexts.append((*(axes[other][0] for other in shared if other in summed_labels), *batch_axes))
+        if len([factor for factor in factors if tensors[factor].data]) > 1:
+            # Data times data, such as queries times keys.
+            record.rigid_axes.append(axes[letter][0])
+            record.score_axes.append(axes[letter][0])
+            record.head_axes.extend(batch_axes)
+        elif len(factors) == 1:
+            record.rigid_axes.append(axes[letter][0])
+        for position, (factor, dim) in enumerate(label_axes[letter]):
+            # Between arrays alone (W = B A), the first factor reads the units that the second makes.
             if data or position == 0:
-                record.side(values[which], number, "input")
+                record.add_side(tensors[factor], dim, "input")
     if data:
         for letter in out:
-            for which, number in places[letter]:
-                record.side(values[which], number, "output")
-        return Value(tuple(axes[letter][0] for letter in out), data=True)
-    return Value(tuple(axes[letter][0] for letter in out), tuple(axes[letter][1] for letter in out))
+            for factor, dim in label_axes[letter]:
+                record.add_side(tensors[factor], dim, "output")
+        return TracedTensor(tuple(axes[letter][0] for letter in out), data=True)
+    return TracedTensor(tuple(axes[letter][0] for letter in out), tuple(axes[letter][1] for letter in out))
 
 
-def summed(record: Record, value: Value, numbers: Sequence[int]) -> None:
-    """Write down that entries along these axes are combined with one another, the same in any order."""
-    kept = [axis for number, axis in enumerate(value.axes) if number not in numbers]
-    record.contexts.append(tuple(kept))
-    record.rigid.extend(value.axes[number] for number in numbers)
+def record_reduction(record: TraceRecord, tensor: TracedTensor, dims: Sequence[int]) -> None:
+    """Record that entries along these axes are combined with one another, the same in any order."""
+    remaining_axes = [axis for dim, axis in enumerate(tensor.axes) if dim not in dims]
+    record.contexts.append(tuple(remaining_axes))
+    record.rigid_axes.extend(tensor.axes[dim] for dim in dims)
 
 
-def reshape(record: Record, value: Value, shape: Sequence[int]) -> Value:
+def reshape(record: TraceRecord, tensor: TracedTensor, shape: Sequence[int]) -> TracedTensor:
     """Return the tensor with the same entries in row-major order and another shape."""
-    atoms = record.atoms
-    sizes = [axis_size(axis) for axis in value.axes]
+    algebra = record.algebra
+    sizes = [axis_size(axis) for axis in tensor.axes]
     if prod(sizes) == 0:
-        return unmoved(shape, value.data)
-    old = [number for number, size in enumerate(sizes) if size != 1]
+        return fixed_tensor(shape, tensor.data)
+    old_dims = [dim for dim, size in enumerate(sizes) if size != 1]
     axes: list[AxisTerms] = []
     origins: list[Origin] = []
-    new = list(shape)
-    while new:
-        if new[0] == 1:
-            new.pop(0)
-            axes.append(still(1))
+    new_sizes = list(shape)
+    while new_sizes:
+        if new_sizes[0] == 1:
+            new_sizes.pop(0)
+            axes.append(fixed_axis(1))
             origins.append(frozenset())
             continue
-        taken, given = [old.pop(0)], [new.pop(0)]
-        while (have := prod(sizes[number] for number in taken)) != (want := prod(given)):
-            if have < want:
-                taken.append(old.pop(0))
+        # The shortest runs of old and new axes of the same number of entries: the old are flattened, then unflattened.
+        old_run, new_run = [old_dims.pop(0)], [new_sizes.pop(0)]
+        while (old_size := prod(sizes[dim] for dim in old_run)) != (new_size := prod(new_run)):
+            if old_size < new_size:
+                old_run.append(old_dims.pop(0))
             else:
-                given.append(new.pop(0))
-        axis = value.axes[taken[0]] if len(taken) == 1 else atoms.flatten([value.axes[number] for number in taken])
-        axes.extend([axis] if len(given) == 1 else atoms.unflatten(axis, given))
-        origins.extend([frozenset().union(*(value.origins[number] for number in taken))] * len(given))
-    return Value(tuple(resolve(axis) for axis in axes), tuple(origins), value.data)
+                new_run.append(new_sizes.pop(0))
+        axis = tensor.axes[old_run[0]] if len(old_run) == 1 else algebra.flatten([tensor.axes[dim] for dim in old_run])
+        axes.extend([axis] if len(new_run) == 1 else algebra.unflatten(axis, new_run))
+        origins.extend([frozenset().union(*(tensor.origins[dim] for dim in old_run))] * len(new_run))
+    return TracedTensor(tuple(resolve(axis) for axis in axes), tuple(origins), tensor.data)

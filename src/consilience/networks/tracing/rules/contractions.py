@@ -1,106 +1,128 @@
-"""Sums of products: linear layers, matrix products, embeddings, attention."""
+"""Tracing rules of contractions: linear layers, matrix products, einsum, embeddings, attention.
+
+Each is a sum of products over labelled axes, as in ``einsum``, and is handed to `contract`: axes with one label move
+together, and an axis that is summed over reads its units. A bias is added entry by entry.
+"""
 
 from __future__ import annotations
 
 from string import ascii_letters
 
-from consilience.networks.tracing.axis_parts import axis_size, free, still
-from consilience.networks.tracing.rules.common import Call, Rule, Value, broadcast, contract, summed, unmoved
+from consilience.networks.tracing.axis_parts import axis_size, fixed_axis, free_axis
+from consilience.networks.tracing.rules.common import (
+    OperatorCall,
+    OperatorRule,
+    TracedTensor,
+    broadcast,
+    contract,
+    fixed_tensor,
+    record_reduction,
+)
 
 
-def _linear(call: Call) -> Value:
-    value, weight = call["input"], call["weight"]
-    batch = ascii_letters[2 : 1 + len(value.axes)]
-    made = contract(
-        call.record, [value, weight], [batch + "a", "ba"[2 - len(weight.axes) :]], batch + "b"[: len(weight.axes) - 1]
+def _linear(call: OperatorCall) -> TracedTensor:
+    """Trace y[..., b] = sum_a x[..., a] W[b, a] + bias[b]; a weight of one axis is a vector W[a]."""
+    tensor, weight = call["input"], call["weight"]
+    batch = ascii_letters[2 : 1 + len(tensor.axes)]
+    output = contract(
+        call.record, [tensor, weight], [batch + "a", "ba"[2 - len(weight.axes) :]], batch + "b"[: len(weight.axes) - 1]
     )
-    return made if call["bias"] is None else broadcast(call.record, [made, call["bias"]])
+    return output if call["bias"] is None else broadcast(call.record, [output, call["bias"]])
 
 
-def _matmul(call: Call) -> Value:
+def _matmul(call: OperatorCall) -> TracedTensor:
     """Multiply stacks of matrices; a tensor of one axis is a vector."""
     first, second = (call[name] for name in (("self", "mat2") if "mat2" in call.args else ("self", "other")))
     return _product(call, first, second)
 
 
-def _product(call: Call, first: Value, second: Value) -> Value:
-    stacks = [max(0, len(value.axes) - 2) for value in (first, second)]
+def _product(call: OperatorCall, first: TracedTensor, second: TracedTensor) -> TracedTensor:
+    """Trace sum_c first[..., a, c] second[..., c, b], where a vector lacks a or b."""
+    stacks = [max(0, len(tensor.axes) - 2) for tensor in (first, second)]
     batch = ascii_letters[3 : 3 + max(stacks)]
     rows = "a" if len(first.axes) > 1 else ""
     columns = "b" if len(second.axes) > 1 else ""
+    # Batch axes are aligned at the end, as broadcasting does.
     labels = [batch[len(batch) - stacks[0] :] + rows + "c", batch[len(batch) - stacks[1] :] + "c" + columns]
     return contract(call.record, [first, second], labels, batch + rows + columns)
 
 
-def _vector(call: Call) -> Value:
+def _vector_product(call: OperatorCall) -> TracedTensor:
     names = {"mv": "vec", "dot": "tensor", "vdot": "other"}
     return _product(call, call["self"], call[names[call.name]])
 
 
-def _distances(call: Call) -> Value:
+def _distances(call: OperatorCall) -> TracedTensor:
     """Compare all rows of one matrix with all of another, over all their entries together."""
-    return _product(call, call["x1"], call["x2"].keeping([*range(len(call["x2"].axes) - 2), -1, -2]))
+    return _product(call, call["x1"], call["x2"].select_axes([*range(len(call["x2"].axes) - 2), -1, -2]))
 
 
-def _cosine(call: Call) -> Value:
-    value = broadcast(call.record, [call["x1"], call["x2"]])
-    number = call.dim(value)
-    summed(call.record, value, [number])
-    return value.keeping(n for n in range(len(value.axes)) if n != number)
+def _cosine(call: OperatorCall) -> TracedTensor:
+    """Trace the cosine similarity of two tensors along an axis."""
+    tensor = broadcast(call.record, [call["x1"], call["x2"]])
+    dim = call.dim(tensor)
+    record_reduction(call.record, tensor, [dim])
+    return tensor.select_axes(n for n in range(len(tensor.axes)) if n != dim)
 
 
-def _added(call: Call) -> Value:
+def _add_product(call: OperatorCall) -> TracedTensor:
     """Add a product of matrices to a tensor."""
     names = ("mat1", "mat2") if call.name == "addmm" else ("batch1", "batch2")
     return broadcast(call.record, [call["self"], _product(call, call[names[0]], call[names[1]])])
 
 
-def _einsum(call: Call) -> Value:
-    values = call["tensors"]
+def _einsum(call: OperatorCall) -> TracedTensor:
+    """Trace an Einstein sum, with ``...`` written out as letters that the equation does not use."""
+    tensors = call["tensors"]
     inputs, _, out = call["equation"].replace(" ", "").partition("->")
     labels = inputs.split(",")
     unused = [letter for letter in ascii_letters if letter not in call["equation"]]
-    hidden = max((len(v.axes) - len(x) + 3 for v, x in zip(values, labels, strict=True) if "..." in x), default=0)
-    rest = "".join(unused[:hidden])
+    # An ellipsis, three characters of a label, stands for the axes without a letter: (axes) - (characters - 3).
+    ellipsis_ranks = [len(t.axes) - len(label) + 3 for t, label in zip(tensors, labels, strict=True) if "..." in label]
+    ellipsis_rank = max(ellipsis_ranks, default=0)
+    ellipsis = "".join(unused[:ellipsis_rank])
     if "->" not in call["equation"]:
+        # The implicit output has the letters that occur once, in alphabetical order.
         letters = "".join(labels).replace(".", "")
-        out = ("..." if hidden else "") + "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+        out = ("..." if ellipsis_rank else "") + "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    # Ellipses of fewer axes are aligned at the end.
     labels = [
-        x.replace("...", rest[hidden - (len(v.axes) - len(x) + 3) :] if "..." in x else "")
-        for v, x in zip(values, labels, strict=True)
+        label.replace("...", ellipsis[ellipsis_rank - (len(t.axes) - len(label) + 3) :] if "..." in label else "")
+        for t, label in zip(tensors, labels, strict=True)
     ]
-    return contract(call.record, values, labels, out.replace("...", rest))
+    return contract(call.record, tensors, labels, out.replace("...", ellipsis))
 
 
-def _bilinear(call: Call) -> Value:
+def _bilinear(call: OperatorCall) -> TracedTensor:
+    """Trace y[..., c] = sum_ab first[..., a] W[c, a, b] second[..., b] + bias[c]."""
     first, second = call["input1"], call["input2"]
     batch = ascii_letters[3 : 2 + len(first.axes)]
-    made = contract(call.record, [first, second, call["weight"]], [batch + "a", batch + "b", "cab"], batch + "c")
-    return made if call["bias"] is None else broadcast(call.record, [made, call["bias"]])
+    output = contract(call.record, [first, second, call["weight"]], [batch + "a", batch + "b", "cab"], batch + "c")
+    return output if call["bias"] is None else broadcast(call.record, [output, call["bias"]])
 
 
-def _embedding(call: Call) -> Value:
-    """Look rows up: which row it is, is told by the data."""
+def _embedding(call: OperatorCall) -> TracedTensor:
+    """Look rows up by index: rows are addressed by the data and never move, columns are units."""
     weight, indices = call["weight"], call["indices"]
-    call.record.atoms.fix(weight.axes[0])
-    call.record.side(weight, 1, "output")
-    return Value((*indices.axes, weight.axes[1]), data=True)
+    call.record.algebra.fix(weight.axes[0])
+    call.record.add_side(weight, 1, "output")
+    return TracedTensor((*indices.axes, weight.axes[1]), data=True)
 
 
-def _embedding_bag(call: Call) -> list[Value]:
-    """Average rows, or otherwise combine them: which ones, is told by the data."""
+def _embedding_bag(call: OperatorCall) -> list[TracedTensor]:
+    """Combine rows that are looked up by index: rows never move, columns are units."""
     weight = call["weight"]
-    call.record.atoms.fix(weight.axes[0])
-    call.record.side(weight, 1, "output")
-    made = Value((still(call.shape[0]), weight.axes[1]), data=True)
-    return [made, *(unmoved(shape) for shape in call.shapes[1:])]
+    call.record.algebra.fix(weight.axes[0])
+    call.record.add_side(weight, 1, "output")
+    output = TracedTensor((fixed_axis(call.shape[0]), weight.axes[1]), data=True)
+    return [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
 
 
-def _attention(call: Call) -> Value:
-    """Scaled dot-product attention: softmax(Q K' + mask) V."""
-    query, key, value = call["query"], call["key"], call["value"]
+def _attention(call: OperatorCall) -> TracedTensor:
+    """Trace scaled dot-product attention, softmax(Q K^T + mask) V."""
+    query, key, value = call["query"], call["key"], call["value"]  # (..., heads, positions, units of a head)
     if call["enable_gqa"] and len(query.axes) > 2:
-        key, value = (_shared_heads(call, one, axis_size(query.axes[-3])) for one in (key, value))
+        key, value = (_repeat_shared_heads(call, tensor, axis_size(query.axes[-3])) for tensor in (key, value))
     batch = ascii_letters[4 : 2 + len(query.axes)]
     scores = contract(call.record, [query, key], [batch + "ac", batch + "bc"], batch + "ab")
     if call["attn_mask"] is not None:
@@ -108,18 +130,18 @@ def _attention(call: Call) -> Value:
     return contract(call.record, [scores, value], [batch + "ab", batch + "bd"], batch + "ad")
 
 
-def _shared_heads(call: Call, value: Value, heads: int) -> Value:
-    """Repeat every head of keys or values as often as there are heads of queries to it."""
-    number = len(value.axes) - 3
-    times = heads // axis_size(value.axes[number])
-    return value.put(number, call.record.atoms.flatten([value.axes[number], free(times)]))
+def _repeat_shared_heads(call: OperatorCall, tensor: TracedTensor, n_query_heads: int) -> TracedTensor:
+    """Repeat every head of keys or values for the heads of queries that share it (grouped-query attention)."""
+    dim = len(tensor.axes) - 3
+    queries_per_head = n_query_heads // axis_size(tensor.axes[dim])
+    return tensor.replace_axis(dim, call.record.algebra.flatten([tensor.axes[dim], free_axis(queries_per_head)]))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, OperatorRule] = {
     "linear": _linear,
     **dict.fromkeys(["matmul", "mm", "bmm", "__matmul__"], _matmul),
-    **dict.fromkeys(["mv", "dot", "vdot"], _vector),
-    **dict.fromkeys(["addmm", "baddbmm"], _added),
+    **dict.fromkeys(["mv", "dot", "vdot"], _vector_product),
+    **dict.fromkeys(["addmm", "baddbmm"], _add_product),
     "cdist": _distances,
     "cosine_similarity": _cosine,
     "embedding_bag": _embedding_bag,

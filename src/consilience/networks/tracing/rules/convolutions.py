@@ -1,126 +1,136 @@
-"""Convolutions, pooling, and what moves positions into channels."""
+"""Tracing rules of convolutions, pooling, and reshapes between channels and positions.
+
+Positions (pixels, time steps, kernel offsets) never move; channels are units. In a convolution of g > 1 groups (called
+*blocks* here, since groups are groups of units), output channels of a block read the input channels of that block only:
+blocks may move as a whole, and channels within every block in its own way.
+"""
 
 from __future__ import annotations
 
 import re
 from math import prod
 
-from consilience.networks.tracing.axis_parts import AxisTerms, axis_size, still
-from consilience.networks.tracing.rules.common import Call, Rule, Value
+from consilience.networks.tracing.axis_parts import AxisTerms, axis_size, fixed_axis
+from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor
 
 
-def _convolution(call: Call) -> Value:
-    """Convolve: weight (out, in / blocks, ...), transposed (in, out / blocks, ...); positions never move."""
-    record, value, weight = call.record, call["input"], call["weight"]
-    turned = call.name.startswith("conv_transpose") or bool(call["transposed"])
-    made, read = (1, 0) if turned else (0, 1)
+def _convolution(call: OperatorCall) -> TracedTensor:
+    """Trace a convolution with a weight (out, in / blocks, ...), or a transposed one with (in, out / blocks, ...)."""
+    record, tensor, weight = call.record, call["input"], call["weight"]
+    transposed = call.name.startswith("conv_transpose") or bool(call["transposed"])
+    out_axis, in_axis = (1, 0) if transposed else (0, 1)
     blocks = int(call["groups"] or 1)
-    number = len(value.axes) - (len(weight.axes) - 1)
-    for axis in (*value.axes[number + 1 :], *weight.axes[2:]):
-        record.atoms.fix(axis)
+    dim = len(tensor.axes) - (len(weight.axes) - 1)  # the axis of the channels; positions follow
+    for axis in (*tensor.axes[dim + 1 :], *weight.axes[2:]):
+        record.algebra.fix(axis)
     if blocks == 1:
-        record.atoms.join(value.axes[number], weight.axes[read])
-        out = weight.axes[made]
+        record.algebra.join(tensor.axes[dim], weight.axes[in_axis])
+        out_channels = weight.axes[out_axis]
     else:
-        out = _blocks(call, value.axes[number], weight, blocks, read)
-    if value.data:
-        record.side(weight, read, "input")
-    record.side(weight, made, "output")
+        out_channels = _join_blocks(call, tensor.axes[dim], weight, blocks, in_axis)
+    if tensor.data:
+        record.add_side(weight, in_axis, "input")
+    record.add_side(weight, out_axis, "output")
     if call["bias"] is not None:
-        record.atoms.join(out, call["bias"].axes[0])
-        record.side(call["bias"], 0, "output")
-    positions = [still(size) for size in call.shape[number + 1 :]]
-    return Value((*value.axes[:number], out, *positions), data=True)
+        record.algebra.join(out_channels, call["bias"].axes[0])
+        record.add_side(call["bias"], 0, "output")
+    positions = [fixed_axis(size) for size in call.shape[dim + 1 :]]
+    return TracedTensor((*tensor.axes[:dim], out_channels, *positions), data=True)
 
 
-def _blocks(call: Call, channels: AxisTerms, weight: Value, blocks: int, read: int) -> AxisTerms:
-    """Let blocks of channels move as a whole, and channels within every block in its own way."""
-    atoms, record = call.record.atoms, call.record
-    rows = atoms.unflatten(weight.axes[0], (blocks, axis_size(weight.axes[0]) // blocks))
-    if read == 1:  # axis 0 makes the units, the input is read by axis 1
-        inputs = atoms.unflatten(channels, (blocks, axis_size(channels) // blocks))
-        atoms.join(inputs[0], rows[0])
-        atoms.join(inputs[1], weight.axes[1])
+def _join_blocks(call: OperatorCall, channels: AxisTerms, weight: TracedTensor, blocks: int, in_axis: int) -> AxisTerms:
+    """Join the channels of a grouped convolution block by block; return the axis of its output channels."""
+    algebra, record = call.record.algebra, call.record
+    rows = algebra.unflatten(weight.axes[0], (blocks, axis_size(weight.axes[0]) // blocks))
+    if in_axis == 1:  # axis 0 makes the units, axis 1 reads the channels of one block
+        inputs = algebra.unflatten(channels, (blocks, axis_size(channels) // blocks))
+        algebra.join(inputs[0], rows[0])
+        algebra.join(inputs[1], weight.axes[1])
         inner = inputs[1]
     else:
-        atoms.join(channels, weight.axes[0])
-        rows = atoms.unflatten(weight.axes[0], (blocks, axis_size(weight.axes[0]) // blocks))
-        inner = atoms.inside(rows[0], weight.axes[1])
-    record.blocks.append(rows[0])
-    dense = (atoms.flatten(rows), atoms.flatten([rows[0], inner]), *weight.axes[2:])
+        algebra.join(channels, weight.axes[0])
+        rows = algebra.unflatten(weight.axes[0], (blocks, axis_size(weight.axes[0]) // blocks))
+        inner = algebra.nest(rows[0], weight.axes[1])
+    record.block_axes.append(rows[0])
+    # Segments cannot say that axis 1 of the stored array holds other channels in every block. Those of the
+    # block-diagonal weight (out, in, ...) can.
+    dense_axes = (algebra.flatten(rows), algebra.flatten([rows[0], inner]), *weight.axes[2:])
     for array, _ in weight.origins[0]:
-        record.dense[array] = (dense, blocks)
-    return dense[0] if read == 1 else dense[1]
+        record.dense_weights[array] = (dense_axes, blocks)
+    return dense_axes[0] if in_axis == 1 else dense_axes[1]
 
 
-def _pool(call: Call) -> Value | list[Value]:
-    """Combine neighbouring positions of every channel; positions never move."""
-    value: Value = call["self"] if call["self"] is not None else call["input"]
+def _pool(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
+    """Trace pooling and resampling: neighbouring positions of every channel are combined."""
+    tensor: TracedTensor = call["self"] if call["self"] is not None else call["input"]
     digit = re.search(r"(\d)d", call.name)
-    number = len(value.axes) - int(digit.group(1) if digit else 2)
-    for axis in value.axes[number:]:
+    dim = len(tensor.axes) - int(digit.group(1) if digit else 2)  # the first axis of positions
+    for axis in tensor.axes[dim:]:
         call.record.fix(axis)
-    made = [
-        Value((*value.axes[:number], *(still(size) for size in shape[number:])), data=value.data)
+    outputs = [
+        TracedTensor((*tensor.axes[:dim], *(fixed_axis(size) for size in shape[dim:])), data=tensor.data)
         for shape in call.shapes
     ]
-    return made if len(made) > 1 else made[0]
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _shuffled(call: Call) -> Value:
-    """Move neighbours among the channels into positions: (units, positions) become units."""
-    value: Value = call["self"]
-    number = len(value.axes) - 3
-    channels = call.shape[number]
-    units, inner = call.record.atoms.unflatten(
-        value.axes[number], (channels, axis_size(value.axes[number]) // channels)
+def _pixel_shuffle(call: OperatorCall) -> TracedTensor:
+    """Trace a pixel shuffle: channels (units, r * r) become channels (units,) at r * r times as many positions."""
+    tensor: TracedTensor = call["self"]
+    dim = len(tensor.axes) - 3
+    channels = call.shape[dim]
+    units, inner = call.record.algebra.unflatten(tensor.axes[dim], (channels, axis_size(tensor.axes[dim]) // channels))
+    call.record.algebra.fix(inner)
+    return TracedTensor(
+        (*tensor.axes[:dim], units, *(fixed_axis(size) for size in call.shape[dim + 1 :])), data=tensor.data
     )
-    call.record.atoms.fix(inner)
-    return Value((*value.axes[:number], units, *(still(size) for size in call.shape[number + 1 :])), data=value.data)
 
 
-def _unshuffled(call: Call) -> Value:
-    value: Value = call["self"]
-    number = len(value.axes) - 3
-    times = call.shape[number] // axis_size(value.axes[number])
-    channels = call.record.atoms.flatten([value.axes[number], still(times)])
-    return Value((*value.axes[:number], channels, *(still(size) for size in call.shape[number + 1 :])), data=value.data)
+def _pixel_unshuffle(call: OperatorCall) -> TracedTensor:
+    """Trace the inverse of a pixel shuffle: positions become the inner part of channels."""
+    tensor: TracedTensor = call["self"]
+    dim = len(tensor.axes) - 3
+    positions_per_channel = call.shape[dim] // axis_size(tensor.axes[dim])
+    channels = call.record.algebra.flatten([tensor.axes[dim], fixed_axis(positions_per_channel)])
+    return TracedTensor(
+        (*tensor.axes[:dim], channels, *(fixed_axis(size) for size in call.shape[dim + 1 :])), data=tensor.data
+    )
 
 
-def _patches(call: Call) -> Value:
-    """Stack the patches around every position: channels become (channels, positions of a patch)."""
-    value: Value = call["self"]
-    number = len(value.axes) - 3
-    patch = still(prod(call["kernel_size"]))
-    channels = call.record.atoms.flatten([value.axes[number], patch])
-    return Value((*value.axes[:number], channels, still(call.shape[-1])), data=value.data)
+def _patches(call: OperatorCall) -> TracedTensor:
+    """Trace ``im2col``: the patch around every position is stacked, channels become (channels, patch positions)."""
+    tensor: TracedTensor = call["self"]
+    dim = len(tensor.axes) - 3
+    patch = fixed_axis(prod(call["kernel_size"]))
+    channels = call.record.algebra.flatten([tensor.axes[dim], patch])
+    return TracedTensor((*tensor.axes[:dim], channels, fixed_axis(call.shape[-1])), data=tensor.data)
 
 
-def _windows(call: Call) -> Value:
-    """Slide a window along an axis, which never moves."""
-    value: Value = call["self"]
-    number = call.dim(value, "dimension")
-    call.record.fix(value.axes[number])
-    axes = list(value.put(number, still(call.shape[number])).axes)
-    return Value((*axes, still(call.shape[-1])), data=value.data)
+def _windows(call: OperatorCall) -> TracedTensor:
+    """Trace sliding windows along an axis, which never moves."""
+    tensor: TracedTensor = call["self"]
+    dim = call.dim(tensor, "dimension")
+    call.record.fix(tensor.axes[dim])
+    axes = list(tensor.replace_axis(dim, fixed_axis(call.shape[dim])).axes)
+    return TracedTensor((*axes, fixed_axis(call.shape[-1])), data=tensor.data)
 
 
 _POOLS = [
-    f"{name}{number}d"
-    for number in (1, 2, 3)
+    f"{name}{rank}d"
+    for rank in (1, 2, 3)
     for name in ("max_pool", "avg_pool", "adaptive_avg_pool", "_adaptive_avg_pool", "adaptive_max_pool",
                  "upsample_nearest", "_upsample_nearest_exact", "lp_pool", "fractional_max_pool")
 ]  # fmt: skip
 
-RULES: dict[str, Rule] = {
-    **{f"conv{number}d": _convolution for number in (1, 2, 3)},
-    **{f"conv_transpose{number}d": _convolution for number in (1, 2, 3)},
+RULES: dict[str, OperatorRule] = {
+    **{f"conv{rank}d": _convolution for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": _convolution for rank in (1, 2, 3)},
     "convolution": _convolution,
     **dict.fromkeys(_POOLS, _pool),
     **dict.fromkeys(["max_pool2d_with_indices", "max_pool1d_with_indices", "max_pool3d_with_indices"], _pool),
     **dict.fromkeys(["upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d"], _pool),
-    "pixel_shuffle": _shuffled,
-    "pixel_unshuffle": _unshuffled,
+    "pixel_shuffle": _pixel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle,
     "im2col": _patches,
     "unfold": _windows,
 }

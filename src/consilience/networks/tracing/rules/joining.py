@@ -1,229 +1,248 @@
-"""Operations that put tensors together and take them apart: concatenation, slices, padding, indexing."""
+"""Tracing rules of concatenation, slices, padding, indexing and repetition.
+
+A concatenated axis is a sum of terms, one after the other; a slice or a split cuts an axis into stretches, each with
+units of its own. Where entries are addressed by their number (a select, an index, a flip), their axis never moves: it
+is fixed, and what differed from unit to unit of it (a family) is picked for the units that are addressed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from consilience.networks.tracing.axis_parts import (
-    Atom,
+    AxisPart,
     AxisTerms,
+    at_host_units,
     axis_size,
-    family_at,
-    free,
-    hosted,
-    movable,
+    fixed_axis,
+    free_axis,
+    hosted_families,
+    may_move,
     resolve,
-    still,
 )
-from consilience.networks.tracing.rules.common import Call, Record, Rule, Value, broadcast, uniform, unmoved
+from consilience.networks.tracing.rules.common import (
+    OperatorCall,
+    OperatorRule,
+    TracedTensor,
+    TraceRecord,
+    broadcast,
+    constant_tensor,
+    fixed_tensor,
+)
 
 
-def lone(axis: AxisTerms) -> Atom | None:
-    """Return the atom that an axis is, None if it is something else."""
+def single_part(axis: AxisTerms) -> AxisPart | None:
+    """Return the axis part that an axis consists of, None if it consists of anything else."""
     resolved = resolve(axis)
-    if len(resolved) == 1 and len(resolved[0]) == 1 and isinstance(resolved[0][0], Atom):
+    if len(resolved) == 1 and len(resolved[0]) == 1 and isinstance(resolved[0][0], AxisPart):
         return resolved[0][0]
     return None
 
 
-def _told_apart(record: Record, axis: AxisTerms) -> Atom | None:
-    """Fix an axis whose units are told apart by number; return it if other axes differ from unit to unit."""
-    atom = lone(axis)
-    if atom is not None and atom.contains:
-        record.atoms.fix(axis)
-        return atom if hosted(atom) else None
+def _fix_indexed_axis(record: TraceRecord, axis: AxisTerms) -> AxisPart | None:
+    """Fix an axis whose units are addressed by number; return its part if other axes differ from unit to unit of it."""
+    part = single_part(axis)
+    if part is not None and part.inner_parts:
+        record.algebra.fix(axis)
+        return part if hosted_families(part) else None
     record.fix(axis)
     return None
 
 
-def select(record: Record, value: Value, number: int, unit: int) -> Value:
-    """Return the tensor at one index of an axis."""
-    host = _told_apart(record, value.axes[number])
-    rest = value.keeping(n for n in range(len(value.axes)) if n != number)
+def select_index(record: TraceRecord, tensor: TracedTensor, dim: int, unit: int) -> TracedTensor:
+    """Return the tensor at one index of an axis, without that axis."""
+    host = _fix_indexed_axis(record, tensor.axes[dim])
+    selected = tensor.select_axes(n for n in range(len(tensor.axes)) if n != dim)
     if host is None:
-        return rest
-    return Value(tuple(family_at(axis, host, [unit % host.size]) for axis in rest.axes), rest.origins, value.data)
+        return selected
+    axes = tuple(at_host_units(axis, host, [unit % host.size]) for axis in selected.axes)
+    return TracedTensor(axes, selected.origins, tensor.data)
 
 
-def cut(record: Record, value: Value, number: int, sizes: Sequence[int]) -> list[Value]:
+def split_axis(record: TraceRecord, tensor: TracedTensor, dim: int, sizes: Sequence[int]) -> list[TracedTensor]:
     """Return the stretches of a tensor along one axis, of these lengths in order."""
-    atom = lone(value.axes[number])
-    host = _told_apart(record, value.axes[number]) if atom is not None and atom.contains else None
+    part = single_part(tensor.axes[dim])
+    host = _fix_indexed_axis(record, tensor.axes[dim]) if part is not None and part.inner_parts else None
     if host is None:
-        return [value.put(number, axis) for axis in record.atoms.split(value.axes[number], sizes)]
-    pieces, start = [], 0
+        return [tensor.replace_axis(dim, axis) for axis in record.algebra.split(tensor.axes[dim], sizes)]
+    # Units of the host never move, but what lies inside them may differ: each stretch gets a host of its own.
+    stretches, start = [], 0
     for size in sizes:
-        part = Atom(size, fixed=True)
+        stretch_host = AxisPart(size, fixed=True)
         axes = [
-            ((part,),) if n == number else family_at(axis, host, list(range(start, start + size)), part)
-            for n, axis in enumerate(value.axes)
+            ((stretch_host,),)
+            if n == dim
+            else at_host_units(axis, host, list(range(start, start + size)), stretch_host)
+            for n, axis in enumerate(tensor.axes)
         ]
-        pieces.append(Value(tuple(axes), value.origins, value.data))
+        stretches.append(TracedTensor(tuple(axes), tensor.origins, tensor.data))
         start += size
-    return pieces
+    return stretches
 
 
-def join_all(record: Record, values: Sequence[Value], number: int) -> Value:
-    """Return tensors concatenated along an axis."""
-    values = [value for value in values if value.shape != (0,)]
+def concatenate(record: TraceRecord, tensors: Sequence[TracedTensor], dim: int) -> TracedTensor:
+    """Return tensors concatenated along an axis; their other axes move together."""
+    tensors = [tensor for tensor in tensors if tensor.shape != (0,)]  # torch accepts empty vectors anywhere
     axes: list[AxisTerms] = []
     origins = []
-    for n in range(len(values[0].axes)):
-        if n == number:
-            axes.append(tuple(term for value in values for term in resolve(value.axes[n])))
-            origins.append(frozenset[tuple[str, int]]().union(*(value.origins[n] for value in values)))
+    for n in range(len(tensors[0].axes)):
+        if n == dim:
+            axes.append(tuple(term for tensor in tensors for term in resolve(tensor.axes[n])))
+            origins.append(frozenset[tuple[str, int]]().union(*(tensor.origins[n] for tensor in tensors)))
         else:
-            axis, origin = record.together(values, [n] * len(values))
+            axis, origin = record.join_axes(tensors, [n] * len(tensors))
             axes.append(axis)
             origins.append(origin)
-    data = any(value.data for value in values)
+    data = any(tensor.data for tensor in tensors)
     if data:
-        for value in values:
-            for n in range(len(value.axes)):
-                record.side(value, n, "output")
-    return Value(tuple(axes), () if data else tuple(origins), data)
+        for tensor in tensors:
+            for n in range(len(tensor.axes)):
+                record.add_side(tensor, n, "output")
+    return TracedTensor(tuple(axes), () if data else tuple(origins), data)
 
 
-def _cat(call: Call) -> Value:
-    values = call["tensors"]
-    return join_all(call.record, values, call.dim(max(values, key=lambda value: len(value.axes))))
+def _cat(call: OperatorCall) -> TracedTensor:
+    tensors = call["tensors"]
+    return concatenate(call.record, tensors, call.dim(max(tensors, key=lambda tensor: len(tensor.axes))))
 
 
-def _stack(call: Call) -> Value:
-    values = call["tensors"]
-    number = int(call["dim"] or 0) % (len(values[0].axes) + 1)
-    return join_all(call.record, [insert(value, number) for value in values], number)
+def _stack(call: OperatorCall) -> TracedTensor:
+    tensors = call["tensors"]
+    dim = int(call["dim"] or 0) % (len(tensors[0].axes) + 1)
+    return concatenate(call.record, [insert_axis(tensor, dim) for tensor in tensors], dim)
 
 
-def insert(value: Value, number: int) -> Value:
+def insert_axis(tensor: TracedTensor, dim: int) -> TracedTensor:
     """Return the tensor with an axis of length one before the axis of this number."""
-    axes = (*value.axes[:number], still(1), *value.axes[number:])
-    return Value(axes, (*value.origins[:number], frozenset(), *value.origins[number:]), value.data)
+    axes = (*tensor.axes[:dim], fixed_axis(1), *tensor.axes[dim:])
+    return TracedTensor(axes, (*tensor.origins[:dim], frozenset(), *tensor.origins[dim:]), tensor.data)
 
 
-def _select(call: Call) -> Value:
-    value = call["self"]
-    return select(call.record, value, call.dim(value), call["index"])
+def _select(call: OperatorCall) -> TracedTensor:
+    tensor = call["self"]
+    return select_index(call.record, tensor, call.dim(tensor), call["index"])
 
 
-def _unbind(call: Call) -> list[Value]:
-    value = call["self"]
-    number = call.dim(value)
-    return [select(call.record, value, number, unit) for unit in range(value.shape[number])]
+def _unbind(call: OperatorCall) -> list[TracedTensor]:
+    tensor = call["self"]
+    dim = call.dim(tensor)
+    return [select_index(call.record, tensor, dim, unit) for unit in range(tensor.shape[dim])]
 
 
-def _slice(call: Call) -> Value:
-    value: Value = call["self"]
-    number = call.dim(value)
-    size = value.shape[number]
+def _slice(call: OperatorCall) -> TracedTensor:
+    tensor: TracedTensor = call["self"]
+    dim = call.dim(tensor)
+    size = tensor.shape[dim]
     start, stop, step = slice(call["start"], call["end"], call["step"]).indices(size)
     if (start, stop, step) == (0, size, 1):
-        return value
+        return tensor
     if step != 1 or stop <= start:
-        call.record.fix(value.axes[number])
-        return value.put(number, still(call.shape[number]))
+        call.record.fix(tensor.axes[dim])
+        return tensor.replace_axis(dim, fixed_axis(call.shape[dim]))
     sizes = [length for length in (start, stop - start, size - stop) if length]
-    return cut(call.record, value, number, sizes)[1 if start else 0]
+    return split_axis(call.record, tensor, dim, sizes)[1 if start else 0]
 
 
-def _narrow(call: Call) -> Value:
-    value: Value = call["self"]
-    number = call.dim(value)
-    start = int(call["start"]) % value.shape[number]
-    sizes = [length for length in (start, call["length"], value.shape[number] - start - call["length"]) if length]
-    return cut(call.record, value, number, sizes)[1 if start else 0]
+def _narrow(call: OperatorCall) -> TracedTensor:
+    tensor: TracedTensor = call["self"]
+    dim = call.dim(tensor)
+    start = int(call["start"]) % tensor.shape[dim]
+    sizes = [length for length in (start, call["length"], tensor.shape[dim] - start - call["length"]) if length]
+    return split_axis(call.record, tensor, dim, sizes)[1 if start else 0]
 
 
-def _split(call: Call) -> list[Value]:
-    """Split as the shapes of the outcome say."""
-    value = call["self"]
-    number = call.dim(value)
-    return cut(call.record, value, number, [shape[number] for shape in call.shapes])
+def _split(call: OperatorCall) -> list[TracedTensor]:
+    """Trace a split, whose lengths are read off the shapes of its outputs."""
+    tensor = call["self"]
+    dim = call.dim(tensor)
+    return split_axis(call.record, tensor, dim, [shape[dim] for shape in call.shapes])
 
 
-def _pad(call: Call) -> Value:
-    """Pad by a constant, any entry of which may be swapped; other kinds tell positions."""
-    value: Value = call["self"]
+def _pad(call: OperatorCall) -> TracedTensor:
+    """Trace padding: entries of constant padding may be permuted; other kinds address positions."""
+    tensor: TracedTensor = call["self"]
     constant = call.name == "constant_pad_nd" or call["mode"] in (None, "constant")
     for position in range(0, len(call["pad"]), 2):
         before, after = call["pad"][position : position + 2]
-        number = len(value.axes) - 1 - position // 2
-        axis = value.axes[number]
+        dim = len(tensor.axes) - 1 - position // 2
+        axis = tensor.axes[dim]
         if (before, after) == (0, 0):
             continue
-        if constant and min(before, after) >= 0 and movable([axis]):
-            sides = [free(size) if size else () for size in (before, after)]
-            value = value.put(number, (*sides[0], *axis, *sides[1]))
+        if constant and min(before, after) >= 0 and may_move([axis]):
+            sides = [free_axis(size) if size else () for size in (before, after)]
+            tensor = tensor.replace_axis(dim, (*sides[0], *axis, *sides[1]))
         else:
             call.record.fix(axis)
-            value = value.put(number, still(axis_size(axis) + before + after))
-    return value
+            tensor = tensor.replace_axis(dim, fixed_axis(axis_size(axis) + before + after))
+    return tensor
 
 
-def _told(call: Call) -> Value:
-    """Reorder entries along axes by their position."""
-    value: Value = call["self"]
-    for number in call.dims(value, "dims"):
-        call.record.fix(value.axes[number])
-    return value
+def _reorder(call: OperatorCall) -> TracedTensor:
+    """Trace an operation that reorders entries by their position: its axes never move."""
+    tensor: TracedTensor = call["self"]
+    for dim in call.dims(tensor, "dims"):
+        call.record.fix(tensor.axes[dim])
+    return tensor
 
 
-def _index(call: Call) -> Value:
-    """Pick entries by index tensors; the axes that are indexed never move, the others are as they were."""
-    value, indices = call["self"], call["indices"]
-    at = [number for number, one in enumerate(indices) if one is not None]
-    for number in at:
-        call.record.fix(value.axes[number])
-    if any(call.shapes) and at == list(range(at[0], at[-1] + 1)):
-        rank = len(call.shape) - (len(value.axes) - len(at))
-        picked = [still(size) for size in call.shape[at[0] : at[0] + rank]]
-        axes = (*value.axes[: at[0]], *picked, *value.axes[at[-1] + 1 :])
+def _index(call: OperatorCall) -> TracedTensor:
+    """Trace indexing by tensors: the indexed axes never move, the others are unchanged."""
+    tensor, indices = call["self"], call["indices"]
+    indexed = [dim for dim, index in enumerate(indices) if index is not None]
+    for dim in indexed:
+        call.record.fix(tensor.axes[dim])
+    if any(call.shapes) and indexed == list(range(indexed[0], indexed[-1] + 1)):
+        # Neighbouring indexed axes are replaced, in place, by the axes of the index tensors broadcast together.
+        first, last = indexed[0], indexed[-1]
+        index_rank = len(call.shape) - (len(tensor.axes) - len(indexed))
+        index_axes = [fixed_axis(size) for size in call.shape[first : first + index_rank]]
+        axes = (*tensor.axes[:first], *index_axes, *tensor.axes[last + 1 :])
         if tuple(axis_size(axis) for axis in axes) == call.shape:
-            return Value(axes, data=value.data)
-    call.record.fix_value(value)
-    return unmoved(call.shape, value.data)
+            return TracedTensor(axes, data=tensor.data)
+    call.record.fix_all_axes(tensor)
+    return fixed_tensor(call.shape, tensor.data)
 
 
-def _index_select(call: Call) -> Value:
-    value: Value = call["self"]
-    number = call.dim(value)
-    call.record.fix(value.axes[number])
-    return value.put(number, still(call.shape[number]))
+def _index_select(call: OperatorCall) -> TracedTensor:
+    tensor: TracedTensor = call["self"]
+    dim = call.dim(tensor)
+    call.record.fix(tensor.axes[dim])
+    return tensor.replace_axis(dim, fixed_axis(call.shape[dim]))
 
 
-def _repeat(call: Call) -> Value:
-    """Repeat along axes: the copies are equal, so that they may be swapped."""
-    value: Value = call["self"]
+def _repeat(call: OperatorCall) -> TracedTensor:
+    """Trace repetition along axes: copies are equal, so that they may be permuted."""
+    tensor: TracedTensor = call["self"]
     repeats = list(call["repeats"] if call["repeats"] is not None else call["dims"])
-    while len(value.axes) < len(repeats):
-        value = insert(value, 0)
-    repeats = [1] * (len(value.axes) - len(repeats)) + repeats
-    for number, times in enumerate(repeats):
+    while len(tensor.axes) < len(repeats):
+        tensor = insert_axis(tensor, 0)
+    repeats = [1] * (len(tensor.axes) - len(repeats)) + repeats
+    for dim, times in enumerate(repeats):
         if times > 1:
-            value = value.put(number, call.record.atoms.flatten([free(times), value.axes[number]]))
-    return value
+            tensor = tensor.replace_axis(dim, call.record.algebra.flatten([free_axis(times), tensor.axes[dim]]))
+    return tensor
 
 
-def _repeat_interleave(call: Call) -> Value:
-    value: Value = call["self"]
+def _repeat_interleave(call: OperatorCall) -> TracedTensor:
+    tensor: TracedTensor = call["self"]
     times = call["repeats"]
     if not isinstance(times, int) or call["dim"] is None:
-        for one in call.values:
-            call.record.fix_value(one)
-        return unmoved(call.shape, value.data)
-    number = call.dim(value)
-    return value.put(number, call.record.atoms.flatten([value.axes[number], free(times)]))
+        for argument in call.tensors:
+            call.record.fix_all_axes(argument)
+        return fixed_tensor(call.shape, tensor.data)
+    dim = call.dim(tensor)
+    return tensor.replace_axis(dim, call.record.algebra.flatten([tensor.axes[dim], free_axis(times)]))
 
 
-def _expand(call: Call) -> Value:
-    """Broadcast to a shape: along new entries all are equal."""
-    value = call["self"]
-    wide = broadcast(call.record, [value, uniform(call.shape)])
-    origins = (frozenset[tuple[str, int]](),) * (len(call.shape) - len(value.axes)) + value.origins
-    return Value(wide.axes, origins, value.data)
+def _expand(call: OperatorCall) -> TracedTensor:
+    """Trace broadcasting to a shape: entries along the new length are equal."""
+    tensor = call["self"]
+    expanded = broadcast(call.record, [tensor, constant_tensor(call.shape)])
+    origins = (frozenset[tuple[str, int]](),) * (len(call.shape) - len(tensor.axes)) + tensor.origins
+    return TracedTensor(expanded.axes, origins, tensor.data)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(["cat", "concat", "concatenate"], _cat),
     "stack": _stack,
     "select": _select,
@@ -232,7 +251,7 @@ RULES: dict[str, Rule] = {
     "narrow": _narrow,
     **dict.fromkeys(["split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk"], _split),
     **dict.fromkeys(["pad", "constant_pad_nd"], _pad),
-    **dict.fromkeys(["flip", "roll"], _told),
+    **dict.fromkeys(["flip", "roll"], _reorder),
     "index": _index,
     "index_select": _index_select,
     **dict.fromkeys(["repeat", "tile"], _repeat),

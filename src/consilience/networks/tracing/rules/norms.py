@@ -1,107 +1,118 @@
-"""Normalisation, softmax, and sums along axes."""
+"""Tracing rules of normalisation, softmax, reductions, and operations that depend on order.
+
+What combines the units of an axis symmetrically (a mean, a norm, a softmax) leaves them free to move, but not networks
+free to differ in their number. What depends on their order (a cumulative sum, an argmax) fixes them.
+"""
 
 from __future__ import annotations
 
-from consilience.networks.tracing.axis_parts import axis_size, still
-from consilience.networks.tracing.rules.common import Call, Rule, Value, summed, unmoved
+from consilience.networks.tracing.axis_parts import axis_size, fixed_axis
+from consilience.networks.tracing.rules.common import (
+    OperatorCall,
+    OperatorRule,
+    TracedTensor,
+    fixed_tensor,
+    record_reduction,
+)
 
 
-def _channel_norm(call: Call) -> Value | list[Value]:
-    """Normalise every channel by its own statistics."""
-    value: Value = call["input"]
+def _channel_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
+    """Trace batch and instance normalisation: every channel by its own statistics."""
+    tensor: TracedTensor = call["input"]
     for name in ("weight", "bias", "running_mean", "running_var"):
         if call[name] is not None:
-            call.record.atoms.join(value.axes[1], call[name].axes[0])
-            call.record.side(call[name], 0, "output")
-    made = Value(value.axes, data=True)
-    return made if len(call.shapes) == 1 else [made, *(unmoved(shape) for shape in call.shapes[1:])]
+            call.record.algebra.join(tensor.axes[1], call[name].axes[0])
+            call.record.add_side(call[name], 0, "output")
+    output = TracedTensor(tensor.axes, data=True)
+    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
 
 
-def _last_norm(call: Call) -> Value | list[Value]:
-    """Normalise over the last axes together."""
-    value: Value = call["input"]
-    first = len(value.axes) - len(call["normalized_shape"])
-    numbers = range(first, len(value.axes))
+def _last_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
+    """Trace layer and RMS normalisation over the last axes together."""
+    tensor: TracedTensor = call["input"]
+    first = len(tensor.axes) - len(call["normalized_shape"])
+    dims = range(first, len(tensor.axes))
     for name in ("weight", "bias"):
         if call[name] is not None:
-            for number in numbers:
-                call.record.atoms.join(value.axes[number], call[name].axes[number - first])
-                call.record.side(call[name], number - first, "output")
-    summed(call.record, value, list(numbers))
-    made = Value(value.axes, data=True)
-    return made if len(call.shapes) == 1 else [made, *(unmoved(shape) for shape in call.shapes[1:])]
+            for dim in dims:
+                call.record.algebra.join(tensor.axes[dim], call[name].axes[dim - first])
+                call.record.add_side(call[name], dim - first, "output")
+    record_reduction(call.record, tensor, list(dims))
+    output = TracedTensor(tensor.axes, data=True)
+    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
 
 
-def _group_norm(call: Call) -> Value:
-    """Normalise blocks of neighbouring channels: blocks move as a whole, channels within every block."""
-    value: Value = call["input"]
+def _group_norm(call: OperatorCall) -> TracedTensor:
+    """Trace group normalisation: blocks of channels move as a whole, and channels within every block."""
+    tensor: TracedTensor = call["input"]
     blocks = call["num_groups"]
-    parts = call.record.atoms.unflatten(value.axes[1], (blocks, axis_size(value.axes[1]) // blocks))
-    channels = call.record.atoms.flatten(parts)
+    factors = call.record.algebra.unflatten(tensor.axes[1], (blocks, axis_size(tensor.axes[1]) // blocks))
+    channels = call.record.algebra.flatten(factors)  # (blocks, channels of a block)
     for name in ("weight", "bias"):
         if call[name] is not None:
-            call.record.atoms.join(channels, call[name].axes[0])
-            call.record.side(call[name], 0, "output")
-    call.record.rigid.append(channels)
-    call.record.blocks.append(parts[0])
-    return Value((value.axes[0], channels, *value.axes[2:]), data=True)
+            call.record.algebra.join(channels, call[name].axes[0])
+            call.record.add_side(call[name], 0, "output")
+    call.record.rigid_axes.append(channels)
+    call.record.block_axes.append(factors[0])
+    return TracedTensor((tensor.axes[0], channels, *tensor.axes[2:]), data=True)
 
 
-def _weight_norm(call: Call) -> Value:
-    """Give every slice of an array a length of its own."""
-    value, length = call["v"], call["g"]
-    number = call.dim(value)
-    if len(length.axes) == len(value.axes):
-        call.record.atoms.join(value.axes[number], length.axes[number])
-    summed(call.record, value, [n for n in range(len(value.axes)) if n != number])
-    return value
+def _weight_norm(call: OperatorCall) -> TracedTensor:
+    """Trace weight normalisation: every slice v of an array becomes g v / |v|."""
+    tensor, length = call["v"], call["g"]  # direction (out, ...), length (out, 1, ...)
+    dim = call.dim(tensor)
+    if len(length.axes) == len(tensor.axes):
+        call.record.algebra.join(tensor.axes[dim], length.axes[dim])
+    record_reduction(call.record, tensor, [n for n in range(len(tensor.axes)) if n != dim])
+    return tensor
 
 
-def _softmax(call: Call) -> Value:
-    value: Value = call["self"]
-    summed(call.record, value, [call.dim(value)])
-    return value
+def _softmax(call: OperatorCall) -> TracedTensor:
+    """Trace a softmax along an axis, which is the same in any order."""
+    tensor: TracedTensor = call["self"]
+    record_reduction(call.record, tensor, [call.dim(tensor)])
+    return tensor
 
 
-def _reduced(call: Call) -> Value | list[Value]:
-    """Sum, average or otherwise combine along axes, the same in any order."""
-    value: Value = call["self"]
-    numbers = call.dims(value)
-    summed(call.record, value, numbers)
-    left = [
-        still(1) if n in numbers else axis for n, axis in enumerate(value.axes) if n not in numbers or call["keepdim"]
+def _reduce(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
+    """Trace reductions that are the same in any order of the entries: sums, means, maxima, norms."""
+    tensor: TracedTensor = call["self"]
+    dims = call.dims(tensor)
+    record_reduction(call.record, tensor, dims)
+    axes = [
+        fixed_axis(1) if n in dims else axis for n, axis in enumerate(tensor.axes) if n not in dims or call["keepdim"]
     ]
     origins = [
-        frozenset[tuple[str, int]]() if n in numbers else origin
-        for n, origin in enumerate(value.origins)
-        if n not in numbers or call["keepdim"]
+        frozenset[tuple[str, int]]() if n in dims else origin
+        for n, origin in enumerate(tensor.origins)
+        if n not in dims or call["keepdim"]
     ]
-    made = Value(tuple(left), tuple(origins), value.data)
-    return made if len(call.shapes) == 1 else [made] * len(call.shapes)
+    output = TracedTensor(tuple(axes), tuple(origins), tensor.data)
+    return output if len(call.shapes) == 1 else [output] * len(call.shapes)
 
 
-def _ordered(call: Call) -> Value | list[Value]:
-    """Whatever depends on the order along an axis: running sums, sorting, the index of the largest."""
-    value: Value = call["self"]
-    numbers = call.dims(value) if call.name in ("argmax", "argmin", "max", "min") else [call.dim(value)]
+def _order_dependent(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
+    """Trace operations that depend on the order along an axis: cumulative sums, sorting, arg-maxima."""
+    tensor: TracedTensor = call["self"]
+    dims = call.dims(tensor) if call.name in ("argmax", "argmin", "max", "min") else [call.dim(tensor)]
     if call["dim"] is None and call.name in ("sort", "topk", "argsort", "kthvalue", "median", "mode"):
-        numbers = [len(value.axes) - 1]
+        dims = [len(tensor.axes) - 1]
     if call["dim"] is None and call.name in ("max", "min"):
-        summed(call.record, value, numbers)
-        return Value((), data=value.data)
-    for number in numbers:
-        call.record.fix(value.axes[number])
-    made = []
+        record_reduction(call.record, tensor, dims)
+        return TracedTensor((), data=tensor.data)
+    for dim in dims:
+        call.record.fix(tensor.axes[dim])
+    outputs = []
     for shape in call.shapes:
-        if len(shape) == len(value.axes):
-            axes = [still(size) if n in numbers else value.axes[n] for n, size in enumerate(shape)]
+        if len(shape) == len(tensor.axes):
+            axes = [fixed_axis(size) if n in dims else tensor.axes[n] for n, size in enumerate(shape)]
         else:
-            axes = [axis for n, axis in enumerate(value.axes) if n not in numbers]
-        made.append(Value(tuple(axes), data=value.data))
-    return made if len(made) > 1 else made[0]
+            axes = [axis for n, axis in enumerate(tensor.axes) if n not in dims]
+        outputs.append(TracedTensor(tuple(axes), data=tensor.data))
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(
         [
             "batch_norm",
@@ -134,7 +145,7 @@ RULES: dict[str, Rule] = {
             "all",
             "nansum",
         ],
-        _reduced,
+        _reduce,
     ),
     **dict.fromkeys(
         [
@@ -154,6 +165,6 @@ RULES: dict[str, Rule] = {
             "median",
             "mode",
         ],
-        _ordered,
+        _order_dependent,
     ),
 }

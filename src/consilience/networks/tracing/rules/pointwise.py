@@ -1,66 +1,82 @@
-"""Operations that treat all entries alike: elementwise, constants, and those that change nothing but form."""
+"""Tracing rules of elementwise operations, constants, and copies.
+
+Tensors that are combined entry by entry move together along every axis. Constants of equal entries may be permuted.
+"""
 
 from __future__ import annotations
 
-from consilience.networks.tracing.axis_parts import still
-from consilience.networks.tracing.rules.common import Call, Rule, Value, broadcast, uniform, unmoved
-from consilience.networks.tracing.rules.joining import cut
+from consilience.networks.tracing.axis_parts import fixed_axis
+from consilience.networks.tracing.rules.common import (
+    OperatorCall,
+    OperatorRule,
+    TracedTensor,
+    broadcast,
+    constant_tensor,
+    fixed_tensor,
+)
+from consilience.networks.tracing.rules.joining import split_axis
 
 
-def _same(call: Call) -> Value:
-    """Return the first tensor: copies, conversions, and dropout, which does nothing in evaluation."""
-    return call.values[0]
+def _identity(call: OperatorCall) -> TracedTensor:
+    """Trace an operation that returns its first tensor unchanged: copies and conversions."""
+    return call.tensors[0]
 
 
-def _dropout(call: Call) -> Value:
-    value = call.values[0]
+def _dropout(call: OperatorCall) -> TracedTensor:
+    """Trace dropout: the identity in evaluation; active, it draws a mask by position, which fixes all axes."""
+    tensor = call.tensors[0]
     if call["train"]:
-        call.record.fix_value(value)
-    return value
+        call.record.fix_all_axes(tensor)
+    return tensor
 
 
-def pointwise(call: Call) -> Value:
-    """Combine entries at the same position."""
-    return broadcast(call.record, call.values)
+def pointwise(call: OperatorCall) -> TracedTensor:
+    """Trace an operation that combines the entries at the same position of all its tensors."""
+    return broadcast(call.record, call.tensors)
 
 
-def _prelu(call: Call) -> Value:
-    value, slope = call["self"], call["weight"]
+def _prelu(call: OperatorCall) -> TracedTensor:
+    """Trace a parametric ReLU, whose slopes are one for all channels or one for each."""
+    tensor, slope = call["self"], call["weight"]
     if slope.shape not in ((), (1,)):
-        call.record.atoms.join(value.axes[1], slope.axes[0])
-        call.record.side(slope, 0, "output")
-    return value
+        call.record.algebra.join(tensor.axes[1], slope.axes[0])
+        call.record.add_side(slope, 0, "output")
+    return tensor
 
 
-def _glu(call: Call) -> Value:
-    value: Value = call["self"]
-    number = call.dim(value)
-    size = value.shape[number] // 2
-    one, other = cut(call.record, value, number, [size, size])
-    return broadcast(call.record, [one, other])
+def _glu(call: OperatorCall) -> TracedTensor:
+    """Trace a gated linear unit, a * sigmoid(b) of the two halves of an axis, which move together."""
+    tensor: TracedTensor = call["self"]
+    dim = call.dim(tensor)
+    size = tensor.shape[dim] // 2
+    halves = split_axis(call.record, tensor, dim, [size, size])
+    return broadcast(call.record, halves)
 
 
-def _constant(call: Call) -> Value:
-    return uniform(call.shape)
+def _constant(call: OperatorCall) -> TracedTensor:
+    """Trace a new tensor of equal entries."""
+    return constant_tensor(call.shape)
 
 
-def _filled(call: Call) -> Value:
-    """Overwrite all entries of a stretch with one number: wherever it stood, the others are as they were."""
+def _fill(call: OperatorCall) -> TracedTensor:
+    """Trace the overwriting of all entries with one number: axes move as before."""
     return call["self"]
 
 
-def _numbered(call: Call) -> Value:
-    """Return entries that tell their position, or are drawn at random."""
-    for value in call.values:
-        call.record.fix_value(value)
-    return Value(tuple(still(size) for size in call.shape))
+def _position_dependent(call: OperatorCall) -> TracedTensor:
+    """Trace a new tensor of entries that differ by position or are drawn at random: its axes never move."""
+    for tensor in call.tensors:
+        call.record.fix_all_axes(tensor)
+    return TracedTensor(tuple(fixed_axis(size) for size in call.shape))
 
 
-def _scalar(call: Call) -> Value:
-    return unmoved(call.shape, data=any(value.data for value in call.values))
+def _scalar(call: OperatorCall) -> TracedTensor:
+    """Trace the conversion between a number and a tensor."""
+    return fixed_tensor(call.shape, data=any(tensor.data for tensor in call.tensors))
 
 
-_ENTRY_BY_ENTRY = [
+# Elementwise operations by name, tagged as pointwise by torch or not; others with the tag need no entry (see `trace`).
+_ELEMENTWISE = [
     "hardswish",
     "masked_fill",
     "log_sigmoid",
@@ -102,7 +118,7 @@ _ENTRY_BY_ENTRY = [
     "special_expit",
 ]
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(
         [
             "clone",
@@ -119,12 +135,12 @@ RULES: dict[str, Rule] = {
             "float",
             "double",
         ],
-        _same,
+        _identity,
     ),
     **dict.fromkeys(
         ["dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"], _dropout
     ),
-    **dict.fromkeys(_ENTRY_BY_ENTRY, pointwise),
+    **dict.fromkeys(_ELEMENTWISE, pointwise),
     **dict.fromkeys(
         [
             "zeros",
@@ -142,9 +158,10 @@ RULES: dict[str, Rule] = {
         ],
         _constant,
     ),
-    **dict.fromkeys(["fill", "zero"], _filled),
+    **dict.fromkeys(["fill", "zero"], _fill),
     **dict.fromkeys(
-        ["arange", "eye", "linspace", "rand", "randn", "rand_like", "randn_like", "randint", "randperm"], _numbered
+        ["arange", "eye", "linspace", "rand", "randn", "rand_like", "randn_like", "randint", "randperm"],
+        _position_dependent,
     ),
     **dict.fromkeys(["scalar_tensor", "item"], _scalar),
     "prelu": _prelu,

@@ -1,106 +1,130 @@
-"""Recurrent layers and cells: one renumbering for the stacked gates, the recurrent axis and the output."""
+"""Tracing rules of recurrent layers and cells.
+
+One permutation acts on a recurrent layer: on the rows of both weights and of the biases, the same in each of the g
+stacked gates, on the columns of the hidden-to-hidden weight, and on the output (for LSTM, GRU and RNN alike):
+
+    W_ih (g * k, inputs),  W_hh (g * k, k),  b_ih, b_hh (g * k,)          W_ih -> P W_ih, W_hh -> P W_hh P^T, b -> P b.
+
+With a projection W_hr (p, k) of an LSTM, the k units of the inner state and the p of the output are groups of their
+own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consilience.networks.tracing.axis_parts import Atom, AxisTerms, axis_size, free, packed, still
-from consilience.networks.tracing.rules.common import Call, Record, Rule, Value
-from consilience.networks.tracing.rules.joining import lone
+from consilience.networks.tracing.axis_parts import AxisPart, AxisTerms, as_factor, axis_size, fixed_axis, free_axis
+from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, TraceRecord
+from consilience.networks.tracing.rules.joining import single_part
 
-_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-_PROPOSING = {"lstm": (2,), "gru": (2,)}
-"""Of several gates, the one that proposes the new state: with its sign the state changes sign, and nothing else."""
+_N_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+"""Stacked gates in the weights of torch: LSTM (input, forget, cell, output), GRU (reset, update, new)."""
+_STATE_GATES = {"lstm": (2,), "gru": (2,)}
+"""The gate, of several, that proposes the new state through tanh: with its sign the state changes sign, and nothing
+else."""
 
 
-def _cell(record: Record, read: AxisTerms, arrays: Sequence[Value], kind: str) -> tuple[AxisTerms, AxisTerms]:
-    """Join the axes of one cell; return its output and its inner state, the same unless it is projected.
+def _join_cell(
+    record: TraceRecord, inputs: AxisTerms, arrays: Sequence[TracedTensor], kind: str
+) -> tuple[AxisTerms, AxisTerms]:
+    """Join the axes of one cell; return its output and its inner state, the same unless there is a projection.
 
-    Arrays are weight_ih (gates * units, read), weight_hh (gates * units, output), then biases, and weight_hr
-    (output, units) where there is a projection.
+    Parameters
+    ----------
+    record : TraceRecord
+        Takes up what moves together.
+    inputs : AxisTerms
+        The axis that the cell reads.
+    arrays : sequence of TracedTensor
+        W_ih (gates * units, inputs), W_hh (gates * units, output), then biases, and W_hr (output, units) where there is
+        a projection.
+    kind : {"lstm", "gru", "rnn"}
+        Decides the number of gates.
     """
-    gates = _GATES[kind]
-    made, recurrent = arrays[:2]
+    n_gates = _N_GATES[kind]
+    input_weight, hidden_weight = arrays[:2]
     biases = [array for array in arrays[2:] if len(array.axes) == 1]
     projections = [array for array in arrays[2:] if len(array.axes) == 2]
-    state = free(axis_size(made.axes[0]) // gates)
-    stacked = ((gates, packed(state)),)
-    for array in (made, recurrent, *biases):
-        record.atoms.join(stacked, array.axes[0])
-        record.side(array, 0, "output")
-        if kind in _PROPOSING:
-            record.flips(array, 0, _PROPOSING[kind])
-    record.atoms.join(read, made.axes[1])
-    for array in (made, recurrent):
-        record.side(array, 1, "input")
-    output = recurrent.axes[1]
+    state = free_axis(axis_size(input_weight.axes[0]) // n_gates)
+    stacked_gates = ((n_gates, as_factor(state)),)
+    for array in (input_weight, hidden_weight, *biases):
+        record.algebra.join(stacked_gates, array.axes[0])
+        record.add_side(array, 0, "output")
+        if kind in _STATE_GATES:
+            record.add_odd_copies(array, 0, _STATE_GATES[kind])
+    record.algebra.join(inputs, input_weight.axes[1])
+    for array in (input_weight, hidden_weight):
+        record.add_side(array, 1, "input")
+    output = hidden_weight.axes[1]
     if projections:
-        record.atoms.join(projections[0].axes[0], output)
-        record.atoms.join(projections[0].axes[1], state)
-        record.side(projections[0], 0, "output")
-        record.side(projections[0], 1, "input")
+        record.algebra.join(projections[0].axes[0], output)
+        record.algebra.join(projections[0].axes[1], state)
+        record.add_side(projections[0], 0, "output")
+        record.add_side(projections[0], 1, "input")
     else:
-        record.atoms.join(state, output)
+        record.algebra.join(state, output)
     return output, state
 
 
-def _start(record: Record, axis: AxisTerms, given: Value) -> None:
-    """Join units with those of a first state, unless its entries are all equal."""
-    atom = lone(given.axes[-1])
-    if atom is None or atom.named or atom.fixed:
-        record.atoms.join(axis, given.axes[-1])
+def _join_initial_state(record: TraceRecord, axis: AxisTerms, state: TracedTensor) -> None:
+    """Join units with those of an initial state, unless that is a constant of equal entries."""
+    part = single_part(state.axes[-1])
+    if part is None or part.in_array or part.fixed:
+        record.algebra.join(axis, state.axes[-1])
 
 
-def _stacked(number: int, axes: Sequence[AxisTerms], batch: AxisTerms) -> Value:
+def _stack_states(n_states: int, axes: Sequence[AxisTerms], batch: AxisTerms) -> TracedTensor:
     """Return the last states (layers and directions, batch, units), which have units of their own in each layer."""
-    if number == 1:
-        return Value((still(1), batch, axes[0]), data=True)
-    host = Atom(number, fixed=True)
-    family = Atom(axis_size(axes[0]), named=True, host=host, members=tuple(packed(axis) for axis in axes))
-    host.contains.append(family)
-    return Value((((host,),), batch, ((family,),)), data=True)
+    if n_states == 1:
+        return TracedTensor((fixed_axis(1), batch, axes[0]), data=True)
+    host = AxisPart(n_states, fixed=True)
+    family = AxisPart(axis_size(axes[0]), in_array=True, host=host, members=tuple(as_factor(axis) for axis in axes))
+    host.inner_parts.append(family)
+    return TracedTensor((((host,),), batch, ((family,),)), data=True)
 
 
-def _layers(call: Call) -> list[Value]:
-    """Run layers over a sequence, one or both ways."""
-    record, value = call.record, call["input"]
-    states = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
+def _layers(call: OperatorCall) -> list[TracedTensor]:
+    """Trace stacked layers over a sequence, in one or both directions."""
+    record, tensor = call.record, call["input"]
+    initial_states = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
     arrays = call["params"]
     kind = call.name.split("_")[0]
-    ways = 2 if call["bidirectional"] else 1
-    each = len(arrays) // (ways * call["num_layers"])
-    batch = value.axes[0 if call["batch_first"] else 1]
-    read = value.axes[2]
+    n_directions = 2 if call["bidirectional"] else 1
+    arrays_per_cell = len(arrays) // (n_directions * call["num_layers"])
+    batch = tensor.axes[0 if call["batch_first"] else 1]
+    inputs = tensor.axes[2]
     outputs: list[AxisTerms] = []
-    inner: list[AxisTerms] = []
+    states: list[AxisTerms] = []
     for layer in range(call["num_layers"]):
-        made = []
-        for way in range(ways):
-            start = (layer * ways + way) * each
-            output, state = _cell(record, read, arrays[start : start + each], kind)
-            for axis, given in zip((output, state), states, strict=False):
-                _start(record, axis, given)
-            made.append(output)
-            inner.append(state)
-        outputs.extend(made)
-        read = tuple(term for axis in made for term in axis)
-    found = [Value((*value.axes[:2], read), data=True), _stacked(len(outputs), outputs, batch)]
-    return [*found, _stacked(len(inner), inner, batch)] if len(states) > 1 else found
+        layer_outputs = []
+        for direction in range(n_directions):
+            start = (layer * n_directions + direction) * arrays_per_cell
+            output, state = _join_cell(record, inputs, arrays[start : start + arrays_per_cell], kind)
+            for axis, initial_state in zip((output, state), initial_states, strict=False):
+                _join_initial_state(record, axis, initial_state)
+            layer_outputs.append(output)
+            states.append(state)
+        outputs.extend(layer_outputs)
+        # The next layer reads both directions, one after the other.
+        inputs = tuple(term for axis in layer_outputs for term in axis)
+    results = [TracedTensor((*tensor.axes[:2], inputs), data=True), _stack_states(len(outputs), outputs, batch)]
+    # An LSTM has two states: its output h and its inner state c.
+    return [*results, _stack_states(len(states), states, batch)] if len(initial_states) > 1 else results
 
 
-def _one_step(call: Call) -> Value | list[Value]:
-    """Run one step of a cell."""
-    record, value = call.record, call["input"]
-    states = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
+def _step(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
+    """Trace one step of a cell."""
+    record, tensor = call.record, call["input"]
+    initial_states = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
     arrays = [call[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh") if call[name] is not None]
-    output, _ = _cell(record, value.axes[-1], arrays, call.name.split("_")[0])
-    for given in states:
-        _start(record, output, given)
-    made = [Value((*value.axes[:-1], output), data=True) for _ in states]
-    return made if len(made) > 1 else made[0]
+    output, _ = _join_cell(record, tensor.axes[-1], arrays, call.name.split("_")[0])
+    for initial_state in initial_states:
+        _join_initial_state(record, output, initial_state)
+    states = [TracedTensor((*tensor.axes[:-1], output), data=True) for _ in initial_states]
+    return states if len(states) > 1 else states[0]
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(["lstm", "gru", "rnn_tanh", "rnn_relu"], _layers),
-    **dict.fromkeys(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"], _one_step),
+    **dict.fromkeys(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"], _step),
 }

@@ -1,58 +1,61 @@
-"""Operations that see the same entries in another shape or order of axes."""
+"""Tracing rules of views: the same entries in another shape or another order of axes."""
 
 from __future__ import annotations
 
-from consilience.networks.tracing.rules.common import Call, Rule, Value, reshape
-from consilience.networks.tracing.rules.joining import insert
+from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, reshape
+from consilience.networks.tracing.rules.joining import insert_axis
 
 
-def _reshape(call: Call) -> Value:
+def _reshape(call: OperatorCall) -> TracedTensor:
+    """Trace a reshape to the shape of the output."""
     return reshape(call.record, call["self"], call.shape)
 
 
-def _unsqueeze(call: Call) -> Value:
-    value = call["self"]
-    return insert(value, int(call["dim"]) % (len(value.axes) + 1))
+def _unsqueeze(call: OperatorCall) -> TracedTensor:
+    tensor = call["self"]
+    return insert_axis(tensor, int(call["dim"]) % (len(tensor.axes) + 1))
 
 
-def _squeeze(call: Call) -> Value:
-    value: Value = call["self"]
-    numbers = call.dims(value)
-    return value.keeping(n for n, size in enumerate(value.shape) if size != 1 or n not in numbers)
+def _squeeze(call: OperatorCall) -> TracedTensor:
+    tensor: TracedTensor = call["self"]
+    dims = call.dims(tensor)
+    return tensor.select_axes(n for n, size in enumerate(tensor.shape) if size != 1 or n not in dims)
 
 
-def _transpose(call: Call) -> Value:
-    value = call["self"]
-    order = list(range(len(value.axes)))
+def _transpose(call: OperatorCall) -> TracedTensor:
+    """Trace the exchange of two axes, or the reversal of all (``numpy_T``)."""
+    tensor = call["self"]
+    order = list(range(len(tensor.axes)))
     if call.name in ("transpose", "swapaxes", "swapdims"):
+        # transpose and swapdims name their axes dim0 and dim1, swapaxes axis0 and axis1.
         first, second = (
-            next(call.dim(value, name) for name in (f"dim{n}", f"axis{n}") if name in call.args) for n in (0, 1)
+            next(call.dim(tensor, name) for name in (f"dim{n}", f"axis{n}") if name in call.args) for n in (0, 1)
         )
     elif call.name in ("t", "mT", "matrix_H", "adjoint", "mH"):
         if len(order) < 2:
-            return value
+            return tensor
         first, second = -2, -1
     else:
-        return value.keeping(reversed(order))
+        return tensor.select_axes(reversed(order))
     order[first], order[second] = order[second], order[first]
-    return value.keeping(order)
+    return tensor.select_axes(order)
 
 
-def _permute(call: Call) -> Value:
-    value: Value = call["self"]
-    return value.keeping(call.dims(value, "dims"))
+def _permute(call: OperatorCall) -> TracedTensor:
+    tensor: TracedTensor = call["self"]
+    return tensor.select_axes(call.dims(tensor, "dims"))
 
 
-def _movedim(call: Call) -> Value:
-    value = call["self"]
-    source, target = call.dims(value, "source"), call.dims(value, "destination")
-    order = [n for n in range(len(value.axes)) if n not in source]
-    for place, number in sorted(zip(target, source, strict=True)):
-        order.insert(place, number)
-    return value.keeping(order)
+def _movedim(call: OperatorCall) -> TracedTensor:
+    tensor = call["self"]
+    source, target = call.dims(tensor, "source"), call.dims(tensor, "destination")
+    order = [n for n in range(len(tensor.axes)) if n not in source]
+    for new_dim, old_dim in sorted(zip(target, source, strict=True)):
+        order.insert(new_dim, old_dim)
+    return tensor.select_axes(order)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(
         ["view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "ravel"], _reshape
     ),

@@ -1,4 +1,4 @@
-"""What the adapters of hmmlearn's hidden Markov models share: start and transitions as counts, and how rows score.
+"""hmmlearn's hidden Markov models, in and out: start and transitions as expected counts, and scores of rows.
 
 States are matched and averaged by what they emit. Start and transitions follow the matching, as expected counts without
 the prior: ``start_counts`` (component,) and ``transition_counts`` (component, component), which add up over sites.
@@ -16,39 +16,40 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
-    beyond,
-    frequencies,
-    positive,
-    probabilities,
-    shared,
-    visits,
+    as_positive,
+    as_probabilities,
+    common_value,
+    counts_beyond_prior,
+    expected_visits,
+    normalised_counts,
 )
 from consilience.posteriors.hidden_markov.forward_backward import log_densities
 from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.scores import Scores, row_scores
 
-_CHAIN = ("start_counts", "transition_counts", "start_prior", "transition_prior", "self_transition_prior")
+_CHAIN_ARRAYS = ("start_counts", "transition_counts", "start_prior", "transition_prior", "self_transition_prior")
+"""Names of the attached arrays of start and transitions, in the order in which ``rebuild`` takes them."""
 
 
 class HmmlearnAdapter(Adapter):
-    """One class of hmmlearn's models, in and out: a subclass says what the states emit."""
+    """One class of hmmlearn's models, in and out: a subclass describes and rebuilds the emissions of the states."""
 
     library: ClassVar[str] = "hmmlearn"
     emission: ClassVar[str]
     """The attribute that holds what the states emit."""
 
     @final
-    def checked(self, model: Any) -> None:
-        """Raise unless `model` has start, transitions and emissions, fitted or set by hand."""
+    def require_parameters(self, model: Any) -> None:
+        """Raise InputError unless `model` has start, transitions and emissions, fitted or set by hand."""
         for attribute in ("startprob_", "transmat_", self.emission):
-            self.fitted(model, attribute)
+            self.require_fitted(model, attribute)
 
     @abstractmethod
-    def with_emissions(self, posterior: Posterior) -> Any:
-        """Return a model that has what its states emit, and neither start nor transitions."""
+    def rebuild_emissions(self, posterior: Posterior) -> Any:
+        """Return a model that has the emissions of its states, and neither start nor transitions."""
 
     def observations(self, model: Any, data: Any) -> Any:
-        """Return `data` (n, D) as hmmlearn takes them."""
+        """Return `data` (n, D) in the form that hmmlearn takes."""
         del model
         return data
 
@@ -60,21 +61,21 @@ class HmmlearnAdapter(Adapter):
         component of a row is its state on the most probable path.
         """
         start, transitions = _start(model), _transitions(model)
-        if stuck := np.flatnonzero(transitions.sum(axis=1) == 0.0).tolist():
+        if never_left := np.flatnonzero(transitions.sum(axis=1) == 0.0).tolist():
             raise InputError(
-                f"transmat_: row {stuck[0]} is zero, since that state was never left, and hmmlearn scores no data with"
-                " it; score what cs.rebuild(cs.describe(model)) gives"
+                f"transmat_: row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data"
+                " with it; score what cs.rebuild(cs.describe(model)) gives"
             )
         rows = self.observations(model, data)
         labels = model.decode(rows, algorithm="viterbi")[1]
-        evidence = model._compute_log_likelihood(rows)  # the hook by which hmmlearn's models say what they emit
-        with np.errstate(divide="ignore"):
+        evidence = model._compute_log_likelihood(rows)  # log p(x_t | state) (n, K), hmmlearn's hook for subclasses
+        with np.errstate(divide="ignore"):  # impossible transitions have the logarithm minus infinity
             values = log_densities(np.log(start), np.log(transitions), evidence, np.array([len(rows)]))
         name, unit = "log density given the rows before", "nats per row"
         return row_scores(name, unit, values, labels, len(start), larger_is_better=True)
 
 
-class PointAdapter(HmmlearnAdapter):
+class PointEstimateAdapter(HmmlearnAdapter):
     """Models of point estimates, taken as frequencies in counts that hmmlearn does not record.
 
     A model is taken to be fitted to ONE sequence of ``samples`` rows, or of 1000. State k counts as often as such a
@@ -86,48 +87,49 @@ class PointAdapter(HmmlearnAdapter):
 
     The fused start and transitions are the frequencies in the summed counts, zeros included. Where no site could see a
     transition (none has both states, or the state was never left) one pseudo-count, spread evenly over all states,
-    stands in. Where nothing was counted at all, everything is alike.
+    stands in. Where nothing was counted at all, probabilities are uniform.
     """
 
     @abstractmethod
-    def emissions(self, model: Any, counts: Array) -> Posterior:
-        """Return the posterior of what the states emit under a flat prior, from the rows in each state (K,)."""
+    def describe_emissions(self, model: Any, counts: Array) -> Posterior:
+        """Return the posterior of the emissions under a flat prior, from the number of rows in each state (K,)."""
 
     @final
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of ``samples`` rows; see the class."""
-        self.checked(model)
+        self.require_parameters(model)
         if samples is not None and not 0 < samples < float("inf"):
             raise InputError(f"samples: expected a positive number of observations, found {samples}")
         start, transitions = _start(model), _transitions(model)
-        left = np.repeat(transitions.sum(axis=1, keepdims=True) > 0.0, len(start), axis=1)
-        rows = ASSUMED_SAMPLES if samples is None else samples
-        counts = np.maximum(visits(start, frequencies(transitions), rows), 1.0)
-        emitted = self.emissions(model, counts)
+        has_left = np.repeat(transitions.sum(axis=1, keepdims=True) > 0.0, len(start), axis=1)  # (K, K)
+        n_rows = ASSUMED_SAMPLES if samples is None else samples
+        counts = np.maximum(expected_visits(start, normalised_counts(transitions), n_rows), 1.0)  # n_k (K,)
+        emissions = self.describe_emissions(model, counts)
         return Posterior(
-            emitted.family,
-            emitted.natural,
-            prior=emitted.prior,
+            emissions.family,
+            emissions.natural,
+            prior=emissions.prior,
             counts=counts,
             attached={
                 "start_counts": Attached(start, ("component",), "sum"),
                 "transition_counts": Attached(counts[:, None] * transitions, ("component", "component"), "sum"),
-                "transition_seen": Attached(left, ("component", "component"), "mean"),
+                "transition_seen": Attached(has_left, ("component", "component"), "mean"),
                 "start_prior": Attached(np.array(1.0), (), "mean"),
                 "transition_prior": Attached(np.array(1.0), (), "mean"),
             },
-            source={"kind": self.kind, **emitted.source, "samples": "assumed" if samples is None else "given"},
+            source={"kind": self.kind, **emissions.source, "samples": "assumed" if samples is None else "given"},
         )
 
     @final
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted model."""
-        model = self.with_emissions(posterior)
-        start, counts, seen = (
+        model = self.rebuild_emissions(posterior)
+        start_counts, transition_counts, observed_share = (
             posterior.attached[name].values for name in ("start_counts", "transition_counts", "transition_seen")
         )
-        model.startprob_ = frequencies(start)
-        model.transmat_ = frequencies(counts + (seen == 0.0) / len(start))
+        model.startprob_ = normalised_counts(start_counts)
+        # One pseudo-count per row, spread evenly, where no site could observe the transition.
+        model.transmat_ = normalised_counts(transition_counts + (observed_share == 0.0) / len(start_counts))
         return model
 
 
@@ -141,39 +143,39 @@ class VariationalAdapter(HmmlearnAdapter):
     """
 
     @abstractmethod
-    def emissions(self, model: Any) -> Posterior:
-        """Return the posterior of what the states emit, with prior and counts."""
+    def describe_emissions(self, model: Any) -> Posterior:
+        """Return the posterior of the emissions of the states, with prior and counts."""
 
     @final
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior; `samples` is not needed, the model records its counts."""
         del samples
-        self.checked(model)
-        emitted = self.emissions(model)
-        count = emitted.n_components
-        start = positive("startprob_prior_", model.startprob_prior_, (count,))
-        transitions = positive("transmat_prior_", model.transmat_prior_, (count, count))
-        start_counts = beyond("startprob_posterior_", model.startprob_posterior_, start)
-        transition_counts = beyond("transmat_posterior_", model.transmat_posterior_, transitions)
-        stay = shared("the diagonal of transmat_prior_", np.diagonal(transitions))
-        changes = transitions[~np.eye(count, dtype=bool)]
-        change = shared("transmat_prior_ off its diagonal", changes) if count > 1 else stay
+        self.require_parameters(model)
+        emissions = self.describe_emissions(model)
+        k = emissions.n_components
+        start_prior = as_positive("startprob_prior_", model.startprob_prior_, (k,))
+        transition_prior = as_positive("transmat_prior_", model.transmat_prior_, (k, k))
+        start_counts = counts_beyond_prior("startprob_posterior_", model.startprob_posterior_, start_prior)
+        transition_counts = counts_beyond_prior("transmat_posterior_", model.transmat_posterior_, transition_prior)
+        self_prior = common_value("the diagonal of transmat_prior_", np.diagonal(transition_prior))
+        off_diagonal = transition_prior[~np.eye(k, dtype=bool)]
+        change_prior = common_value("transmat_prior_ off its diagonal", off_diagonal) if k > 1 else self_prior
         return Posterior(
-            emitted.family,
-            emitted.natural,
-            prior=emitted.prior,
-            counts=emitted.counts,
+            emissions.family,
+            emissions.natural,
+            prior=emissions.prior,
+            counts=emissions.counts,
             attached={
                 "start_counts": Attached(start_counts, ("component",), "sum"),
                 "transition_counts": Attached(transition_counts, ("component", "component"), "sum"),
-                "start_prior": Attached(shared("startprob_prior_", start), (), "mean"),
-                "transition_prior": Attached(change, (), "mean"),
-                "self_transition_prior": Attached(stay, (), "mean"),
-                **emitted.attached,
+                "start_prior": Attached(common_value("startprob_prior_", start_prior), (), "mean"),
+                "transition_prior": Attached(change_prior, (), "mean"),
+                "self_transition_prior": Attached(self_prior, (), "mean"),
+                **emissions.attached,
             },
             source={
                 "kind": self.kind,
-                **emitted.source,
+                **emissions.source,
                 "startprob_prior": "default" if model.startprob_prior is None else "given",
                 "transmat_prior": "default" if model.transmat_prior is None else "given",
             },
@@ -182,26 +184,32 @@ class VariationalAdapter(HmmlearnAdapter):
     @final
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted model that has the priors too."""
-        model = self.with_emissions(posterior)
-        count = posterior.n_components
-        start_counts, transition_counts, before, change, stay = (posterior.attached[name].values for name in _CHAIN)
-        start, transitions = np.full(count, 1.0 / count), np.full((count, count), 1.0 / count)
+        model = self.rebuild_emissions(posterior)
+        k = posterior.n_components
+        start_counts, transition_counts, start_concentration, change_concentration, self_concentration = (
+            posterior.attached[name].values for name in _CHAIN_ARRAYS
+        )
+        # hmmlearn's defaults, which depend on the number of states
+        start_prior, transition_prior = np.full(k, 1.0 / k), np.full((k, k), 1.0 / k)
         if posterior.source["startprob_prior"] == "given":
-            start = np.full(count, before)
-            model.set_params(startprob_prior=start)
+            start_prior = np.full(k, start_concentration)
+            model.set_params(startprob_prior=start_prior)
         if posterior.source["transmat_prior"] == "given":
-            transitions = np.where(np.eye(count, dtype=bool), stay, change)
-            model.set_params(transmat_prior=transitions)
-        model.startprob_prior_, model.transmat_prior_ = start, transitions
-        model.startprob_posterior_, model.transmat_posterior_ = start + start_counts, transitions + transition_counts
-        model.startprob_ = frequencies(model.startprob_posterior_)
-        model.transmat_ = frequencies(model.transmat_posterior_)
+            transition_prior = np.where(np.eye(k, dtype=bool), self_concentration, change_concentration)
+            model.set_params(transmat_prior=transition_prior)
+        model.startprob_prior_, model.transmat_prior_ = start_prior, transition_prior
+        model.startprob_posterior_ = start_prior + start_counts
+        model.transmat_posterior_ = transition_prior + transition_counts
+        model.startprob_ = normalised_counts(model.startprob_posterior_)
+        model.transmat_ = normalised_counts(model.transmat_posterior_)
         return model
 
 
 def _start(model: Any) -> Array:
-    return probabilities("startprob_", model.startprob_, (model.n_components,))
+    """Return the probability of every state in the first row (K,)."""
+    return as_probabilities("startprob_", model.startprob_, (model.n_components,))
 
 
 def _transitions(model: Any) -> Array:
-    return probabilities("transmat_", model.transmat_, (model.n_components, model.n_components))
+    """Return the transition probabilities (K, K), from rows to columns."""
+    return as_probabilities("transmat_", model.transmat_, (model.n_components, model.n_components))

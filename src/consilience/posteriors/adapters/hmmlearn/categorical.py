@@ -9,19 +9,19 @@ import numpy as np
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters.hmmlearn.base import PointAdapter, VariationalAdapter
+from consilience.posteriors.adapters.hmmlearn.base import PointEstimateAdapter, VariationalAdapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
-    beyond,
-    frequencies,
-    positive,
+    as_positive,
+    as_probabilities,
+    common_value,
+    counts_beyond_prior,
+    normalised_counts,
     prior_of,
-    probabilities,
-    shared,
 )
 from consilience.posteriors.posterior import Posterior
 
 
-class CategoricalHMMAdapter(PointAdapter):
+class CategoricalHMMAdapter(PointEstimateAdapter):
     """States with probabilities of symbols, as the Dirichlet that n_k symbols of these frequencies give.
 
     The prior is flat, with concentrations of one, so the concentrations are 1 + n_k p_k and the fused probabilities are
@@ -34,28 +34,28 @@ class CategoricalHMMAdapter(PointAdapter):
     class_name: ClassVar[str] = "CategoricalHMM"
     emission: ClassVar[str] = "emissionprob_"
 
-    def emissions(self, model: Any, counts: Array) -> Posterior:
+    def describe_emissions(self, model: Any, counts: Array) -> Posterior:
         """Return the posterior of the probabilities of symbols."""
-        symbols = np.atleast_2d(model.emissionprob_).shape[-1]
-        emitted = probabilities("emissionprob_", model.emissionprob_, (len(counts), symbols))
-        natural = counts[:, None] * emitted
-        return Posterior(Dirichlet(symbols), natural, prior=np.zeros(symbols), source={"symbols": symbols})
+        n_symbols = np.atleast_2d(model.emissionprob_).shape[-1]
+        symbol_probabilities = as_probabilities("emissionprob_", model.emissionprob_, (len(counts), n_symbols))
+        natural = counts[:, None] * symbol_probabilities  # eta = alpha - 1 = n_k p_k, (K, V)
+        return Posterior(Dirichlet(n_symbols), natural, prior=np.zeros(n_symbols), source={"symbols": n_symbols})
 
-    def with_emissions(self, posterior: Posterior) -> Any:
+    def rebuild_emissions(self, posterior: Posterior) -> Any:
         """Return a CategoricalHMM with probabilities of symbols."""
         from hmmlearn.hmm import CategoricalHMM
 
-        self.expects(posterior, Dirichlet)
-        symbols = int(posterior.source["symbols"])
-        model = CategoricalHMM(n_components=posterior.n_components, n_features=symbols)
-        model.emissionprob_ = frequencies(np.maximum(posterior.natural, 0.0))
+        self.require_family(posterior, Dirichlet)
+        n_symbols = int(posterior.source["symbols"])
+        model = CategoricalHMM(n_components=posterior.n_components, n_features=n_symbols)
+        model.emissionprob_ = normalised_counts(np.maximum(posterior.natural, 0.0))
         return model
 
     def observations(self, model: Any, data: Any) -> Any:
         """Return symbols as whole numbers."""
-        return _symbols(data, np.shape(model.emissionprob_)[-1])
+        return _as_symbols(data, np.shape(model.emissionprob_)[-1])
 
-    def columns(self, posterior: Posterior) -> int:
+    def n_columns(self, posterior: Posterior) -> int:
         """Return one: the column of symbols."""
         del posterior
         return 1
@@ -68,54 +68,55 @@ class VariationalCategoricalHMMAdapter(VariationalAdapter):
     class_name: ClassVar[str] = "VariationalCategoricalHMM"
     emission: ClassVar[str] = "emissionprob_posterior_"
 
-    def emissions(self, model: Any) -> Posterior:
+    def describe_emissions(self, model: Any) -> Posterior:
         """Return the posterior of the probabilities of symbols."""
-        shape = (int(model.n_components), np.atleast_2d(model.emissionprob_posterior_).shape[-1])
-        before = positive("emissionprob_prior_", model.emissionprob_prior_, shape)
-        counts = beyond("emissionprob_posterior_", model.emissionprob_posterior_, before)
+        shape = (int(model.n_components), np.atleast_2d(model.emissionprob_posterior_).shape[-1])  # (K, V)
+        prior = as_positive("emissionprob_prior_", model.emissionprob_prior_, shape)
+        counts = counts_beyond_prior("emissionprob_posterior_", model.emissionprob_posterior_, prior)
         family = Dirichlet(shape[1])
         return Posterior(
             family,
-            family.to_natural(concentration=before + counts),
-            prior=family.to_natural(concentration=shared("emissionprob_prior_", before))[0],
+            family.to_natural(concentration=prior + counts),
+            prior=family.to_natural(concentration=common_value("emissionprob_prior_", prior))[0],
             counts=counts.sum(axis=1),
             source={"symbols": shape[1]},
         )
 
-    def with_emissions(self, posterior: Posterior) -> Any:
+    def rebuild_emissions(self, posterior: Posterior) -> Any:
         """Return a VariationalCategoricalHMM with the posterior of the probabilities of symbols, and its prior."""
         from hmmlearn.vhmm import VariationalCategoricalHMM
 
-        self.expects(posterior, Dirichlet)
-        found, before = posterior.natural + 1.0, np.repeat(prior_of(posterior) + 1.0, posterior.n_components, axis=0)
-        alike = bool(np.all(before == before[0, 0]))  # hmmlearn fits with one number or not at all
+        self.require_family(posterior, Dirichlet)
+        concentration = posterior.natural + 1.0  # (K, V)
+        prior = np.repeat(prior_of(posterior) + 1.0, posterior.n_components, axis=0)  # (K, V)
+        is_uniform = bool(np.all(prior == prior[0, 0]))  # hmmlearn fits with one number or not at all
         model = VariationalCategoricalHMM(
-            n_components=len(found),
+            n_components=len(concentration),
             n_features=int(posterior.source["symbols"]),
-            emissionprob_prior=float(before[0, 0]) if alike else before,
+            emissionprob_prior=float(prior[0, 0]) if is_uniform else prior,
         )
-        model.emissionprob_prior_, model.emissionprob_posterior_ = before, found
-        model.emissionprob_ = frequencies(found)
+        model.emissionprob_prior_, model.emissionprob_posterior_ = prior, concentration
+        model.emissionprob_ = normalised_counts(concentration)
         return model
 
     def observations(self, model: Any, data: Any) -> Any:
         """Return symbols as whole numbers."""
-        return _symbols(data, np.shape(model.emissionprob_posterior_)[-1])
+        return _as_symbols(data, np.shape(model.emissionprob_posterior_)[-1])
 
-    def columns(self, posterior: Posterior) -> int:
+    def n_columns(self, posterior: Posterior) -> int:
         """Return one: the column of symbols."""
         del posterior
         return 1
 
 
-def _symbols(data: Any, count: int) -> Any:
+def _as_symbols(data: Any, n_symbols: int) -> Any:
     """Return one column of symbols (n, 1) as whole numbers, or raise naming the row at fault."""
     values = np.asarray(data)
     if values.ndim != 2 or values.shape[1] != 1:
         raise InputError(f"expected one column of symbols, numbered from 0, found an array of shape {values.shape}")
-    bad = np.flatnonzero(~np.isin(values[:, 0], np.arange(count)))
+    bad = np.flatnonzero(~np.isin(values[:, 0], np.arange(n_symbols)))
     if len(bad):
         raise InputError(
-            f"row {bad[0]}, counted from 0: expected a symbol from 0 to {count - 1}, found {values[bad[0], 0]}"
+            f"row {bad[0]}, counted from 0: expected a symbol from 0 to {n_symbols - 1}, found {values[bad[0], 0]}"
         )
     return values.astype(np.int64)

@@ -1,4 +1,7 @@
-"""Reading the parameters of hmmlearn's models: what is not as it must be is named, with the state at fault."""
+"""Parameters of hmmlearn's models, checked: finite, positive, probabilities, counts beyond a prior, expected visits.
+
+Each check raises with the name of the attribute, and where it can the state at fault.
+"""
 
 from __future__ import annotations
 
@@ -9,65 +12,69 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.posteriors.posterior import Posterior
 
-_SUM = 1e-6  # rows of probabilities may miss one by this much, as hmmlearn's own check allows
-_SAME = 1e-9  # numbers that differ by less than this part of themselves are meant to be the same
+_SUM_TOLERANCE = 1e-6
+"""Rows of probabilities may miss one by this much, as hmmlearn's own check allows."""
+
+_RELATIVE_ROUNDING = 1e-9
+"""Numbers that differ by less than this share of themselves are meant to be the same. Chosen by hand, far above the
+rounding of float64."""
 
 
-def real(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return finite values of this shape in float64, or raise naming `name`.
 
     Examples
     --------
-    >>> real("means_", [[0, 1], [2, 3]], (2, 2)).dtype
+    >>> as_finite("means_", [[0, 1], [2, 3]], (2, 2)).dtype
     dtype('float64')
     """
-    found = np.asarray(values, dtype=np.float64)
-    if found.shape != shape:
-        raise InputError(f"{name}: expected an array of shape {shape}, found {found.shape}")
-    bad = np.argwhere(~np.isfinite(found))
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != shape:
+        raise InputError(f"{name}: expected an array of shape {shape}, found {array.shape}")
+    bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         raise InputError(
-            f"{name}: expected finite numbers, found {found[tuple(bad[0])]} at {bad[0].tolist()}; fit again, with"
+            f"{name}: expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}; fit again, with"
             " fewer states where one was never visited"
         )
-    return found
+    return array
 
 
-def positive(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+def as_positive(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return finite positive values of this shape in float64, or raise naming `name`."""
-    found = real(name, values, shape)
-    if not np.all(found > 0.0):
-        raise InputError(f"{name}: expected positive values, found {found.min():.6g}")
-    return found
+    array = as_finite(name, values, shape)
+    if not np.all(array > 0.0):
+        raise InputError(f"{name}: expected positive values, found {array.min():.6g}")
+    return array
 
 
-def probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+def as_probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return probabilities of this shape that sum to one over the last axis, or raise naming `name`.
 
     Rows of a matrix may be all zero: hmmlearn leaves them so when a state was never visited, or never left.
 
     Examples
     --------
-    >>> probabilities("transmat_", [[0.5, 0.5], [0.0, 0.0]], (2, 2)).sum(axis=1)
+    >>> as_probabilities("transmat_", [[0.5, 0.5], [0.0, 0.0]], (2, 2)).sum(axis=1)
     array([1., 0.])
     """
-    found = real(name, values, shape)
-    if np.any(found < 0.0):
-        raise InputError(f"{name}: expected probabilities, found {found.min():.6g}")
-    totals = np.atleast_1d(found.sum(axis=-1))
-    wrong = np.flatnonzero((np.abs(totals - 1.0) > _SUM) & ((totals != 0.0) | (found.ndim == 1)))
+    array = as_finite(name, values, shape)
+    if np.any(array < 0.0):
+        raise InputError(f"{name}: expected probabilities, found {array.min():.6g}")
+    totals = np.atleast_1d(array.sum(axis=-1))
+    wrong = np.flatnonzero((np.abs(totals - 1.0) > _SUM_TOLERANCE) & ((totals != 0.0) | (array.ndim == 1)))
     if len(wrong):
-        what = "a sum of 1" if found.ndim == 1 else f"row {wrong[0]} to sum to 1"
-        raise InputError(f"{name}: expected {what}, found {totals[wrong[0]]:.6g}")
-    return found
+        expected = "a sum of 1" if array.ndim == 1 else f"row {wrong[0]} to sum to 1"
+        raise InputError(f"{name}: expected {expected}, found {totals[wrong[0]]:.6g}")
+    return array
 
 
-def frequencies(counts: Array) -> Array:
-    """Return counts as shares of their sum over the last axis; where there are none, all are alike.
+def normalised_counts(counts: Array) -> Array:
+    """Return counts divided by their sum over the last axis; uniform probabilities where there are none.
 
     Examples
     --------
-    >>> frequencies(np.array([[1.0, 3.0], [0.0, 0.0]]))
+    >>> normalised_counts(np.array([[1.0, 3.0], [0.0, 0.0]]))
     array([[0.25, 0.75],
            [0.5 , 0.5 ]])
     """
@@ -76,17 +83,16 @@ def frequencies(counts: Array) -> Array:
     return result
 
 
-def beyond(name: str, posterior: ArrayLike, prior: Array) -> Array:
+def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
     """Return what a posterior has beyond its prior, in counts that are not negative, or raise naming `name`.
 
     Examples
     --------
-    >>> beyond("startprob_posterior_", [1.5, 0.5], np.array([0.5, 0.5]))
+    >>> counts_beyond_prior("startprob_posterior_", [1.5, 0.5], np.array([0.5, 0.5]))
     array([1., 0.])
     """
-    found = real(name, posterior, prior.shape)
-    counts: Array = found - prior
-    if np.any(counts < -_SAME * np.maximum(prior, 1.0)):
+    counts: Array = as_finite(name, posterior, prior.shape) - prior
+    if np.any(counts < -_RELATIVE_ROUNDING * np.maximum(prior, 1.0)):
         raise InputError(
             f"{name}: is {-counts.min():.6g} below its prior, which no data can do; fit the model with these parameters"
             " among those of params"
@@ -94,10 +100,10 @@ def beyond(name: str, posterior: ArrayLike, prior: Array) -> Array:
     return np.maximum(counts, 0.0)
 
 
-def shared(name: str, values: Array) -> Array:
-    """Return what all states have in common (...) of values (K, ...), or raise naming `name` where they differ."""
+def common_value(name: str, values: Array) -> Array:
+    """Return the value (...) that all states have in `values` (K, ...), or raise naming `name` where they differ."""
     first: Array = values[0]
-    if not np.allclose(values, first, rtol=_SAME, atol=0.0):
+    if not np.allclose(values, first, rtol=_RELATIVE_ROUNDING, atol=0.0):
         raise InputError(
             f"{name}: differs between states, which cannot follow states that are matched; fit with one value for all"
         )
@@ -117,34 +123,35 @@ def prior_of(posterior: Posterior) -> Array:
     return posterior.prior[None]
 
 
-def visits(start: Array, transitions: Array, frames: float) -> Array:
-    """Return how often a chain is expected to be in each state (K,) in so many frames: n times the mean of pi A^t.
+def expected_visits(start: Array, transitions: Array, frames: float) -> Array:
+    """Return how often a chain is expected to be in each state (K,): sum_{t < n} pi A^t over n frames.
 
-    By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes the logarithm of `frames` products.
+    By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes about log2(n) products.
 
     Parameters
     ----------
-    start
-        Probability of every state in the first frame (K,).
-    transitions
-        Probabilities (K, K) from rows to columns, every row with a positive sum.
-    frames
+    start : ndarray of shape (K,)
+        Probability pi of every state in the first frame.
+    transitions : ndarray of shape (K, K)
+        Probabilities A from rows to columns, every row with a positive sum.
+    frames : float
         Number n of frames; a fraction is rounded for the sum, which is then scaled.
 
     Examples
     --------
-    >>> visits(np.array([1.0, 0.0]), np.array([[0.0, 1.0], [0.0, 1.0]]), 10)
+    >>> expected_visits(np.array([1.0, 0.0]), np.array([[0.0, 1.0], [0.0, 1.0]]), 10)
     array([1., 9.])
     """
-    steps = left = max(1, round(frames))
-    law, total = start / start.sum(), np.zeros(len(start))
-    power, block = transitions / transitions.sum(axis=1, keepdims=True), np.eye(len(start))
-    while left:
-        if left & 1:
-            total, law = total + law @ block, law @ power
-        block = block + power @ block
+    n_steps = remaining = max(1, round(frames))
+    law, visits = start / start.sum(), np.zeros(len(start))  # law of the next frame not yet summed (K,)
+    power, power_sum = transitions / transitions.sum(axis=1, keepdims=True), np.eye(len(start))
+    # At bit b of n: power = A^(2^b) and power_sum = I + A + .. + A^(2^b - 1).
+    while remaining:
+        if remaining & 1:
+            visits, law = visits + law @ power_sum, law @ power
+        power_sum = power_sum + power @ power_sum
         power = power @ power
         power = power / power.sum(axis=1, keepdims=True)  # or rounding would add up over millions of frames
-        left >>= 1
-    result: Array = total * (frames / steps)
+        remaining >>= 1
+    result: Array = visits * (frames / n_steps)
     return result

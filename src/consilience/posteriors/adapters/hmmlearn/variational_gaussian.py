@@ -1,4 +1,4 @@
-"""hmmlearn's VariationalGaussianHMM, in and out."""
+"""hmmlearn's VariationalGaussianHMM, in and out: conjugate posteriors of the means and precisions of states."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.posteriors.adapters.hmmlearn.base import VariationalAdapter
-from consilience.posteriors.adapters.hmmlearn.parameters import beyond, positive, prior_of, real, shared
+from consilience.posteriors.adapters.hmmlearn.parameters import (
+    as_finite,
+    as_positive,
+    common_value,
+    counts_beyond_prior,
+    prior_of,
+)
 from consilience.posteriors.adapters.sklearn.covariance_types import (
+    EMPTY_COUNT_SHARE,
     ConjugateParameters,
     family_of,
     from_natural,
@@ -36,92 +43,98 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
     class_name: ClassVar[str] = "VariationalGaussianHMM"
     emission: ClassVar[str] = "means_posterior_"
 
-    def emissions(self, model: Any) -> Posterior:
+    def describe_emissions(self, model: Any) -> Posterior:
         """Return the posterior of means and precisions."""
-        kind = str(model.covariance_type)
-        count, dim = int(model.n_components), np.atleast_2d(model.means_posterior_).shape[-1]
-        family = family_of(kind, dim)
-        own = _parameters(model, "posterior_", kind, count, dim)
-        before = _parameters(model, "prior_", kind, count, dim)
-        counts = beyond("beta_posterior_", own.kappa, before.kappa)
+        covariance_type = str(model.covariance_type)
+        n_states, dim = int(model.n_components), np.atleast_2d(model.means_posterior_).shape[-1]
+        family = family_of(covariance_type, dim)
+        fitted = _parameters(model, "posterior_", covariance_type, n_states, dim)
+        state_priors = _parameters(model, "prior_", covariance_type, n_states, dim)
+        counts = counts_beyond_prior("beta_posterior_", fitted.kappa, state_priors.kappa)  # n_k (K,)
         attached = {}
-        if kind == "tied":
-            attached["scale_prior"] = Attached(before.spread, ("component", "fixed", "fixed"), "mean")
-            attached["dof_prior"] = Attached(before.dof, ("component",), "mean")
-            own = _untied(own, before, counts)
+        if covariance_type == "tied":
+            attached["scale_prior"] = Attached(state_priors.spread, ("component", "fixed", "fixed"), "mean")
+            attached["dof_prior"] = Attached(state_priors.dof, ("component",), "mean")
+            fitted = _divide_tied_factor(fitted, state_priors, counts)
         prior = ConjugateParameters(
-            shared("means_prior_", before.mean)[None],
-            shared("beta_prior_", before.kappa)[None],
-            shared("dof_prior_", before.dof)[None],
-            shared("scale_prior_", before.spread)[None],
+            common_value("means_prior_", state_priors.mean)[None],
+            common_value("beta_prior_", state_priors.kappa)[None],
+            common_value("dof_prior_", state_priors.dof)[None],
+            common_value("scale_prior_", state_priors.spread)[None],
         )
         return Posterior(
             family,
-            to_natural(family, own),
+            to_natural(family, fitted),
             prior=to_natural(family, prior)[0],
             counts=counts,
             attached=attached,
-            source={"covariance_type": kind},
+            source={"covariance_type": covariance_type},
         )
 
-    def with_emissions(self, posterior: Posterior) -> Any:
+    def rebuild_emissions(self, posterior: Posterior) -> Any:
         """Return a VariationalGaussianHMM with the posteriors of means and precisions, and their priors."""
         from hmmlearn.vhmm import VariationalGaussianHMM
 
-        kind = posterior.source["covariance_type"]
-        self.expects(posterior, type(family_of(kind, 1)))
-        own, before = (from_natural(posterior.family, eta) for eta in (posterior.natural, prior_of(posterior)))
-        count, dim = own.mean.shape
-        dof_prior: Any = np.repeat(before.dof, count)
-        dof: Any = own.dof
-        scale_prior, scale = np.repeat(before.spread, count, axis=0), own.spread
+        covariance_type = posterior.source["covariance_type"]
+        self.require_family(posterior, type(family_of(covariance_type, 1)))
+        fused, prior = (from_natural(posterior.family, eta) for eta in (posterior.natural, prior_of(posterior)))
+        n_states, dim = fused.mean.shape
+        dof_prior: Any = np.repeat(prior.dof, n_states)
+        dof: Any = fused.dof
+        scale_prior, scale = np.repeat(prior.spread, n_states, axis=0), fused.spread
         covariances = scale / dof.reshape(-1, *[1] * (scale.ndim - 1))
-        if kind == "tied":
-            scales, dofs = (posterior.attached[name].values for name in ("scale_prior", "dof_prior"))
-            scale_prior, dof_prior = scales.mean(axis=0), float(dofs.mean())
-            scale, dof = scale_prior + (scale - scales).sum(axis=0), dof_prior + float((dof - dofs).sum())
+        if covariance_type == "tied":  # W^-1 = W0^-1 + sum_k (W_k^-1 - W0^-1), and nu alike; see the class
+            state_scale_priors, state_dof_priors = (
+                posterior.attached[name].values for name in ("scale_prior", "dof_prior")
+            )
+            scale_prior, dof_prior = state_scale_priors.mean(axis=0), float(state_dof_priors.mean())
+            scale = scale_prior + (scale - state_scale_priors).sum(axis=0)
+            dof = dof_prior + float((dof - state_dof_priors).sum())
             covariances = scale / dof
         priors = {
-            "means_prior": np.repeat(before.mean, count, axis=0),
-            "beta_prior": np.repeat(before.kappa, count),
+            "means_prior": np.repeat(prior.mean, n_states, axis=0),
+            "beta_prior": np.repeat(prior.kappa, n_states),
             "dof_prior": dof_prior,
             "scale_prior": scale_prior,
         }
-        model = VariationalGaussianHMM(n_components=count, covariance_type=kind, **priors)
+        model = VariationalGaussianHMM(n_components=n_states, covariance_type=covariance_type, **priors)
         for name, value in priors.items():
             setattr(model, f"{name}_", value)
         model.n_features = dim
-        model.means_posterior_, model.beta_posterior_ = own.mean, own.kappa
+        model.means_posterior_, model.beta_posterior_ = fused.mean, fused.kappa
         model.dof_posterior_, model.scale_posterior_ = dof, scale
         model.covars_ = covariances
         return model
 
 
-def _parameters(model: Any, suffix: str, kind: str, count: int, dim: int) -> ConjugateParameters:
+def _parameters(model: Any, suffix: str, covariance_type: str, n_states: int, dim: int) -> ConjugateParameters:
     """Return the parameters of the posterior or of the prior of every state; tied ones are repeated for every state."""
-    shape = {"full": (count, dim, dim), "tied": (dim, dim), "diag": (count, dim), "spherical": (count,)}[kind]
-    spread = real(f"scale_{suffix}", getattr(model, f"scale_{suffix}"), shape)
-    dof = positive(f"dof_{suffix}", getattr(model, f"dof_{suffix}"), () if kind == "tied" else (count,))
+    k, is_tied = n_states, covariance_type == "tied"
+    shape = {"full": (k, dim, dim), "tied": (dim, dim), "diag": (k, dim), "spherical": (k,)}[covariance_type]
+    spread = as_finite(f"scale_{suffix}", getattr(model, f"scale_{suffix}"), shape)
+    dof = as_positive(f"dof_{suffix}", getattr(model, f"dof_{suffix}"), () if is_tied else (k,))
     return ConjugateParameters(
-        real(f"means_{suffix}", getattr(model, f"means_{suffix}"), (count, dim)),
-        positive(f"beta_{suffix}", getattr(model, f"beta_{suffix}"), (count,)),
-        np.repeat(dof, count) if kind == "tied" else dof,
-        np.repeat(spread[None], count, axis=0) if kind == "tied" else spread,
+        as_finite(f"means_{suffix}", getattr(model, f"means_{suffix}"), (k, dim)),
+        as_positive(f"beta_{suffix}", getattr(model, f"beta_{suffix}"), (k,)),
+        np.repeat(dof, k) if is_tied else dof,
+        np.repeat(spread[None], k, axis=0) if is_tied else spread,
     )
 
 
-def _untied(tied: ConjugateParameters, prior: ConjugateParameters, counts: Array) -> ConjugateParameters:
+def _divide_tied_factor(tied: ConjugateParameters, prior: ConjugateParameters, counts: Array) -> ConjugateParameters:
     """Return every state with its part of the tied factor; see the class.
 
     The prior mean m0 pulls state k by kappa0 kappa_k / n_k (m_k - m0)(m_k - m0)^T, which must stay with the state: with
-    less than its own, a product of posteriors could leave the domain. The rest of the factor follows the counts.
+    less than its own, a product of posteriors could leave the domain. The scatter of the rows, which is all else in the
+    factor, follows the counts.
     """
     total = counts.sum()
-    share = counts / total if total > 0.0 else np.full(len(counts), 1.0 / len(counts))
-    seen = counts > 1e-9 * tied.kappa  # the mean of a state without rows differs from the prior mean by rounding alone
-    strength = np.where(seen, prior.kappa * tied.kappa / np.where(seen, counts, 1.0), 0.0)
-    offset = tied.mean - prior.mean
-    pulls = strength[:, None, None] * offset[:, :, None] * offset[:, None, :]
-    rest = tied.spread - prior.spread - pulls.sum(axis=0)
-    spread = prior.spread + pulls + share[:, None, None] * rest
-    return ConjugateParameters(tied.mean, tied.kappa, prior.dof + share * (tied.dof - prior.dof), spread)
+    count_shares = counts / total if total > 0.0 else np.full(len(counts), 1.0 / len(counts))  # (K,)
+    is_observed = counts > EMPTY_COUNT_SHARE * tied.kappa
+    strength = np.where(is_observed, prior.kappa * tied.kappa / np.where(is_observed, counts, 1.0), 0.0)
+    offset = tied.mean - prior.mean  # m_k - m0, (K, D)
+    pulls = strength[:, None, None] * offset[:, :, None] * offset[:, None, :]  # (K, D, D)
+    scatter = tied.spread - prior.spread - pulls.sum(axis=0)  # the same in all K copies
+    spread = prior.spread + pulls + count_shares[:, None, None] * scatter
+    dof = prior.dof + count_shares * (tied.dof - prior.dof)
+    return ConjugateParameters(tied.mean, tied.kappa, dof, spread)

@@ -1,4 +1,8 @@
-"""scikit-learn's BayesianGaussianMixture, in and out."""
+"""scikit-learn's BayesianGaussianMixture, in and out: conjugate posteriors of means and precisions.
+
+With kappa = ``mean_precision_`` and nu = ``degrees_of_freedom_``, scikit-learn's ``covariances_`` is W^-1 / nu of a
+Normal-Wishart (or b / a of Normal-Gammas), and ``precisions_`` nu W.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.posteriors.adapters.base import Adapter, set_sklearn_features, sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
+    EMPTY_COUNT_SHARE,
     ConjugateParameters,
     family_of,
     from_natural,
@@ -16,7 +21,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     to_natural,
 )
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_names
+from consilience.posteriors.scores import Scores, row_scores, without_feature_names
 
 
 class BayesianGaussianMixtureAdapter(Adapter):
@@ -33,17 +38,17 @@ class BayesianGaussianMixtureAdapter(Adapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior; `samples` is not needed, the model records its counts."""
         del samples
-        self.fitted(model, "mean_precision_")
-        kind, weight_prior = str(model.covariance_type), str(model.weight_concentration_prior_type)
-        count, dim = model.means_.shape
-        family = family_of(kind, dim)
-        dof = np.broadcast_to(np.asarray(model.degrees_of_freedom_, dtype=np.float64), (count,))
+        self.require_fitted(model, "mean_precision_")
+        covariance_type, weight_prior = str(model.covariance_type), str(model.weight_concentration_prior_type)
+        n, dim = model.means_.shape
+        family = family_of(covariance_type, dim)
+        dof = np.broadcast_to(np.asarray(model.degrees_of_freedom_, dtype=np.float64), (n,))
         covariances = np.asarray(model.covariances_, dtype=np.float64)
-        if kind == "tied":
-            covariances = np.broadcast_to(covariances, (count, dim, dim))
-        spread = covariances * dof.reshape(-1, *[1] * (covariances.ndim - 1))
-        if kind == "tied":
-            spread = spread + self._own_pull(model)
+        if covariance_type == "tied":
+            covariances = np.broadcast_to(covariances, (n, dim, dim))
+        spread = covariances * dof.reshape(-1, *[1] * (covariances.ndim - 1))  # W^-1, or 2 b
+        if covariance_type == "tied":
+            spread = spread + self._prior_mean_pull(model)
         prior = ConjugateParameters(
             np.asarray(model.mean_prior_, dtype=np.float64)[None],
             np.array([model.mean_precision_prior_], dtype=np.float64),
@@ -58,27 +63,33 @@ class BayesianGaussianMixtureAdapter(Adapter):
             weights=model.weights_,
             attached={"weight_concentration_prior": Attached(np.array(model.weight_concentration_prior_), (), "mean")},
             features=sklearn_features(model),
-            source={"kind": self.kind, "covariance_type": kind, "weight_concentration_prior_type": weight_prior},
+            source={
+                "kind": self.kind,
+                "covariance_type": covariance_type,
+                "weight_concentration_prior_type": weight_prior,
+            },
         )
 
     @staticmethod
-    def _own_pull(model: Any) -> Array:
+    def _prior_mean_pull(model: Any) -> Array:
         """Return what the prior mean adds to each component's inverse scale, less its mean over components (K, D, D).
 
-        scikit-learn adds that mean to the factor that a tied model shares. With its own part in each component, their
-        mean is the same, and a product of posteriors is a sum of scatter matrices, which cannot leave the domain.
+        It is kappa_0 kappa_k / n_k (m_k - m_0)(m_k - m_0)^T. scikit-learn adds the mean of these to the factor that a
+        tied model shares. With its own part in each component, their mean is the same, and a product of posteriors is a
+        sum of scatter matrices, which cannot leave the domain (docs/adr/0002).
         """
         kappa, prior_kappa = np.asarray(model.mean_precision_), float(model.mean_precision_prior_)
-        offset = np.asarray(model.means_) - model.mean_prior_
-        counts = kappa - prior_kappa
-        seen = counts > 1e-9 * kappa  # the mean of an empty component differs from the prior mean by rounding alone
-        pull = np.where(seen, prior_kappa * kappa / np.where(seen, counts, 1.0), 0.0)
-        own = pull[:, None, None] * offset[:, :, None] * offset[:, None, :]
-        centred: Array = own - own.mean(axis=0)
+        offset = np.asarray(model.means_) - model.mean_prior_  # m_k - m_0, (K, D)
+        counts = kappa - prior_kappa  # n_k
+        is_observed = counts > EMPTY_COUNT_SHARE * kappa
+        strength = np.where(is_observed, prior_kappa * kappa / np.where(is_observed, counts, 1.0), 0.0)
+        pulls = strength[:, None, None] * offset[:, :, None] * offset[:, None, :]  # (K, D, D)
+        centred: Array = pulls - pulls.mean(axis=0)
         return centred
 
     @staticmethod
     def _counts(model: Any, weight_prior: str) -> Array:
+        """Return the observations (K,) behind each component: the weight posterior less its prior."""
         if weight_prior == "dirichlet_process":
             counts = model.weight_concentration_[0] - 1.0
         else:
@@ -89,24 +100,24 @@ class BayesianGaussianMixtureAdapter(Adapter):
         """Return a fitted BayesianGaussianMixture."""
         from sklearn.mixture import BayesianGaussianMixture
 
-        kind = posterior.source["covariance_type"]
+        covariance_type = posterior.source["covariance_type"]
         weight_prior = posterior.source["weight_concentration_prior_type"]
-        self.expects(posterior, type(family_of(kind, 1)))
+        self.require_family(posterior, type(family_of(covariance_type, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         options: dict[str, Any] = {}
         concentration = float(posterior.attached["weight_concentration_prior"].values)
         if posterior.prior is not None:
             prior = from_natural(posterior.family, posterior.prior[None])
-            spread = prior.spread[0]
+            prior_spread = prior.spread[0]
             options = {
                 "mean_prior": prior.mean[0],
                 "mean_precision_prior": float(prior.kappa[0]),
                 "degrees_of_freedom_prior": float(prior.dof[0]),
-                "covariance_prior": float(spread) if kind == "spherical" else spread,
+                "covariance_prior": float(prior_spread) if covariance_type == "spherical" else prior_spread,
             }
         model = BayesianGaussianMixture(
             n_components=posterior.n_components,
-            covariance_type=kind,
+            covariance_type=covariance_type,
             weight_concentration_prior_type=weight_prior,
             weight_concentration_prior=concentration,
             **options,
@@ -114,14 +125,14 @@ class BayesianGaussianMixtureAdapter(Adapter):
         for name, value in {"weight_concentration_prior": concentration, **options}.items():
             setattr(model, f"{name}_", value)
         dof, spread = fitted.dof, fitted.spread
-        if kind == "tied":
+        if covariance_type == "tied":  # the shared factor is the mean of the components' copies
             dof, spread = np.array(dof.mean()), spread.mean(axis=0)
             covariances = spread / dof
         else:
             covariances = spread / dof.reshape(-1, *[1] * (spread.ndim - 1))
         model.means_, model.mean_precision_, model.degrees_of_freedom_ = fitted.mean, fitted.kappa, dof
         model.covariances_ = covariances
-        model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, kind)
+        model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, covariance_type)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
         self._set_weights(model, np.asarray(counts), concentration, weight_prior)
         model.converged_, model.n_iter_ = True, 0
@@ -133,18 +144,20 @@ class BayesianGaussianMixtureAdapter(Adapter):
 
         That is a lower bound of the log predictive density, and looser the fewer observations a component has.
         """
-        bare = without_names(model)
+        bare = without_feature_names(model)
         values, labels = bare.score_samples(data), bare.predict(data)
         return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)
 
     @staticmethod
     def _set_weights(model: Any, counts: Array, concentration: float, weight_prior: str) -> None:
+        """Set the weight posterior and the mean weights of a rebuilt model, from `counts` (K,) and the prior."""
         if weight_prior == "dirichlet_process":
-            later = np.append(np.cumsum(counts[::-1])[-2::-1], 0.0)
-            first, second = 1.0 + counts, concentration + later
-            model.weight_concentration_ = (first, second)
-            left = np.append(1.0, np.cumprod(second / (first + second))[:-1])
-            weights = first / (first + second) * left
+            # Stick breaking: v_k ~ Beta(1 + n_k, concentration + sum_{l > k} n_l), w_k = v_k prod_{l < k} (1 - v_l).
+            later_counts = np.append(np.cumsum(counts[::-1])[-2::-1], 0.0)  # sum_{l > k} n_l
+            a, b = 1.0 + counts, concentration + later_counts
+            model.weight_concentration_ = (a, b)
+            remaining_stick = np.append(1.0, np.cumprod(b / (a + b))[:-1])
+            weights = a / (a + b) * remaining_stick
         else:
             model.weight_concentration_ = weights = concentration + counts
         model.weights_ = weights / weights.sum()

@@ -17,10 +17,26 @@ from consilience.families import Family, NormalGamma, NormalWishart, SphericalNo
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 
+EMPTY_COUNT_SHARE = 1e-9
+"""A component is empty when its observations are this share of its kappa or less: its mean then differs from the prior
+mean by rounding alone, and n_k is no divisor. Chosen by hand, between the rounding of kappa and any real count."""
+
 
 @dataclass(frozen=True, eq=False)
 class ConjugateParameters:
-    """Means (n, D), kappa (n,), dof (n,), and spread: dof times a typical covariance, in the shape of its type."""
+    """Parameters of conjugate posteriors in one form for all covariance types.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n, D)
+        Means m.
+    kappa : ndarray of shape (n,)
+        Pseudo-observations behind the means.
+    dof : ndarray of shape (n,)
+        Degrees of freedom nu of the precisions.
+    spread : ndarray of shape (n, D, D), (n, D) or (n,)
+        nu times a typical covariance, W^-1 of a Wishart, in the shape of the covariance type.
+    """
 
     mean: Array
     kappa: Array
@@ -48,6 +64,8 @@ def family_of(covariance_type: str, dim: int) -> Family:
 def to_natural(family: Family, parameters: ConjugateParameters) -> Array:
     """Return natural parameters (n, P); spread is (n, D, D), (n, D) or (n,) by family."""
     mean, kappa, dof, spread = parameters.mean, parameters.kappa, parameters.dof, parameters.spread
+    # A Wishart of one dimension with nu and W is a Gamma with shape nu / 2 and rate W^-1 / 2; one precision for D
+    # dimensions has D times both.
     if isinstance(family, NormalWishart):
         return family.to_natural(mean=mean, kappa=kappa, inverse_scale=spread, dof=dof)
     if isinstance(family, NormalGamma):
@@ -74,5 +92,5 @@ def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, 
     if covariance_type in ("diag", "spherical"):
         factor = 1.0 / np.sqrt(covariances)
         return factor, factor**2
-    upper = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariances)), -1, -2)
+    upper = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariances)), -1, -2)  # L^-T, as scikit-learn keeps it
     return upper, upper @ np.swapaxes(upper, -1, -2)

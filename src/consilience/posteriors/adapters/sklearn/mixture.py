@@ -1,4 +1,4 @@
-"""scikit-learn's GaussianMixture, in and out."""
+"""scikit-learn's GaussianMixture, in and out: maximum-likelihood components as posteriors under a flat prior."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     to_natural,
 )
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_names
+from consilience.posteriors.scores import Scores, row_scores, without_feature_names
 
 
 class GaussianMixtureAdapter(Adapter):
@@ -35,51 +35,55 @@ class GaussianMixtureAdapter(Adapter):
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of counts ``samples * weights_`` under a flat prior."""
-        self.fitted(model, "means_")
+        self.require_fitted(model, "means_")
         if samples is not None and not 0 < samples < float("inf"):
             raise InputError(f"samples: expected a positive number of observations, found {samples}")
-        kind = str(model.covariance_type)
-        count, dim = model.means_.shape
-        family = family_of(kind, dim)
-        observed = np.maximum((ASSUMED_SAMPLES if samples is None else samples) * model.weights_, 1.0)
+        covariance_type = str(model.covariance_type)
+        n_components, dim = model.means_.shape
+        family = family_of(covariance_type, dim)
+        counts = np.maximum((ASSUMED_SAMPLES if samples is None else samples) * model.weights_, 1.0)  # n_k (K,)
         covariances = np.asarray(model.covariances_, dtype=np.float64)
-        if kind == "tied":
-            covariances = np.broadcast_to(covariances, (count, dim, dim))
-        flat = self._flat_dof(kind, dim)
-        spread = covariances * observed.reshape(-1, *[1] * (covariances.ndim - 1))
+        if covariance_type == "tied":
+            covariances = np.broadcast_to(covariances, (n_components, dim, dim))
+        flat_dof = self._flat_dof(covariance_type, dim)
+        spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))  # W^-1 = n_k S
         return Posterior(
             family,
-            to_natural(family, ConjugateParameters(model.means_, observed, observed + flat, spread)),
+            to_natural(family, ConjugateParameters(model.means_, counts, counts + flat_dof, spread)),
             prior=np.zeros(family.size),
-            counts=observed,
+            counts=counts,
             weights=model.weights_,
             features=sklearn_features(model),
             source={
                 "kind": self.kind,
-                "covariance_type": kind,
+                "covariance_type": covariance_type,
                 "samples": "assumed" if samples is None else "given",
             },
         )
 
     @staticmethod
-    def _flat_dof(kind: str, dim: int) -> float:
-        """Degrees of freedom at which the last natural parameter, the exponent of the precision, is zero."""
-        return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[kind]
+    def _flat_dof(covariance_type: str, dim: int) -> float:
+        """Return the degrees of freedom at which the last natural parameter, the exponent of the precision, is zero.
+
+        (nu - D) / 2 for a Wishart; nu / 2 - 1/2 and D nu / 2 - 1 + D / 2 for Gammas of one and of D dimensions.
+        """
+        return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[covariance_type]
 
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted GaussianMixture."""
         from sklearn.mixture import GaussianMixture
 
-        kind = posterior.source["covariance_type"]
-        self.expects(posterior, type(family_of(kind, 1)))
+        covariance_type = posterior.source["covariance_type"]
+        self.require_family(posterior, type(family_of(covariance_type, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
-        model = GaussianMixture(n_components=posterior.n_components, covariance_type=kind)
+        model = GaussianMixture(n_components=posterior.n_components, covariance_type=covariance_type)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
+        # The maximum-likelihood covariance S = W^-1 / n_k, n_k being kappa under the flat prior.
         covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))
-        if kind == "tied":
+        if covariance_type == "tied":
             covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
         model.means_, model.covariances_ = fitted.mean, covariances
-        model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, kind)
+        model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, covariance_type)
         model.weights_ = counts / counts.sum()
         model.converged_, model.n_iter_ = True, 0
         set_sklearn_features(model, posterior, fitted.mean.shape[1])
@@ -87,6 +91,6 @@ class GaussianMixtureAdapter(Adapter):
 
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the log density of every row."""
-        bare = without_names(model)
+        bare = without_feature_names(model)
         values, labels = bare.score_samples(data), bare.predict(data)
         return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)

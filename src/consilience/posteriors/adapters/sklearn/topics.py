@@ -1,4 +1,4 @@
-"""scikit-learn's LatentDirichletAllocation, in and out."""
+"""scikit-learn's LatentDirichletAllocation, in and out: ``components_`` are the Dirichlet concentrations lambda."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LatentDirichletAllocationAdapter(TopicAdapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
         del samples
-        self.fitted(model, "components_")
+        self.require_fitted(model, "components_")
         topics, document_prior = self.topics(model)
         return posterior_of_topics(
             topics,
@@ -42,18 +42,18 @@ class LatentDirichletAllocationAdapter(TopicAdapter):
         from sklearn.decomposition import LatentDirichletAllocation
         from sklearn.utils import check_random_state
 
-        self.expects(posterior, Dirichlet)
+        self.require_family(posterior, Dirichlet)
         topics = posterior.parameters()["concentration"]
-        given = posterior.source["doc_topic_prior"] == "given"
-        document_prior = float(posterior.attached["doc_topic_prior"].values) if given else 1.0 / len(topics)
+        is_prior_given = posterior.source["doc_topic_prior"] == "given"
+        document_prior = float(posterior.attached["doc_topic_prior"].values) if is_prior_given else 1.0 / len(topics)
         topic_prior = float(topic_prior_of(posterior)[0])
         model = LatentDirichletAllocation(
             n_components=len(topics),
-            doc_topic_prior=document_prior if given else None,
+            doc_topic_prior=document_prior if is_prior_given else None,
             topic_word_prior=topic_prior,
         )
         model.components_ = topics
-        model.exp_dirichlet_component_ = np.exp(posterior.family.mean_parameters(posterior.natural))
+        model.exp_dirichlet_component_ = np.exp(posterior.family.mean_parameters(posterior.natural))  # exp E log phi
         model.doc_topic_prior_, model.topic_word_prior_ = document_prior, topic_prior
         model.n_iter_, model.n_batch_iter_ = 0, 1
         model.random_state_ = check_random_state(None)  # what further fitting draws from

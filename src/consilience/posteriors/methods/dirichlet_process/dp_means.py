@@ -1,4 +1,4 @@
-"""DP-means in the geometry of a family: hard clusters at a price each.
+"""DP-means by Kullback-Leibler divergence: hard clusters at a price each.
 
 Kulis and Jordan 2012 let the variances of a Dirichlet-process mixture go to zero, which leaves
 
@@ -6,7 +6,8 @@ Kulis and Jordan 2012 let the variances of a Dirichlet-process mixture go to zer
 
 with Kullback-Leibler divergences (or their reverse) in place of squared distances: Jiang, Kulis and Jordan 2012 do so
 for every exponential family. It is the objective of KL-fusion without its rule that no two components of one model may
-meet, and with a price that is linear. For points the divergence is half the squared distance.
+meet, and with a price that is linear. For points the divergence is half the squared distance. Every step lowers the
+objective; where the penalty is not given, ``best_penalty`` takes the one of the greatest silhouette.
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow, subtraction_gains
 from consilience.posteriors.methods.kl.divergences import KLGeometry
-from consilience.posteriors.methods.kl.problem import Fit, Problem, compact, matched_cost
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, matched_cost
 
-_DIGITS = 1e-9  # of divergences from one matrix product, against a typical one
-_HALVING_STEPS = 3
-_SWEEPS = 20
-_TRIED = 16
-_JUDGED_ROWS = 1024
-_NO_STRUCTURE = 0.25
+DIVERGENCE_ROUNDING = 1e-9
+"""Error of divergences from one matrix product, in units of a typical one."""
+HALVING_STEPS = 3
+"""Steps of two-means that halve a cluster before its gain is looked at. Chosen by hand."""
+MAX_SWEEPS = 20
+"""Passes over all components in a refinement: a bound, for passes end at the first without a move."""
+N_PENALTIES = 16
+"""Penalties that are tried, on a geometric grid. Chosen by hand for their cost."""
+MAX_SILHOUETTE_ROWS = 1024
+"""Components of which a silhouette is computed. Chosen by hand for its cost."""
+MIN_SILHOUETTE = 0.25
+"""Silhouette up to which there is no structure to speak of (Kaufman and Rousseeuw 1990)."""
 
 
 def fit_dp_means(
-    problem: Problem, penalty: float, rng: np.random.Generator, max_iterations: int, *, grown: bool = False
-) -> Fit:
+    problem: KLProblem, penalty: float, rng: np.random.Generator, max_iterations: int, *, grown: bool = False
+) -> KLFit:
     """Descend from one cluster of all components, or from clusters that were grown.
 
     Every iteration opens a cluster at each component, in random order, that is farther than `penalty` from all centres
@@ -55,44 +62,46 @@ def fit_dp_means(
         objective then was least, or to a new one.
     """
     centres = _grand_mean(problem)
-    rounding = _DIGITS * float(np.median(problem.costs(centres)))
+    rounding = DIVERGENCE_ROUNDING * float(np.median(problem.costs(centres)))
     if grown:
-        labels = grow(_worth(problem, penalty), rng.permutation(len(problem.ensemble.natural)))
+        labels = grow(_cluster_objective(problem, penalty), rng.permutation(len(problem.ensemble.natural)))
         centres = problem.barycenters(labels, int(labels.max()) + 1)
     fit = _assigned(problem, centres, penalty)
     history = [fit.objective]
     for _ in range(max_iterations):
-        for proposed in (partial(_opened, rounding=rounding, rng=rng), _split, _closed):
-            moved = _assigned(problem, proposed(problem, fit, penalty), penalty)
-            if moved.objective < fit.objective - rounding:
+        # In turn: open far components, else split clusters, else close one; the first that lowers the objective is
+        # taken.
+        for propose in (partial(_opened, rounding=rounding, rng=rng), _split, _closed):
+            candidate = _assigned(problem, propose(problem, fit, penalty), penalty)
+            if candidate.objective < fit.objective - rounding:
                 break
         else:
             return replace(fit, history=tuple(history), converged=True)
-        fit = moved
+        fit = candidate
         history.append(fit.objective)
     return replace(fit, history=tuple(history))
 
 
-def refine_clusters(problem: Problem, fit: Fit, penalty: float, rng: np.random.Generator) -> Fit:
+def refine_clusters(problem: KLProblem, fit: KLFit, penalty: float, rng: np.random.Generator) -> KLFit:
     """Move components one by one to where the objective is least, a new cluster included; parameters as above.
 
     Averages follow every move. Nearest centres do not foresee that a component would draw its new centre along.
     """
-    labels, _ = ascend(_worth(problem, penalty), fit.labels, rng, _SWEEPS)
+    labels, _ = ascend(_cluster_objective(problem, penalty), fit.labels, rng, MAX_SWEEPS)
     labels, centres = compact(problem, labels)
     value = matched_cost(problem.costs(centres), labels) + penalty * (len(centres) - 1)
     if value >= fit.objective:
         return fit
-    return Fit(labels, centres, value, (*fit.history, value), fit.converged)
+    return KLFit(labels, centres, value, (*fit.history, value), fit.converged)
 
 
-def _worth(problem: Problem, penalty: float) -> _Worth:
+def _cluster_objective(problem: KLProblem, penalty: float) -> _ClusterObjective:
     assert isinstance(problem.geometry, KLGeometry)  # noqa: S101  (narrows the type; DP-means has no other)
-    return _Worth(problem.geometry, problem.ensemble.row_weights, penalty)
+    return _ClusterObjective(problem.geometry, problem.ensemble.row_weights, penalty)
 
 
 @dataclass(frozen=True, eq=False)
-class _Worth:
+class _ClusterObjective:
     """Minus the objective as a sum over clusters, in which every component is a site of its own.
 
     The least cost of a cluster of mass m with barycenter b is a Jensen gap, sum_l w_l phi(l) - m phi(b), of the
@@ -134,116 +143,121 @@ class _Worth:
         return mass * self.geometry.potential(groups.sums[:, :-1] / mass[:, None])
 
 
-def best_penalty(problem: Problem, most: int, rng: np.random.Generator, max_iterations: int) -> float:
+def best_penalty(problem: KLProblem, max_clusters: int, rng: np.random.Generator, max_iterations: int) -> float:
     """Return the penalty whose clusters have the greatest silhouette.
 
     The rule of Kulis and Jordan (2012, section 3.1), for G clusters the divergence of the G-th component of a
     farthest-first traversal that starts at the mean of all, is a lower end: of many copies the halves are worth more
-    than one that is far out. The upper end is what one cluster costs. Between the rule for `most` and that, penalties
-    are tried on a geometric grid by one descent each. Only numbers of clusters count that are at least the size of the
-    largest model, and neither one nor that of all components, of which silhouettes say nothing. A silhouette of 0.25
-    or less is none to speak of (Kaufman and Rousseeuw 1990); then the penalty is the largest that leaves that many.
+    than one that is far out. The upper end is what one cluster costs. Between the rule for `max_clusters` and that,
+    penalties are tried on a geometric grid by one descent each. Only numbers of clusters count that are at least the
+    size of the largest model, and neither one nor that of all components, of which silhouettes say nothing. A
+    silhouette of 0.25 or less is none to speak of (Kaufman and Rousseeuw 1990); then the penalty is the largest that
+    leaves that many.
 
     Parameters
     ----------
     problem, rng, max_iterations
         As in ``fit_dp_means``.
-    most
+    max_clusters
         Largest number of clusters that is tried.
     """
-    largest, total = int(problem.ensemble.sizes.max()), len(problem.ensemble.natural)
-    if largest == total:
+    largest_site, n_rows = int(problem.ensemble.sizes.max()), len(problem.ensemble.natural)
+    if largest_site == n_rows:
         return 0.0
     upper = float(problem.costs(_grand_mean(problem)).sum())
-    lower = max(_farthest_first(problem, min(most, total)), _DIGITS * upper)
-    rows = np.unique(np.linspace(0, total - 1, min(total, _JUDGED_ROWS)).astype(np.int64))
-    between = _distances(problem, rows)
-    judged: list[tuple[float, float]] = []
-    for penalty in np.geomspace(upper, lower, _TRIED).tolist():
+    lower = max(_farthest_first(problem, min(max_clusters, n_rows)), DIVERGENCE_ROUNDING * upper)
+    rows = np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_SILHOUETTE_ROWS)).astype(np.int64))
+    distances = _distances(problem, rows)
+    silhouettes: list[tuple[float, float]] = []
+    # From one cluster upwards: smaller penalties give more clusters, so the grid ends at the first above the maximum.
+    for penalty in np.geomspace(upper, lower, N_PENALTIES).tolist():
         fit = fit_dp_means(problem, penalty, rng, max_iterations)
-        if fit.n_groups > most:
+        if fit.n_groups > max_clusters:
             break
-        if fit.n_groups >= largest:
-            judged.append((_silhouette(fit.labels[rows], between), penalty))
-    if not judged:
+        if fit.n_groups >= largest_site:
+            silhouettes.append((_silhouette(fit.labels[rows], distances), penalty))
+    if not silhouettes:
         return lower
-    best = max(judged)[0]
-    if best <= _NO_STRUCTURE:
-        return judged[0][1]
-    equal = [penalty for silhouette, penalty in judged if silhouette == best]
-    return equal[len(equal) // 2]  # in the middle of those that give the same clusters, none is about to change
+    greatest = max(silhouettes)[0]
+    if greatest <= MIN_SILHOUETTE:
+        return silhouettes[0][1]
+    equal_penalties = [penalty for silhouette, penalty in silhouettes if silhouette == greatest]
+    return equal_penalties[
+        len(equal_penalties) // 2
+    ]  # in the middle of those that give the same clusters, none is about to change
 
 
-def _grand_mean(problem: Problem) -> Array:
+def _grand_mean(problem: KLProblem) -> Array:
     return problem.barycenters(np.zeros(len(problem.ensemble.natural), dtype=np.int64), 1)
 
 
-def _assigned(problem: Problem, centres: Array, penalty: float) -> Fit:
+def _assigned(problem: KLProblem, centres: Array, penalty: float) -> KLFit:
     """Assign components to their nearest centres, drop centres without any, and average."""
     labels, averages = compact(problem, problem.costs(centres).argmin(axis=1))
     value = matched_cost(problem.costs(averages), labels) + penalty * (len(averages) - 1)
-    return Fit(labels, averages, value, (), converged=False)
+    return KLFit(labels, averages, value, (), converged=False)
 
 
-def _opened(problem: Problem, fit: Fit, penalty: float, rounding: float, rng: np.random.Generator) -> Array:
+def _opened(problem: KLProblem, fit: KLFit, penalty: float, rounding: float, rng: np.random.Generator) -> Array:
     """Return the centres and one at each component that is too far from all others at its turn."""
-    nearest = problem.costs(fit.centres).min(axis=1)
+    nearest = problem.costs(fit.centres).min(axis=1)  # (L,)
     order = rng.permutation(len(nearest))
     rows: list[int] = []
-    while (far := np.flatnonzero(nearest[order] > max(penalty, rounding))).size:
-        rows.append(int(order[far[0]]))
+    while (too_far := np.flatnonzero(nearest[order] > max(penalty, rounding))).size:
+        rows.append(int(order[too_far[0]]))
         nearest = np.minimum(nearest, problem.costs(problem.ensemble.natural[rows[-1:]])[:, 0])
         nearest[rows[-1]] = 0.0
     return np.concatenate([fit.centres, problem.ensemble.natural[rows]])
 
 
-def _split(problem: Problem, fit: Fit, penalty: float) -> Array:
+def _split(problem: KLProblem, fit: KLFit, penalty: float) -> Array:
     """Return the centres with two in place of each whose members gain more than the penalty by it.
 
     Components that are all near enough to a centre between them may still be two clusters. The halves start at the
     member farthest from the centre and at the one farthest from that, and all clusters are halved at the same time.
     """
-    natural, labels, here = problem.ensemble.natural, fit.labels, np.arange(len(fit.labels))
-    own = problem.costs(fit.centres)[here, labels]
-    from_first = problem.costs(natural[_farthest_members(own, labels)])[here, labels]
-    from_second = problem.costs(natural[_farthest_members(from_first, labels)])[here, labels]
+    natural, labels, row_range = problem.ensemble.natural, fit.labels, np.arange(len(fit.labels))
+    costs_unsplit = problem.costs(fit.centres)[row_range, labels]
+    from_first = problem.costs(natural[_farthest_members(costs_unsplit, labels)])[row_range, labels]
+    from_second = problem.costs(natural[_farthest_members(from_first, labels)])[row_range, labels]
     second, halves = from_second < from_first, np.repeat(fit.centres, 2, axis=0)
-    for _ in range(_HALVING_STEPS):
-        halves = problem.barycenters(2 * labels + second, len(halves), halves)
+    for _ in range(HALVING_STEPS):
+        halves = problem.barycenters(2 * labels + second, len(halves), halves)  # (2 G, P)
         costs = problem.costs(halves)
-        from_first, from_second = costs[here, 2 * labels], costs[here, 2 * labels + 1]
+        from_first, from_second = costs[row_range, 2 * labels], costs[row_range, 2 * labels + 1]
         second = from_second < from_first
-    gain = np.bincount(labels, weights=own - np.minimum(from_first, from_second), minlength=fit.n_groups)
+    gain = np.bincount(labels, weights=costs_unsplit - np.minimum(from_first, from_second), minlength=fit.n_groups)
     return np.concatenate([fit.centres[gain <= penalty], halves[np.repeat(gain > penalty, 2)]])
 
 
 def _farthest_members(costs: Array, labels: Labels) -> Labels:
     """Return the row of greatest cost of every group (G,)."""
-    order = np.lexsort((-costs, labels))
+    order = np.lexsort((-costs, labels))  # by group, dearest first
     return order[np.searchsorted(labels[order], np.arange(labels.max() + 1))]
 
 
-def _closed(problem: Problem, fit: Fit, penalty: float) -> Array:
+def _closed(problem: KLProblem, fit: KLFit, penalty: float) -> Array:
     """Return the centres without the one that is missed least, if it is missed by less than the penalty."""
     if fit.n_groups == 1:
         return fit.centres
+    # Costs at the nearest and the next nearest centre (L,).
     first, second = np.partition(problem.costs(fit.centres), 1, axis=1)[:, :2].T
-    missed = np.bincount(fit.labels, weights=second - first, minlength=fit.n_groups)
-    least = int(missed.argmin())
-    return np.delete(fit.centres, least, axis=0) if missed[least] < penalty else fit.centres
+    loss_of_group = np.bincount(fit.labels, weights=second - first, minlength=fit.n_groups)
+    cheapest = int(loss_of_group.argmin())
+    return np.delete(fit.centres, cheapest, axis=0) if loss_of_group[cheapest] < penalty else fit.centres
 
 
-def _farthest_first(problem: Problem, count: int) -> float:
+def _farthest_first(problem: KLProblem, n_clusters: int) -> float:
     """Return the divergence, from those before it, of the component that is number `count` when farthest go first."""
     nearest = problem.costs(_grand_mean(problem))[:, 0]
-    for _ in range(count - 1):
+    for _ in range(n_clusters - 1):
         row = int(nearest.argmax())
         nearest = np.minimum(nearest, problem.costs(problem.ensemble.natural[[row]])[:, 0])
         nearest[row] = 0.0
     return float(nearest.max())
 
 
-def _distances(problem: Problem, rows: Labels) -> Array:
+def _distances(problem: KLProblem, rows: Labels) -> Array:
     """Return the roots of the mean of both divergences of some components (n, n): proportional to those of points."""
     divergences = problem.geometry.costs(problem.ensemble.natural[rows])[:, rows]
     distances: Array = np.sqrt((divergences + divergences.T) / 2.0)

@@ -1,4 +1,8 @@
-"""Clustering of all components, whoever they come from, under a Dirichlet process: the number of clusters is found."""
+"""Dirichlet-process baselines: clustering of all components, whichever model they are of, with their number unknown.
+
+Either a variational mixture of Gaussians over the points that stand for the components (``mixture``), or its hard limit
+DP-means, sum_l w_l KL(theta_g(l) || theta_l) + penalty (G - 1), in the geometry of the family (``dp_means``).
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,25 @@ from consilience.posteriors.methods.dirichlet_process.dp_means import best_penal
 from consilience.posteriors.methods.dirichlet_process.mixture import (
     CovarianceType,
     MixtureFit,
-    Setting,
+    MixtureSetting,
     fit_mixture,
     standardised,
 )
-from consilience.posteriors.methods.kl.problem import Fit, Problem
-from consilience.posteriors.methods.kmeans import violations
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
+from consilience.posteriors.methods.kmeans import count_violations
 
-_CONCENTRATION, _OTHERS = 0.1, (0.01, 1.0)
-_REFINE_EVERY_START_ROWS, _REFINE_BEST_ROWS = 64, 512
-_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.1, 0.05, 0.025, 0.01)
+FIRST_CONCENTRATION = 0.1
+"""Concentration at which the share is chosen. The grid 0.01, 0.1, 1 was chosen by hand; the paper states none."""
+OTHER_CONCENTRATIONS = (0.01, 1.0)
+"""Concentrations that are then tried at the share of the greatest lower bound."""
+SHARE_GRID = (1.0, 0.7, 0.5, 0.35, 0.25, 0.1, 0.05, 0.025, 0.01)
+"""Within-cluster variances that are tried, in that of all points. Chosen by hand; the lower bound decides."""
+TRUNCATION_RATIO, TRUNCATION_EXTRA = 2, 10
+"""Default truncation 2 max L_j + 10. Chosen by hand; the truncation of Claici et al. 2020 is not stated."""
+REFINE_EVERY_START_ROWS = 64
+"""Components up to which every start of DP-means is refined, not the best alone. Chosen by hand for its cost."""
+REFINE_BEST_ROWS = 512
+"""Components up to which the best start is refined, and every other start grown. Chosen by hand for its cost."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +51,30 @@ class DirichletProcess(Method):
 
     Parameters
     ----------
-    assignment
+    assignment : {"variational", "means"}, default "variational"
         ``"variational"``: a Dirichlet-process mixture of Gaussians over the points that stand for the components (the
         baseline of Claici et al. 2020), in which weights of sites have no say. ``"means"``: DP-means, the hard limit,
         by divergences of the family: the objective of KL-fusion with a price ``penalty`` for each cluster, and without
         the rule that no two components of one model may meet.
-    covariance_type
+    covariance_type : {"spherical", "diag"}, default "spherical"
         Of the mixture's clusters: ``"spherical"``, or ``"diag"`` for points whose coordinates differ in their units.
-    concentration
+    concentration : float, optional
         Of the Dirichlet process; None takes that of 0.01, 0.1 and 1 with the greatest lower bound.
-    max_components
+    max_components : int, optional
         Truncation of the mixture, and the largest number that a penalty is tried for; None takes 2 max L_j + 10.
-    penalty
+    penalty : float, optional
         Price of a cluster in DP-means, in standard deviations of cross-site divergences, as ``regularization`` of
         ``KLFusion``. None takes the one whose clusters have the greatest silhouette.
-    direction
+    direction : {"forward", "reverse"}, default "forward"
         ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together; in the
         mixture it is the average alone.
-    restarts
+    restarts : int, default 8
         Starts from other seeds or orders; the lowest objective wins.
-    max_iterations
+    max_iterations : int, default 1000
         Steps at most in one start.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         How the members of a cluster are averaged in the end.
 
     Examples
@@ -88,19 +101,27 @@ class DirichletProcess(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
-        most = self.max_components
-        self.require("max_components", most is None or is_count(most), "a positive integer or None")
-        self.require("min_count", is_number(self.min_count), "a number that is not negative")
-        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
-        self.require("assignment", self.assignment in ("variational", "means"), "'variational' or 'means'")
-        self.require("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'")
-        alpha, price, means = self.concentration, self.penalty, self.assignment == "means"
-        self.require("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None")
-        self.require("penalty", price is None or is_number(price), "a number that is not negative, or None")
-        self.require("concentration", alpha is None or not means, "None with assignment='means', which has a penalty")
-        self.require("penalty", price is None or means, "None with assignment='variational', which has a concentration")
+        self.require(
+            *(
+                (option, is_count(getattr(self, option)), "a positive integer")
+                for option in ("restarts", "max_iterations")
+            ),
+        )
+        limit = self.max_components
+        self.require(
+            ("max_components", limit is None or is_count(limit), "a positive integer or None"),
+            ("min_count", is_number(self.min_count), "a number that is not negative"),
+            ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
+            ("assignment", self.assignment in ("variational", "means"), "'variational' or 'means'"),
+            ("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'"),
+        )
+        alpha, price, is_dp_means = self.concentration, self.penalty, self.assignment == "means"
+        self.require(
+            ("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None"),
+            ("penalty", price is None or is_number(price), "a number that is not negative, or None"),
+            ("concentration", alpha is None or not is_dp_means, "None with assignment='means', which has a penalty"),
+            ("penalty", price is None or is_dp_means, "None with assignment='variational', which has a concentration"),
+        )
 
     @property
     def average_direction(self) -> Direction:
@@ -109,69 +130,71 @@ class DirichletProcess(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Fit from several starts and keep the best."""
-        match = self._cluster if self.assignment == "means" else self._infer
-        return match_informed(ensemble, self.min_count, lambda kept: match(kept, rng, progress))
+        match = self._fit_dp_means if self.assignment == "means" else self._fit_mixtures
+        return match_informed(
+            ensemble, self.min_count, lambda informed_ensemble: match(informed_ensemble, rng, progress)
+        )
 
     def _limit(self, ensemble: Ensemble) -> int:
-        return self.max_components or 2 * int(ensemble.sizes.max()) + 10
+        return self.max_components or TRUNCATION_RATIO * int(ensemble.sizes.max()) + TRUNCATION_EXTRA
 
-    def _infer(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+    def _fit_mixtures(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         points = standardised(ensemble.family.points(ensemble.natural), self.covariance_type)
         if not points.shape[1]:
             return _one_cluster(ensemble)
-        distinct = len(np.unique(points, axis=0))
-        first = Setting(
-            truncation=min(self._limit(ensemble), distinct),
+        n_distinct = len(np.unique(points, axis=0))
+        first_setting = MixtureSetting(
+            truncation=min(self._limit(ensemble), n_distinct),
             covariance_type=self.covariance_type,
-            concentration=_CONCENTRATION if self.concentration is None else float(self.concentration),
+            concentration=FIRST_CONCENTRATION if self.concentration is None else float(self.concentration),
         )
-        steps = len(_SHARES) + (len(_OTHERS) if self.concentration is None else 0)
+        n_fits = len(SHARE_GRID) + (len(OTHER_CONCENTRATIONS) if self.concentration is None else 0)
         fits: list[MixtureFit] = []
 
-        def fitted(setting: Setting) -> MixtureFit:
-            progress(len(fits), steps)
+        def fit(setting: MixtureSetting) -> MixtureFit:
+            progress(len(fits), n_fits)
             fits.append(fit_mixture(points, setting, self.restarts, self.max_iterations, int(rng.integers(2**32))))
             return fits[-1]
 
-        best = max([fitted(replace(first, share=share)) for share in _SHARES], key=_bound)
+        best = max([fit(replace(first_setting, share=share)) for share in SHARE_GRID], key=_bound)
         if self.concentration is None:
-            best = max([best, *(fitted(replace(best.setting, concentration=a)) for a in _OTHERS)], key=_bound)
-        progress(steps, steps)
-        full = best.n_clusters == first.truncation < distinct
-        settled = Status.AT_CAPACITY if full else Status.CONVERGED
-        status = settled if best.converged else Status.MAX_ITERATIONS
+            best = max([best, *(fit(replace(best.setting, concentration=a)) for a in OTHER_CONCENTRATIONS)], key=_bound)
+        progress(n_fits, n_fits)
+        is_full = best.n_clusters == first_setting.truncation < n_distinct
+        status_if_converged = Status.AT_CAPACITY if is_full else Status.CONVERGED
+        status = status_if_converged if best.converged else Status.MAX_ITERATIONS
         details = {
-            "violations": violations(ensemble, best.labels),
+            "violations": count_violations(ensemble, best.labels),
             "concentration": best.setting.concentration,
             "share": best.setting.share,
         }
         history = -best.bounds
         return Assignment(best.labels, float(history[-1]), history, status, confidence=best.confidence, details=details)
 
-    def _cluster(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+    def _fit_dp_means(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         if not np.any(ensemble.natural != ensemble.natural[0]):
             return _one_cluster(ensemble)
-        problem = Problem.of(ensemble, self.direction)
+        problem = KLProblem.of(ensemble, self.direction)
         if self.penalty is None:
             penalty = best_penalty(problem, self._limit(ensemble), rng, self.max_iterations)
         else:
             penalty = self.penalty * problem.spread
-        few = len(ensemble.natural) <= _REFINE_BEST_ROWS
-        best: Fit | None = None
+        is_small = len(ensemble.natural) <= REFINE_BEST_ROWS
+        best: KLFit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
-            fit = fit_dp_means(problem, penalty, generator, self.max_iterations, grown=few and start % 2 == 1)
-            if len(fit.labels) <= _REFINE_EVERY_START_ROWS:
+            fit = fit_dp_means(problem, penalty, generator, self.max_iterations, grown=is_small and start % 2 == 1)
+            if len(fit.labels) <= REFINE_EVERY_START_ROWS:
                 fit = refine_clusters(problem, fit, penalty, generator)
             if best is None or fit.objective < best.objective:
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
-        if few and len(best.labels) > _REFINE_EVERY_START_ROWS:
+        if is_small and len(best.labels) > REFINE_EVERY_START_ROWS:
             best = refine_clusters(problem, best, penalty, rng)
         progress(self.restarts, self.restarts)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
         details: dict[str, Any] = {
-            "violations": violations(ensemble, best.labels),
+            "violations": count_violations(ensemble, best.labels),
             "penalty": penalty,
             "spread": problem.spread,
         }
@@ -179,10 +202,11 @@ class DirichletProcess(Method):
 
 
 def _bound(fit: MixtureFit) -> float:
+    """Return the final lower bound of the log evidence."""
     return float(fit.bounds[-1])
 
 
 def _one_cluster(ensemble: Ensemble) -> Assignment:
-    """Return what there is to say of components that are all the same."""
+    """Return the assignment of components that are all the same."""
     labels = np.zeros(len(ensemble.natural), dtype=np.int64)
-    return Assignment(labels, 0.0, np.zeros(1), details={"violations": violations(ensemble, labels)})
+    return Assignment(labels, 0.0, np.zeros(1), details={"violations": count_violations(ensemble, labels)})

@@ -20,25 +20,28 @@ from consilience.checks import Array, Labels
 
 CovarianceType = Literal["diag", "spherical"]
 
-_STARTS = ("k-means++", "random_from_data", "random")
-_ROUNDING = 1e-12
-_FAR = 10.0
+INITIALISATIONS = ("k-means++", "random_from_data", "random")
+"""scikit-learn's ways to start, used in turn."""
+SPREAD_ROUNDING = 1e-12
+"""Spread, in units of the points, below which a coordinate counts as constant."""
+OUTLIER_DISTANCE_RATIO = 10.0
+"""Distance, in median distances, beyond which a point does not set the scale. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """What is fitted.
+class MixtureSetting:
+    """Hyper-parameters of one mixture.
 
     Parameters
     ----------
-    truncation
+    truncation : int
         Number T of sticks, at most that of the points.
-    covariance_type
-        ``"diag"`` or ``"spherical"``.
-    concentration
-        Of the Dirichlet process: the larger, the more clusters.
-    share
-        Variance of points around their cluster's mean, in that of all.
+    covariance_type : {"diag", "spherical"}
+        Shape of the clusters' covariances.
+    concentration : float
+        a, of the Dirichlet process: the larger, the more clusters.
+    share : float, optional
+        Variance of points around their cluster's mean, in that of all. Default: 1.
     """
 
     truncation: int
@@ -49,7 +52,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class MixtureFit:
-    """A mixture.
+    """A fitted mixture: clusters of the points and the lower bound of its log evidence.
 
     Parameters
     ----------
@@ -65,7 +68,7 @@ class MixtureFit:
         Whether the last iteration changed it by less than 1e-3.
     """
 
-    setting: Setting
+    setting: MixtureSetting
     labels: Labels
     confidence: Array
     bounds: Array
@@ -87,18 +90,18 @@ def standardised(points: Array, covariance_type: CovarianceType) -> Array:
     than points are replaced by as many as there are points, between which all distances are the same.
     """
     offsets = points - np.median(points, axis=0)
-    varying = offsets.std(axis=0) > _ROUNDING * np.abs(points).max(axis=0)
+    varying = offsets.std(axis=0) > SPREAD_ROUNDING * np.abs(points).max(axis=0)
     offsets = offsets[:, varying]
     if not offsets.shape[1]:
         return offsets
     if covariance_type == "spherical" and offsets.shape[1] > len(offsets):
         directions, lengths, _ = np.linalg.svd(offsets, full_matrices=False)
-        offsets = (directions * lengths)[:, lengths > _ROUNDING * lengths[0]]
-    first = _spread(offsets, covariance_type)
-    distances = np.linalg.norm(offsets / first, axis=1)
-    near = distances <= _FAR * np.median(distances)
-    spread = _spread(offsets[near], covariance_type)
-    return offsets / np.where(spread > _ROUNDING * first, spread, first)
+        offsets = (directions * lengths)[:, lengths > SPREAD_ROUNDING * lengths[0]]
+    spread_of_all = _spread(offsets, covariance_type)
+    distances = np.linalg.norm(offsets / spread_of_all, axis=1)  # from the median, in spreads (N,)
+    is_near = distances <= OUTLIER_DISTANCE_RATIO * np.median(distances)
+    spread_of_near = _spread(offsets[is_near], covariance_type)
+    return offsets / np.where(spread_of_near > SPREAD_ROUNDING * spread_of_all, spread_of_near, spread_of_all)
 
 
 def _spread(offsets: Array, covariance_type: CovarianceType) -> Array:
@@ -107,7 +110,7 @@ def _spread(offsets: Array, covariance_type: CovarianceType) -> Array:
     return np.sqrt(variances if covariance_type == "diag" else variances.mean(keepdims=True))
 
 
-def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: int, seed: int) -> MixtureFit:
+def fit_mixture(points: Array, setting: MixtureSetting, restarts: int, max_iterations: int, seed: int) -> MixtureFit:
     """Return the fit of greatest lower bound of `restarts` starts: k-means++ seeds, other points, and chance in turn.
 
     Parameters
@@ -121,18 +124,21 @@ def fit_mixture(points: Array, setting: Setting, restarts: int, max_iterations: 
     seed
         Of the starts.
     """
-    counts = {start: len(range(place, restarts, len(_STARTS))) for place, start in enumerate(_STARTS)}
+    counts = {start: len(range(index, restarts, len(INITIALISATIONS))) for index, start in enumerate(INITIALISATIONS)}
     models = [_fitted(points, setting, start, count, max_iterations, seed) for start, count in counts.items() if count]
-    model = max(models, key=lambda one: float(one.lower_bound_))
-    shares = model.predict_proba(points)
-    labels = np.unique(shares.argmax(axis=1), return_inverse=True)[1].astype(np.int64)
+    model = max(models, key=lambda fitted: float(fitted.lower_bound_))
+    # The terms of the bound that scikit-learn drops: log a per stick, and the base law's normaliser per cluster.
+    responsibilities = model.predict_proba(points)
+    labels = np.unique(responsibilities.argmax(axis=1), return_inverse=True)[1].astype(np.int64)
     dim = points.shape[1]
-    base = np.log(setting.concentration) + 0.5 * dim * (1 + dim) * np.log(setting.share)
+    constants = np.log(setting.concentration) + 0.5 * dim * (1 + dim) * np.log(setting.share)
     bounds = np.asarray(getattr(model, "lower_bounds_", [model.lower_bound_]))  # scikit-learn of old keeps the last
-    return MixtureFit(setting, labels, shares.max(axis=1), bounds + setting.truncation * base, bool(model.converged_))
+    return MixtureFit(
+        setting, labels, responsibilities.max(axis=1), bounds + setting.truncation * constants, bool(model.converged_)
+    )
 
 
-def _fitted(points: Array, setting: Setting, start: str, count: int, max_iterations: int, seed: int) -> Any:
+def _fitted(points: Array, setting: MixtureSetting, start: str, count: int, max_iterations: int, seed: int) -> Any:
     """Return scikit-learn's mixture of greatest lower bound of `count` starts of a kind."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import BayesianGaussianMixture

@@ -1,8 +1,14 @@
-"""How many components there are: the matching of the greatest evidence, over all numbers of components.
+"""Selection of the number of components by the evidence of the matching.
 
 In turn, until the matching stays: the heterogeneity between sites is estimated from the matching; every component is
-discounted by it; equation (6) of Claici et al. 2020 is solved for the discounted components at every number G, each
-from the next larger one less the group that is cheapest to place elsewhere; the evidence of each solution decides.
+discounted by it; equation (6) of Claici et al. 2020,
+
+    min over theta, P of sum_l w_l sum_g P_lg KL(theta_g || theta_l),    G given, one component of a site per group,
+
+is solved for the discounted components at every number G, each from the next larger one less the group that is cheapest
+to place elsewhere; the log evidence of each solution decides (``evidence``). Claici et al. choose G by a price lambda
+at one scale; a price has to know how much copies differ, which is what the heterogeneity estimates (docs/adr/0008).
+A search whose matching still changes after ``MAX_CALIBRATIONS`` rounds returns the last one as not converged.
 """
 
 from __future__ import annotations
@@ -17,35 +23,41 @@ from consilience.matching.site_by_site import ascend
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.methods.kl.descent import fit_number, without_one_group
 from consilience.posteriors.methods.kl.evidence import Evidence
-from consilience.posteriors.methods.kl.heterogeneity import calibrated, heterogeneity
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.heterogeneity import discount_by_heterogeneity, estimate_heterogeneity
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 
-_ROUNDS = 5
-_SWEEPS = 10
-_POLISH_ROWS = 2000
-_STEPS = 50
-_STARTS = 2
-_TOLERANCE = 1e-6
+MAX_CALIBRATIONS = 5
+"""Rounds of estimating heterogeneity and searching. Against cycling only; how often it is reached was not measured."""
+MAX_COORDINATE_SWEEPS = 10
+"""Passes over all sites in the last ascent on the evidence: a bound, for passes end at the first without a move."""
+MAX_ASCENT_ROWS = 2000
+"""Components up to which the best solution of (6) is improved on the evidence itself. Chosen by hand for its cost."""
+MAX_DESCENT_STEPS = 50
+"""Matching and averaging steps in one solution of (6): a bound on the time of a start. Chosen by hand."""
+STARTS_PER_SIZE = 2
+"""Fresh starts for each first matching: two are enough since three sizes are started from. Chosen by hand."""
+DESCENT_TOLERANCE = 1e-6
+"""Relative decrease of (6) that ends a descent: that of the default option of ``KLFusion``."""
 
 
 @dataclass(frozen=True, eq=False)
-class Number:
-    """A matching whose number of components was found, and how.
+class SelectedNumber:
+    """A matching whose number of components was selected, and the search that led to it.
 
     Parameters
     ----------
-    labels
-        Group of each component (L,), consecutive from 0.
-    evidence
+    labels : Labels of shape (L,)
+        Group of each component, consecutive from 0.
+    evidence : Evidence
         What the matching was chosen by.
-    heterogeneity
-        Discount of each block of sufficient statistics (B,).
-    path
-        The greatest log evidence found for each number of components.
-    history
+    heterogeneity : Array of shape (B,)
+        Discount of each block of sufficient statistics.
+    path : dict of int to float
+        The greatest log evidence seen for each number of components.
+    history : tuple of float
         The greatest log evidence so far, whenever a step of the last round raised it.
-    converged
-        Whether the matching stayed.
+    converged : bool
+        Whether the last round left the matching as it was.
     """
 
     labels: Labels
@@ -57,88 +69,99 @@ class Number:
 
     @property
     def likelihood(self) -> float:
-        """The log evidence in a form that can be compared between calibrations."""
+        """The log evidence in a form that can be compared between discounts."""
         return self.evidence.likelihood(self.labels)
 
 
-def find_number(
+def select_n_components(
     stack: Stack,
     limit: int,
     rng: np.random.Generator,
     restarts: int,
     report: Callable[[int, int], None],
-) -> Number:
-    """Return the matching of the greatest evidence with at most `limit` components, as far as descent finds it.
+) -> SelectedNumber:
+    """Return the matching of the greatest evidence with at most `limit` components, as far as descent reaches it.
 
     Parameters
     ----------
-    stack
-        What the sites' data say, see ``likelihood_stack``.
-    limit
+    stack : Stack
+        What the sites' data say (L, P), see ``likelihood_stack``.
+    limit : int
         Largest number of components tried, at least that of the largest site.
-    rng
+    rng : Generator
         Draws seeds and orders.
-    restarts
-        Fresh starts for each first matching, of which two are enough.
-    report
-        Told (rounds done, rounds at most).
+    restarts : int
+        Fresh starts for each first matching, of which two are used at most.
+    report : callable
+        Called with (rounds done, rounds at most).
     """
-    problem = Problem.of(stack)
-    best: Number | None = None
+    problem = KLProblem.of(stack)
+    best: SelectedNumber | None = None
     sizes = _first_sizes(int(stack.sizes.max()), limit)
-    for number, (size, child) in enumerate(zip(sizes, rng.spawn(len(sizes)), strict=True)):
-        report(number, len(sizes))
-        starts = [_descend(problem, problem.seeds(size, each), each) for each in child.spawn(min(restarts, _STARTS))]
-        tried = _round(stack, min(starts, key=lambda fit: fit.objective).labels, limit, None, child)
-        if best is not None and _same(tried.labels, best.labels):
+    for index, (size, child) in enumerate(zip(sizes, rng.spawn(len(sizes)), strict=True)):
+        report(index, len(sizes))
+        fits = [
+            _descend(problem, problem.seeds(size, generator), generator)
+            for generator in child.spawn(min(restarts, STARTS_PER_SIZE))
+        ]
+        # All numbers G are searched at one discount, since only then the evidence of two matchings compares; the
+        # discount is re-estimated afterwards, and the search repeated, in ``refine_until_stationary``.
+        candidate = _estimate_and_search(stack, min(fits, key=lambda fit: fit.objective).labels, limit, None, child)
+        if best is not None and _is_same_partition(candidate.labels, best.labels):
             continue
-        tried = settle(stack, tried, limit, child)
-        if best is None or tried.likelihood > best.likelihood:
-            best = tried
+        candidate = refine_until_stationary(stack, candidate, limit, child)
+        if best is None or candidate.likelihood > best.likelihood:
+            best = candidate
     assert best is not None  # noqa: S101  (there is at least one first size)
     report(len(sizes), len(sizes))
     return best
 
 
-def settle(stack: Stack, found: Number, limit: int, rng: np.random.Generator) -> Number:
-    """Calibrate and search in turn until the matching stays; parameters as in ``find_number``."""
-    for _ in range(_ROUNDS):
-        if found.converged:
+def refine_until_stationary(
+    stack: Stack, selected: SelectedNumber, limit: int, rng: np.random.Generator
+) -> SelectedNumber:
+    """Estimate heterogeneity and search in turn until the matching stays; parameters as in ``select_n_components``."""
+    for _ in range(MAX_CALIBRATIONS):
+        if selected.converged:
             break
-        found = _round(stack, found.labels, limit, found.heterogeneity, rng)
-    return found
+        selected = _estimate_and_search(stack, selected.labels, limit, selected.heterogeneity, rng)
+    return selected
 
 
-def _same(a: Labels, b: Labels) -> bool:
-    """Return whether two matchings are one, whatever the groups are called."""
+def _is_same_partition(a: Labels, b: Labels) -> bool:
+    """Return whether two matchings are one partition, whatever the groups are called."""
+    # As many distinct pairs (group in a, group in b) as groups on either side: the pairing is one to one.
     return len(np.unique(np.stack([a, b]), axis=1).T) == a.max() + 1 == b.max() + 1
 
 
-def _first_sizes(least: int, limit: int) -> list[int]:
-    """Return numbers of components to take the first matchings from: the least, and two on the way to the limit.
+def _first_sizes(smallest: int, limit: int) -> list[int]:
+    """Return numbers of components to take the first matchings from: the smallest, and two on the way to the limit.
 
-    At the limit itself groups are close pairs by choice, which say that copies do not differ at all.
+    The sizes are geometric. At the limit itself groups are close pairs by choice, which say that copies do not differ.
     """
-    ratio = limit / least
-    return sorted({least, round(least * ratio ** (1 / 3)), round(least * ratio ** (2 / 3))})
+    ratio = limit / smallest
+    return sorted({smallest, round(smallest * ratio ** (1 / 3)), round(smallest * ratio ** (2 / 3))})
 
 
-def _round(stack: Stack, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator) -> Number:
-    """Calibrate by one matching and search for the matching of the greatest evidence."""
-    amount = heterogeneity(stack, labels, start)
-    evidence = calibrated(stack, amount)
+def _estimate_and_search(
+    stack: Stack, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator
+) -> SelectedNumber:
+    """Estimate heterogeneity from one matching and search for the matching of the greatest evidence."""
+    heterogeneity = estimate_heterogeneity(stack, labels, start)
+    evidence = discount_by_heterogeneity(stack, heterogeneity)
     search = _Search(evidence, limit, rng)
-    found = search.best(labels)
-    settled = _same(found, labels)
-    return Number(found, evidence, amount, search.path, tuple(search.history), settled)
+    best_labels = search.search_path(labels)
+    is_stationary = _is_same_partition(best_labels, labels)
+    return SelectedNumber(best_labels, evidence, heterogeneity, search.path, tuple(search.history), is_stationary)
 
 
-def _descend(problem: Problem, centres: Array, rng: np.random.Generator) -> Fit:
-    return fit_number(problem, centres, rng, _STEPS, _TOLERANCE)
+def _descend(problem: KLProblem, centres: Array, rng: np.random.Generator) -> KLFit:
+    """Return a solution of (6) from `centres`, without refinement."""
+    return fit_number(problem, centres, rng, MAX_DESCENT_STEPS, DESCENT_TOLERANCE)
 
 
 class _Search:
-    """One search for the matching of the greatest evidence, at given calibration."""
+    """One search for the matching of the greatest evidence, over all numbers of components at one discount."""
 
     def __init__(self, evidence: Evidence, limit: int, rng: np.random.Generator) -> None:
         self.evidence, self.limit, self.rng = evidence, limit, rng
@@ -156,23 +179,24 @@ class _Search:
         if not self.history or score > self.history[-1]:
             self.history.append(score)
 
-    def best(self, labels: Labels) -> Labels:
-        """Return the best matching found from `labels` and from fresh seeds, from `limit` components down."""
-        problem = Problem.of(self.evidence.stack)
-        least = int(self.evidence.stack.sizes.max())
+    def search_path(self, labels: Labels) -> Labels:
+        """Return the best matching on two paths down to the largest site: from `labels`, and from `limit` seeds."""
+        problem = KLProblem.of(self.evidence.stack)
+        largest_site = int(self.evidence.stack.sizes.max())
         self._offer(labels)
         fits = [
             _descend(problem, problem.barycenters(labels, int(labels.max()) + 1), self.rng),
             _descend(problem, problem.seeds(self.limit, self.rng), self.rng),
         ]
         for fit in fits:
-            while True:
+            while True:  # one group fewer at a time: each solution starts the next
                 self._offer(fit.labels)
-                if fit.n_groups <= least:
+                if fit.n_groups <= largest_site:
                     break
                 fit = _descend(problem, without_one_group(problem, fit), self.rng)
-        size = max(self.path, key=self.path.__getitem__)
-        if len(labels) <= _POLISH_ROWS:
-            self._offer(ascend(self.evidence.groups, self._labels[size], self.rng, _SWEEPS)[0])
-            size = max(self.path, key=self.path.__getitem__)
-        return self._labels[size]
+        best_size = max(self.path, key=self.path.__getitem__)
+        # (6) is descended, the evidence decides: the best solution is improved on the evidence itself, site by site.
+        if len(labels) <= MAX_ASCENT_ROWS:
+            self._offer(ascend(self.evidence.groups, self._labels[best_size], self.rng, MAX_COORDINATE_SWEEPS)[0])
+            best_size = max(self.path, key=self.path.__getitem__)
+        return self._labels[best_size]

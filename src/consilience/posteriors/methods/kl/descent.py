@@ -1,11 +1,13 @@
-"""One start of KL-fusion: alternate matching and averaging until neither lowers the objective.
+"""Descent of KL-fusion from one start: matching and averaging in turn, until neither lowers the objective.
 
 The objective, equation (9) of Claici et al. 2020, with theta_g for fused and theta_l for local components:
 
-    sum_l w_l sum_g P_lg KL(theta_g || theta_l) + lambda sum_g ||P_g||_2.
+    F = sum_l w_l sum_g P_lg KL(theta_g || theta_l) + lambda sum_g ||P_g||_2.
 
 Matching is exact given the averages (block by block when P is binary, to a certified gap when it is relaxed), averaging
-is the closed-form barycenter given the matching. Every step that would raise the objective is rejected.
+is the closed-form barycenter (4) given the matching. Every step that would raise the objective is rejected. After the
+descent, groups are dissolved while that lowers F, and small problems are refined site by site with averages that follow
+every choice. Reaching ``max_iterations`` leaves ``converged`` False; the fit is valid all the same.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.group_sparse import binary_penalty, descend_binary
 from consilience.matching.groups import group_sums
 from consilience.posteriors.methods.kl.divergences import KLGeometry
-from consilience.posteriors.methods.kl.problem import Fit, Problem, compact, matched_cost, objective
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, matched_cost, objective
 
-_SWEEPS = 20
-_ROUNDING = 1e-12
-_REFINE_EVERY_START_ROWS = 64
+MAX_SWEEPS = 20
+"""Passes over all sites in one matching step or refinement: a bound, for passes end at the first without a move."""
+DISSOLVE_SWEEPS = 3
+"""Passes over all sites when a group is tried to be dissolved; the descent that follows goes on. Chosen by hand."""
+INCREMENT_ROUNDING = 1e-12
+"""Relative gain below which a site's new matching is rounding: increments are differences of log normalisers."""
+REFINE_EVERY_START_ROWS = 64
+"""Components up to which every start is refined, not the best one alone. Chosen by hand for its cost."""
 
 
 def fit_binary(
-    problem: Problem, centres: Array, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
-) -> Fit:
+    problem: KLProblem, centres: Array, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> KLFit:
     """Descend on (9) with binary P from `centres`.
 
     A group that nobody uses may have any centre at no cost, so it is offered the worst-matched local component; the
@@ -36,110 +43,125 @@ def fit_binary(
 
     Parameters
     ----------
-    problem
+    problem : KLProblem
         The objective's data.
-    centres
-        First centres (G, P), at least as many as the largest site has components.
-    strength
-        lambda.
-    rng
+    centres : Array of shape (G, P)
+        First centres, at least as many as the largest site has components.
+    strength : float
+        lambda, the price of a component, in the units of the divergence.
+    rng : Generator
         Draws the order of sites.
-    max_iterations
+    max_iterations : int
         Matching and averaging steps at most.
-    tolerance
-        Relative decrease below which the descent has converged.
+    tolerance : float
+        Relative decrease of the objective below which the descent has converged.
+
+    Returns
+    -------
+    KLFit
+        The matching, with consecutive labels, and its barycenters.
     """
     fit = _alternate(problem, centres, strength, None, rng, max_iterations, tolerance, ())
     if strength > 0:
         fit = dissolve(problem, fit, strength, rng, max_iterations, tolerance)
-    labels, centres = compact(problem, fit.labels)
+    labels, centres = compact(problem, fit.labels)  # groups without members go
     fit = replace(fit, labels=labels, centres=centres)
-    return refine(problem, fit, strength, rng) if len(labels) <= _REFINE_EVERY_START_ROWS else fit
+    return refine(problem, fit, strength, rng) if len(labels) <= REFINE_EVERY_START_ROWS else fit
 
 
 def fit_number(
-    problem: Problem, centres: Array, rng: np.random.Generator, max_iterations: int, tolerance: float
-) -> Fit:
+    problem: KLProblem, centres: Array, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> KLFit:
     """Descend on (6), where no component has a price, without refinement; parameters as in ``fit_binary``."""
     fit = _alternate(problem, centres, 0.0, None, rng, max_iterations, tolerance, ())
-    labels, centres = compact(problem, fit.labels)
+    labels, centres = compact(problem, fit.labels)  # groups without members go
     return replace(fit, labels=labels, centres=centres)
 
 
 def _alternate(
-    problem: Problem,
+    problem: KLProblem,
     centres: Array,
     strength: float,
-    labels: Labels | None,
+    start_labels: Labels | None,
     rng: np.random.Generator,
     max_iterations: int,
     tolerance: float,
     history: tuple[float, ...],
-) -> Fit:
+) -> KLFit:
+    """Match and average in turn from `centres`, and from a matching where there is one; groups may be left empty."""
     offsets, n_groups = problem.ensemble.offsets, centres.shape[0]
     values = list(history)
-    costs = problem.costs(centres)
-    current = labels
-    best = np.inf if current is None else matched_cost(costs, current) + strength * binary_penalty(current, n_groups)
+    costs = problem.costs(centres)  # (L, G)
+    labels = start_labels
+    lowest = np.inf if labels is None else matched_cost(costs, labels) + strength * binary_penalty(labels, n_groups)
     converged = False
     for _ in range(max_iterations):
-        proposed = descend_binary(costs, offsets, strength, current, rng, _SWEEPS)
-        moved = problem.barycenters(proposed, n_groups, centres)
-        moved = _offer_spares(problem, moved, proposed, costs)
-        moved_costs = problem.costs(moved)
-        value = matched_cost(moved_costs, proposed) + strength * binary_penalty(proposed, n_groups)
-        if current is not None and value > best:
+        proposal = descend_binary(costs, offsets, strength, labels, rng, MAX_SWEEPS)
+        new_centres = problem.barycenters(proposal, n_groups, centres)
+        new_centres = _reseed_unused(problem, new_centres, proposal, costs)
+        new_costs = problem.costs(new_centres)
+        value = matched_cost(new_costs, proposal) + strength * binary_penalty(proposal, n_groups)
+        # Both half steps are exact descents, so a rise is rounding (or a Renyi average that has not moved): stop there.
+        if labels is not None and value > lowest:
             converged = True
             break
-        settled = current is not None and np.array_equal(proposed, current)
-        small = best - value <= tolerance * abs(best) if np.isfinite(best) else False
-        current, centres, costs, best = proposed, moved, moved_costs, value
+        is_unchanged = labels is not None and np.array_equal(proposal, labels)
+        is_small_gain = lowest - value <= tolerance * abs(lowest) if np.isfinite(lowest) else False
+        labels, centres, costs, lowest = proposal, new_centres, new_costs, value
         values.append(value)
-        if settled or small:
+        if is_unchanged or is_small_gain:
             converged = True
             break
-    assert current is not None  # noqa: S101  (max_iterations is at least 1)
-    return Fit(current, centres, best, tuple(values), converged)
+    assert labels is not None  # noqa: S101  (max_iterations is at least 1)
+    return KLFit(labels, centres, lowest, tuple(values), converged)
 
 
-def _offer_spares(problem: Problem, centres: Array, labels: Labels, costs: Array) -> Array:
+def _reseed_unused(problem: KLProblem, centres: Array, labels: Labels, costs: Array) -> Array:
     """Put the centres of unused groups on the worst-matched local components."""
     unused = np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0)
     if unused.size:
-        worst = np.argsort(-costs[np.arange(len(labels)), labels], kind="stable")[: unused.size]
-        centres[unused[: worst.size]] = problem.ensemble.natural[worst]
+        matched_costs = costs[np.arange(len(labels)), labels]  # (L,)
+        worst_rows = np.argsort(-matched_costs, kind="stable")[: unused.size]
+        centres[unused[: worst_rows.size]] = problem.ensemble.natural[worst_rows]
     return centres
 
 
 def dissolve(
-    problem: Problem, fit: Fit, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
-) -> Fit:
-    """Try to do without each group, smallest first, as long as the objective falls."""
-    largest = int(problem.ensemble.sizes.max())
+    problem: KLProblem, fit: KLFit, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
+) -> KLFit:
+    """Try to do without each group, smallest first, as long as the objective falls.
+
+    Alternation alone cannot close a group: (9) has to pass over the cost of moving its members at unchanged averages.
+    The price lambda sqrt(n_g) is concave in the number n_g of users: most of it is saved by the last user who leaves.
+    """
+    largest_site = int(problem.ensemble.sizes.max())
     improved = True
     while improved:
         improved = False
-        labels, centres = compact(problem, fit.labels)
+        labels, centres = compact(problem, fit.labels)  # groups without members go
         fit = replace(fit, labels=labels, centres=centres)
-        if fit.n_groups <= largest:
+        if fit.n_groups <= largest_site:
             break
+        # Members of a closed group go where they cost least, at unchanged centres; the descent then follows.
         costs = problem.costs(fit.centres)
         for group in np.argsort(np.bincount(fit.labels), kind="stable"):
             others = np.arange(fit.n_groups) != group
-            trial = descend_binary(costs[:, others], problem.ensemble.offsets, strength, None, rng, 3)
-            left, averages = compact(problem, trial)
-            value = objective(problem, averages, left, strength)
+            trial = descend_binary(costs[:, others], problem.ensemble.offsets, strength, None, rng, DISSOLVE_SWEEPS)
+            trial_labels, averages = compact(problem, trial)
+            value = objective(problem, averages, trial_labels, strength)
             if value < fit.objective:
-                kept = Fit(trial, problem.barycenters(trial, fit.n_groups - 1, fit.centres[others]), value, (), True)
+                smaller = KLFit(
+                    trial, problem.barycenters(trial, fit.n_groups - 1, fit.centres[others]), value, (), True
+                )
                 fit = _alternate(
-                    problem, kept.centres, strength, trial, rng, max_iterations, tolerance, (*fit.history, value)
+                    problem, smaller.centres, strength, trial, rng, max_iterations, tolerance, (*fit.history, value)
                 )
                 improved = True
                 break
     return fit
 
 
-def fit_clusters(problem: Problem, centres: Array, max_iterations: int) -> Fit:
+def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int) -> KLFit:
     """Cluster from `centres` without the constraint of one per site: nearest centres and barycenters in turn.
 
     Bregman hard clustering, algorithm 1 of Banerjee et al. 2005.
@@ -147,35 +169,36 @@ def fit_clusters(problem: Problem, centres: Array, max_iterations: int) -> Fit:
     history: list[float] = []
     labels, converged = np.full(len(problem.ensemble.natural), -1), False
     for _ in range(max_iterations):
-        proposed = problem.costs(centres).argmin(axis=1)
-        if np.array_equal(proposed, labels):
+        nearest = problem.costs(centres).argmin(axis=1)  # (L,)
+        if np.array_equal(nearest, labels):
             converged = True
             break
-        labels = proposed
+        labels = nearest
         centres = problem.barycenters(labels, len(centres), centres)
         history.append(matched_cost(problem.costs(centres), labels))
-    consecutive, averages = compact(problem, labels)
-    return Fit(consecutive, averages, history[-1], tuple(history), converged)
+    consecutive, barycenters = compact(problem, labels)
+    return KLFit(consecutive, barycenters, history[-1], tuple(history), converged)
 
 
-def without_one_group(problem: Problem, fit: Fit) -> Array:
+def without_one_group(problem: KLProblem, fit: KLFit) -> Array:
     """Return the centres (G - 1, P) left when the group goes whose members cost least to place elsewhere."""
-    costs = problem.costs(fit.centres)
-    trials = []
+    costs = problem.costs(fit.centres)  # (L, G)
+    costs_without = []
     for group in range(fit.n_groups):
-        left = np.delete(costs, group, axis=1)
-        trials.append(matched_cost(left, assign_blocks(left, problem.ensemble.offsets)))
-    return np.delete(fit.centres, int(np.argmin(trials)), axis=0)
+        other_costs = np.delete(costs, group, axis=1)
+        costs_without.append(matched_cost(other_costs, assign_blocks(other_costs, problem.ensemble.offsets)))
+    return np.delete(fit.centres, int(np.argmin(costs_without)), axis=0)
 
 
-def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator) -> Fit:
+def refine(problem: KLProblem, fit: KLFit, strength: float, rng: np.random.Generator) -> KLFit:
     """Improve a binary matching site by site, exactly: averages follow every choice, not every round of choices.
 
     The least cost of a group of mass m with barycenter b is sum_l w_l phi(l) - m phi(b), a Jensen gap of the potential
     phi whose Bregman divergence the objective sums. Without site j, component l therefore raises the objective by
-    m phi(b) + w_l phi(l) - (m + w_l) phi(new), `new` the barycenter with l, and by the price of a user. One assignment
-    of these increments is the best choice for site j given the others. With a divergence
-    that is not Kullback-Leibler the fit comes back as it is.
+    m phi(b) + w_l phi(l) - (m + w_l) phi(new), `new` the barycenter with l, and by the price of a user,
+    lambda (sqrt(n + 1) - sqrt(n)). One assignment of these increments is the best choice for site j given the others
+    (the subtraction trick of Yurochkin et al. 2019, Proposition 1). With a divergence that is not Kullback-Leibler the
+    fit comes back as it is.
 
     Parameters
     ----------
@@ -187,40 +210,43 @@ def refine(problem: Problem, fit: Fit, strength: float, rng: np.random.Generator
     ensemble, geometry, labels = problem.ensemble, problem.geometry, fit.labels.copy()
     if not isinstance(geometry, KLGeometry):
         return fit
-    weights, rows_of = ensemble.row_weights, geometry.averaged * ensemble.row_weights[:, None]
-    own_potential = weights * geometry.potential(geometry.averaged)
-    start = group_sums(geometry.averaged, labels, weights, fit.n_groups)
-    sums, mass = start.sums, start.mass
-    users = np.bincount(labels, minlength=fit.n_groups).astype(np.float64)
-    for _ in range(_SWEEPS):
-        changed = False
+    # Sums, mass and users of every group are kept up to date while one site after another is taken out and put back.
+    weights, weighted = ensemble.row_weights, geometry.averaged * ensemble.row_weights[:, None]
+    row_potentials = weights * geometry.potential(geometry.averaged)
+    groups = group_sums(geometry.averaged, labels, weights, fit.n_groups)
+    sums, mass = groups.sums, groups.mass
+    n_users = np.bincount(labels, minlength=fit.n_groups).astype(np.float64)
+    for _ in range(MAX_SWEEPS):
+        has_moved = False
         for site in rng.permutation(ensemble.n_sites):
             rows = np.arange(ensemble.offsets[site], ensemble.offsets[site + 1])
-            own, here = labels[rows], np.arange(len(rows))
-            sums[own] -= rows_of[rows]
-            mass[own] -= weights[rows]
-            users[own] -= 1.0
-            used = np.flatnonzero(users > 0)
-            increments = np.tile(strength * (np.sqrt(users + 1.0) - np.sqrt(users)), (len(rows), 1))
+            old_labels, positions = labels[rows], np.arange(len(rows))
+            sums[old_labels] -= weighted[rows]
+            mass[old_labels] -= weights[rows]
+            n_users[old_labels] -= 1.0
+            used = np.flatnonzero(n_users > 0)
+            # A group that nobody else uses costs lambda and no divergence: its barycenter is the newcomer itself.
+            increments = np.tile(strength * (np.sqrt(n_users + 1.0) - np.sqrt(n_users)), (len(rows), 1))
             if used.size:
-                grown = mass[used] + weights[rows, None]
-                moved = (sums[used] + rows_of[rows, None]) / grown[:, :, None]
-                value = geometry.potential(moved.reshape(-1, moved.shape[2])).reshape(grown.shape)
-                stayed = mass[used] * geometry.potential(sums[used] / mass[used, None])
-                increments[:, used] += stayed + own_potential[rows, None] - grown * value
-            chosen = assign_block(increments)
-            had, has = increments[here, own].sum(), increments[here, chosen].sum()
-            if has < had - _ROUNDING * np.abs(increments[here, own]).sum():
-                labels[rows], changed = chosen, True
+                # (k, G) increments: Jensen gap with component l less Jensen gap without it, for every group in use.
+                new_mass = mass[used] + weights[rows, None]  # (k, G)
+                averages = (sums[used] + weighted[rows, None]) / new_mass[:, :, None]  # (k, G, P)
+                potentials = geometry.potential(averages.reshape(-1, averages.shape[2])).reshape(new_mass.shape)
+                old_potentials = mass[used] * geometry.potential(sums[used] / mass[used, None])  # (G,)
+                increments[:, used] += old_potentials + row_potentials[rows, None] - new_mass * potentials
+            new_labels = assign_block(increments)
+            old_cost, new_cost = increments[positions, old_labels].sum(), increments[positions, new_labels].sum()
+            if new_cost < old_cost - INCREMENT_ROUNDING * np.abs(increments[positions, old_labels]).sum():
+                labels[rows], has_moved = new_labels, True
             else:
-                chosen = own
-            sums[chosen] += rows_of[rows]
-            mass[chosen] += weights[rows]
-            users[chosen] += 1.0
-        if not changed:
+                new_labels = old_labels
+            sums[new_labels] += weighted[rows]
+            mass[new_labels] += weights[rows]
+            n_users[new_labels] += 1.0
+        if not has_moved:
             break
     labels, centres = compact(problem, labels)
-    lowest = objective(problem, centres, labels, strength)
-    if lowest >= fit.objective:
+    value = objective(problem, centres, labels, strength)
+    if value >= fit.objective:
         return fit
-    return replace(fit, labels=labels, centres=centres, objective=lowest, history=(*fit.history, lowest))
+    return replace(fit, labels=labels, centres=centres, objective=value, history=(*fit.history, value))

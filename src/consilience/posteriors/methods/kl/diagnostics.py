@@ -1,4 +1,10 @@
-"""What is known about a matching: its evidence, how sure each match is, and what does not belong."""
+"""Matching by evidence, and the diagnostics of a matching: confidence, heterogeneity, outliers.
+
+The number of components is selected by evidence (``choose_number``); local fits gone wrong are then left out
+(``outliers.find_blends``) and the selection is refined without them. The confidence of a match is
+1 / (1 + exp(-lambda)), with lambda the log odds of the matching against its site's best matching without that match.
+It is computed given all other matches, so it knows nothing of fits that went wrong before any matching.
+"""
 
 from __future__ import annotations
 
@@ -12,83 +18,101 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.matching.site_by_site import match_probabilities
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.method import Assignment, placed
-from consilience.posteriors.methods.kl.choose_number import find_number, settle
+from consilience.posteriors.method import Assignment, expand_assignment
+from consilience.posteriors.methods.kl.choose_number import refine_until_stationary, select_n_components
 from consilience.posteriors.methods.kl.evidence import Evidence
-from consilience.posteriors.methods.kl.heterogeneity import calibrated, heterogeneity, likelihood_stack
-from consilience.posteriors.methods.kl.outliers import blends, describe_outliers, far_sites
+from consilience.posteriors.methods.kl.heterogeneity import (
+    discount_by_heterogeneity,
+    estimate_heterogeneity,
+    likelihood_stack,
+)
+from consilience.posteriors.methods.kl.outliers import describe_outliers, find_blends, find_far_sites
 
-_JUDGED_ROWS = 5000
+MAX_DIAGNOSED_ROWS = 5000
+"""Components up to which confidence and heterogeneity are computed. Chosen by hand for its cost."""
 
 
-def number_by_evidence(
+def match_by_evidence(
     ensemble: Ensemble, limit: int, restarts: int, rng: np.random.Generator, progress: Progress
 ) -> Assignment:
-    """Return the matching of the greatest evidence, with what did not belong left out.
+    """Return the matching of the greatest evidence, with local fits gone wrong left out (label -1).
 
     Parameters
     ----------
-    ensemble
-        The models.
-    limit
+    ensemble : Ensemble
+        The models, L components in all.
+    limit : int
         Largest number of components.
-    restarts
+    restarts : int
         Fresh starts for the first matching.
     rng, progress
         As for any method.
+
+    Returns
+    -------
+    Assignment
+        Labels, minus the log evidence as objective, confidence, and as details the path over numbers of components,
+        the heterogeneity and the outliers. ``AT_CAPACITY`` where the limit was the best number.
     """
     stack, rows = likelihood_stack(ensemble)
+    # Components that cannot be judged by their data were left out, so there may be fewer than the limit.
     limit = min(limit, len(rows))
     details: dict[str, Any] = {}
     if len(rows) < len(ensemble.natural):
         details["left_out"] = len(ensemble.natural) - len(rows)
-    found = find_number(stack, limit, rng, restarts, progress)
-    odd = blends(stack, found.evidence, found.heterogeneity, found.labels)
-    blended = stack.owner[odd]
-    if odd.size:
-        kept = np.delete(np.arange(len(rows)), odd)
-        stack, rows = stack.take(kept), rows[kept]
-        labels = np.unique(found.labels[kept], return_inverse=True)[1]
-        found = settle(stack, replace(found, labels=labels, converged=False), limit, rng)
-    details["path"] = [{"n_components": g, "criterion": -value} for g, value in sorted(found.path.items())]
-    confidence, judged = _judgement(ensemble, stack, found.evidence, found.heterogeneity, found.labels, blended)
-    status = Status.CONVERGED if found.converged else Status.MAX_ITERATIONS
-    if found.converged and int(found.labels.max()) + 1 == limit < len(rows):
+    selected = select_n_components(stack, limit, rng, restarts, progress)
+    blend_rows = find_blends(stack, selected.evidence, selected.heterogeneity, selected.labels)
+    blend_sites = stack.owner[blend_rows]
+    # The number is selected again without the fits gone wrong, from the matching that is left.
+    if blend_rows.size:
+        others = np.delete(np.arange(len(rows)), blend_rows)
+        stack, rows = stack.take(others), rows[others]
+        labels = np.unique(selected.labels[others], return_inverse=True)[1]
+        selected = refine_until_stationary(stack, replace(selected, labels=labels, converged=False), limit, rng)
+    details["path"] = [{"n_components": g, "criterion": -value} for g, value in sorted(selected.path.items())]
+    confidence, diagnostics = _diagnostics(
+        ensemble, stack, selected.evidence, selected.heterogeneity, selected.labels, blend_sites
+    )
+    status = Status.CONVERGED if selected.converged else Status.MAX_ITERATIONS
+    if selected.converged and int(selected.labels.max()) + 1 == limit < len(rows):
         status = Status.AT_CAPACITY
-    matched = Assignment(
-        found.labels,
-        -found.history[-1],
-        -np.array(found.history),
+    assignment = Assignment(
+        selected.labels,
+        -selected.history[-1],
+        -np.array(selected.history),
         status,
         confidence=confidence,
-        details=details | judged,
+        details=details | diagnostics,
     )
-    return placed(matched, rows, len(ensemble.natural))
+    return expand_assignment(assignment, rows, len(ensemble.natural))
 
 
-def judge(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
-    """Return the confidence of each match (L,) of a matching found in any way, and what else is known about it.
+def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
+    """Return the confidence of each match (L,) of any method's matching, and its other diagnostics.
 
-    Ensembles of more than 5,000 components are not judged.
+    Ensembles of more than 5,000 components have none: None and an empty dictionary.
     """
-    if len(labels) > _JUDGED_ROWS:
+    if len(labels) > MAX_DIAGNOSED_ROWS:
         return None, {}
     stack, rows = likelihood_stack(ensemble)
-    own = np.unique(labels[rows], return_inverse=True)[1]
-    amount = heterogeneity(stack, own)
-    evidence = calibrated(stack, amount)
-    confidence, judged = _judgement(ensemble, stack, evidence, amount, own, np.zeros(0, dtype=np.int64))
-    return placed(Assignment(own, confidence=confidence), rows, len(labels)).confidence, judged
+    stack_labels = np.unique(labels[rows], return_inverse=True)[1]  # (L',): of the components that are judged
+    heterogeneity = estimate_heterogeneity(stack, stack_labels)
+    evidence = discount_by_heterogeneity(stack, heterogeneity)
+    confidence, diagnostics = _diagnostics(
+        ensemble, stack, evidence, heterogeneity, stack_labels, np.zeros(0, dtype=np.int64)
+    )
+    return expand_assignment(Assignment(stack_labels, confidence=confidence), rows, len(labels)).confidence, diagnostics
 
 
-def _judgement(
-    ensemble: Ensemble, stack: Stack, evidence: Evidence, amount: Array, labels: Labels, blended: Labels
+def _diagnostics(
+    ensemble: Ensemble, stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels, blend_sites: Labels
 ) -> tuple[Array | None, dict[str, Any]]:
-    outliers = describe_outliers(ensemble.names, blended, far_sites(stack, labels))
-    judged: dict[str, Any] = {
-        "heterogeneity": dict(zip(stack.family.part_names, amount.tolist(), strict=True)),
+    """Return the confidence of each match (L',) and, as JSON values, heterogeneity (B,) and outliers."""
+    outliers = describe_outliers(ensemble.names, blend_sites, find_far_sites(stack, labels))
+    diagnostics: dict[str, Any] = {
+        "heterogeneity": dict(zip(stack.family.part_names, heterogeneity.tolist(), strict=True)),
     }
     if outliers:
-        judged["outliers"] = outliers
-    sure = match_probabilities(evidence.groups, labels) if len(labels) <= _JUDGED_ROWS else None
-    return sure, judged
+        diagnostics["outliers"] = outliers
+    confidence = match_probabilities(evidence.groups, labels) if len(labels) <= MAX_DIAGNOSED_ROWS else None
+    return confidence, diagnostics

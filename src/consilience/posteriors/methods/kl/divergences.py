@@ -1,8 +1,13 @@
-"""What matching minimises: a divergence between fused and local components, and the average that goes with it.
+"""Divergences between fused and local components, and the average that belongs to each.
 
-Every divergence has its own objective, the sum of it over matched components, and its own average, which never raises
-that objective. Kullback-Leibler divergences are those of Claici et al. 2020; the others are what their discussion asks
-for.
+A geometry pairs a divergence D with the average that minimises the sum of it over a group,
+
+    c_g = argmin_c sum_{l in g} w_l D(c, theta_l),
+
+so that matching and averaging descend one objective. For Kullback-Leibler divergences (Claici et al. 2020) the average
+is closed, equation (4): the mean of natural parameters for KL(c || theta), of mean parameters for KL(theta || c).
+Renyi, Hellinger and Wasserstein divergences are what the discussion of that paper asks for; where their averages are
+iterations, a step that would raise the sum is rejected.
 """
 
 from __future__ import annotations
@@ -25,10 +30,18 @@ DivergenceName = Literal["kl", "renyi", "hellinger", "wasserstein"]
 HELLINGER_ORDER = 0.5
 """The order of the Renyi divergence that the Hellinger distance is a function of."""
 
-_STEPS = 200
-_TOLERANCE = 1e-12
-_ROUNDING = 1e-14
-_CHUNK_BYTES = 2**26
+MAX_RENYI_STEPS = 200
+"""Fixed-point steps of a Renyi average: a bound, for the steps end where no group gains any more."""
+RENYI_TOLERANCE = 1e-12
+"""Relative decrease of a group's sum below which its Renyi average is reached. Chosen by hand."""
+LOG_NORMALIZER_ROUNDING = 1e-14
+"""Relative error of a log normaliser: a smaller fall of a group's sum may be rounding and moves no average."""
+CHUNK_BYTES = 2**26
+"""Memory of the natural parameters between pairs: 64 MiB, chosen by hand."""
+MIN_GROUP_MASS = 1e-12
+"""Weight below which a group counts as empty and keeps its centre: no division by zero in (4)."""
+MIN_AFFINITY = 1e-300
+"""Smallest sum of affinities to divide by; below it, no double precision is left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +80,7 @@ class KLGeometry(Geometry):
 
     @cached_property
     def _fixed(self) -> FixedSide:
+        # The log normalisers (or mean parameters) of the local components are computed once for all centres.
         return FixedSide(self.family, self.natural, self.direction)
 
     @cached_property
@@ -84,7 +98,7 @@ class KLGeometry(Geometry):
 
     def centres(self, sums: GroupSums, fallback: Array | None = None) -> Array:
         """Return the averages (G, P) of groups given by sums; those without mass keep their row of `fallback`."""
-        used = sums.mass >= 1e-12
+        used = sums.mass >= MIN_GROUP_MASS
         centres = np.empty_like(sums.sums) if fallback is None else fallback.copy()
         means = GroupSums(sums.sums[used], sums.mass[used]).means()
         centres[used] = from_averaged(self.family, means, self.direction)
@@ -97,7 +111,7 @@ class KLGeometry(Geometry):
         """
         if self.direction == "forward":
             return self.family.log_normalizer(averaged)
-        natural = self.family.from_mean(averaged)
+        natural = self.family.from_mean(averaged)  # A*(mu) = <eta(mu), mu> - A(eta(mu))
         return np.einsum("np,np->n", natural, averaged) - self.family.log_normalizer(natural)
 
 
@@ -118,12 +132,12 @@ class RenyiGeometry(Geometry):
     bounded: bool = False
 
     @cached_property
-    def _levels(self) -> Array:
+    def _log_normalizers(self) -> Array:
         return self.family.log_normalizer(self.natural)
 
     def costs(self, centres: Array) -> Array:
         """One log normaliser for each pair, in chunks of bounded memory."""
-        gaps = np.empty((len(centres), len(self.natural)))
+        gaps = np.empty((len(centres), len(self.natural)))  # (G, L)
         for row, centre in enumerate(centres):
             gaps[row] = self._gaps(np.broadcast_to(centre, self.natural.shape), np.arange(len(self.natural)))
         return self._of_gap(gaps)
@@ -131,41 +145,48 @@ class RenyiGeometry(Geometry):
     def _gaps(self, centres: Array, rows: Labels) -> Array:
         """Return a A(p) + (1 - a) A(q) - A(a p + (1 - a) q) (n,) of pairs of centres (n, P) and rows (n,)."""
         result = np.empty(len(rows))
-        step = max(1, _CHUNK_BYTES // (8 * self.family.size))
+        step = max(1, CHUNK_BYTES // (8 * self.family.size))
         for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            left, own = centres[part], rows[part]
-            between = self.order * left + (1.0 - self.order) * self.natural[own]
-            level = self.order * self.family.log_normalizer(left) + (1.0 - self.order) * self._levels[own]
-            result[part] = level - self.family.log_normalizer(between)
+            chunk = slice(start, start + step)
+            centre_rows, local_rows = centres[chunk], rows[chunk]  # (n, P), (n,)
+            between = self.order * centre_rows + (1.0 - self.order) * self.natural[local_rows]
+            ends = (
+                self.order * self.family.log_normalizer(centre_rows)
+                + (1.0 - self.order) * self._log_normalizers[local_rows]
+            )
+            result[chunk] = ends - self.family.log_normalizer(between)
         return np.maximum(result, 0.0)
 
     def _of_gap(self, gaps: Array) -> Array:
+        """Return the divergences that go with gaps: D_a, or 1 - exp(-(1 - a) D_a)."""
         return -np.expm1(-gaps) if self.bounded else gaps / (1.0 - self.order)
 
     def averages(self, labels: Labels, weights: Array, n_groups: int) -> Array:
         """Descend from the mean of natural parameters until no group gains."""
         rows = np.flatnonzero(labels >= 0)
-        own = labels[rows]
-        centres = group_sums(self.natural, labels, weights, n_groups).means()
-        gaps = self._gaps(centres[own], rows)
-        best = np.bincount(own, weights=weights[rows] * self._of_gap(gaps), minlength=n_groups)
-        rounding = _ROUNDING * np.bincount(own, weights=weights[rows] * np.abs(self._levels[rows]), minlength=n_groups)
-        for _ in range(_STEPS):
-            share = weights[rows] * (np.exp(-gaps) if self.bounded else 1.0)
-            between = self.order * centres[own] + (1.0 - self.order) * self.natural[rows]
-            sums = group_sums(self.family.mean_parameters(between), own, share, n_groups)
-            reached = sums.mass > 1e-300  # members that share nothing with their centre cannot move it
-            moved = centres.copy()
-            moved[reached] = self.family.from_mean(sums.sums[reached] / sums.mass[reached, None])
-            moved_gaps = self._gaps(moved[own], rows)
-            value = np.bincount(own, weights=weights[rows] * self._of_gap(moved_gaps), minlength=n_groups)
-            better = value < best - rounding
-            centres[better] = moved[better]
-            gaps = np.where(better[own], moved_gaps, gaps)
-            gained = np.where(better, best - value, 0.0)
+        groups = labels[rows]  # (n,): the group of each row that is matched
+        centres = group_sums(self.natural, labels, weights, n_groups).means()  # (G, P): the KL barycenter
+        gaps = self._gaps(centres[groups], rows)
+        best = np.bincount(groups, weights=weights[rows] * self._of_gap(gaps), minlength=n_groups)
+        rounding = LOG_NORMALIZER_ROUNDING * np.bincount(
+            groups, weights=weights[rows] * np.abs(self._log_normalizers[rows]), minlength=n_groups
+        )
+        for _ in range(MAX_RENYI_STEPS):
+            # 1 - exp(-x) lies below its tangent, so the step of the weighted sum of gaps lowers the bounded sum too.
+            row_weights = weights[rows] * (np.exp(-gaps) if self.bounded else 1.0)
+            between = self.order * centres[groups] + (1.0 - self.order) * self.natural[rows]  # (n, P)
+            sums = group_sums(self.family.mean_parameters(between), groups, row_weights, n_groups)
+            reached = sums.mass > MIN_AFFINITY  # members that share nothing with their centre cannot move it
+            proposal = centres.copy()
+            proposal[reached] = self.family.from_mean(sums.sums[reached] / sums.mass[reached, None])
+            proposal_gaps = self._gaps(proposal[groups], rows)
+            value = np.bincount(groups, weights=weights[rows] * self._of_gap(proposal_gaps), minlength=n_groups)
+            better = value < best - rounding  # (G,): groups move one by one, each only if its own sum falls
+            centres[better] = proposal[better]
+            gaps = np.where(better[groups], proposal_gaps, gaps)
+            gain = np.where(better, best - value, 0.0)
             best = np.minimum(best, value)
-            if np.all(gained <= _TOLERANCE * best):
+            if np.all(gain <= RENYI_TOLERANCE * best):
                 break
         return centres
 
@@ -182,12 +203,26 @@ class WassersteinGeometry(Geometry):
     def averages(self, labels: Labels, weights: Array, n_groups: int) -> Array:
         """Barycenters, group by group: means of means, and the Bures fixed point for full covariances."""
         family = cast(WassersteinFamily, self.family)
-        members = [np.flatnonzero(labels == group) for group in range(n_groups)]
+        members = [np.flatnonzero(labels == group) for group in range(n_groups)]  # a Bures fixed point takes no batch
         return np.stack([family.wasserstein_barycenter(self.natural[rows], weights[rows]) for rows in members])
 
 
 def make_geometry(name: DivergenceName, order: float, direction: Direction, family: Family, natural: Array) -> Geometry:
-    """Return the geometry of a divergence, by its name, over local components (L, P)."""
+    """Return the geometry of a divergence by its name.
+
+    Parameters
+    ----------
+    name : {"kl", "renyi", "hellinger", "wasserstein"}
+        The divergence.
+    order : float
+        Order of the Renyi divergence; without effect on the others.
+    direction : {"forward", "reverse"}
+        KL(fused || local) or KL(local || fused); without effect on the others.
+    family : Family
+        The family of all components.
+    natural : Array of shape (L, P)
+        Natural parameters of the local components.
+    """
     if name == "kl":
         return KLGeometry(family, natural, direction)
     if name == "wasserstein":

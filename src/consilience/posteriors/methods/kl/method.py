@@ -1,6 +1,13 @@
 """KL-fusion: components matched by Kullback-Leibler divergence and averaged, their number known or not.
 
-Claici, Yurochkin, Ghosh, Solomon, "Model Fusion with Kullback-Leibler Divergence", ICML 2020.
+Claici, Yurochkin, Ghosh, Solomon, "Model Fusion with Kullback-Leibler Divergence", ICML 2020. With theta_g for G fused
+and theta_l for L local components,
+
+    min over theta, P of sum_{l, g} P_lg KL(theta_g || theta_l) + lambda sum_g ||P_g||_2,
+
+every local component in one group, no two of one site in the same: equation (9). With lambda = 0 and G given it is (6),
+with as many components at every site (3). ``descent`` solves it for binary, ``relaxed`` for relaxed P, from several
+starts. By default no lambda is chosen: ``choose_number`` selects G by evidence.
 """
 
 from __future__ import annotations
@@ -17,13 +24,17 @@ from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
 from consilience.posteriors.methods.kl.descent import fit_binary, refine
-from consilience.posteriors.methods.kl.diagnostics import judge, number_by_evidence
+from consilience.posteriors.methods.kl.diagnostics import diagnose, match_by_evidence
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry, refusals
-from consilience.posteriors.methods.kl.problem import Fit, Problem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 from consilience.posteriors.methods.kl.relaxed import fit_relaxed
 
-_REFINE_BEST_ROWS = 512
-_TRY_ALL = 30
+REFINE_BEST_ROWS = 512
+"""Components up to which the best start is refined site by site. Chosen by hand for its cost."""
+MAX_EXHAUSTIVE_ROWS = 30
+"""Components up to which every number of groups is tried. Chosen on the simulations of docs/adr/0003 and the demo."""
+SITE_SIZE_RATIO = 3
+"""Beyond that, the largest number tried, in sizes of the largest site. docs/adr/0003 gives no measurement."""
 
 
 @dataclass(frozen=True)
@@ -32,40 +43,40 @@ class KLFusion(Method):
 
     Parameters
     ----------
-    n_components
+    n_components : int, optional
         Number G of fused components, at least that of the largest site; None finds it.
-    regularization
+    regularization : float or "auto", default "auto"
         A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
         give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
         number of components up to `max_components`, with components discounted by how much copies differ between
         sites, and takes the matching of the greatest evidence. The objective is minus that log evidence then.
-    max_components
+    max_components : int, optional
         Upper limit of G when it is to be found; None takes three times the largest site, or the number of all local
         components where these are 30 or fewer.
-    assignment
+    assignment : {"integral", "relaxed"}, default "integral"
         ``"integral"`` keeps the matching binary; ``"relaxed"`` solves the convex relaxation of each matching step to a
         certified gap, as the paper does, and rounds at the end. They differ only under a numeric `regularization`.
-    direction
+    direction : {"forward", "reverse"}, default "forward"
         ``"forward"``: KL(fused || local), means of natural parameters (the paper). ``"reverse"``: KL(local || fused),
         means of mean parameters.
-    divergence
+    divergence : {"kl", "renyi", "hellinger", "wasserstein"}, default "kl"
         ``"kl"``, or what replaces it in matching and averaging alike: ``"renyi"`` of an `order`, ``"hellinger"`` (its
         squared distance, which is bounded: no outlier dominates), ``"wasserstein"`` (squared, for Gaussian components).
         The number of components is found as for ``"kl"``.
-    order
+    order : float, default 0.5
         Order of the Renyi divergence, between 0 and 1; it tends to KL(fused || local) at 1.
-    restarts
+    restarts : int, default 5
         Starts from other seeds, spread out by k-means++ and uniform in turn; the lowest objective wins.
-    max_iterations
+    max_iterations : int, default 100
         Matching and averaging steps at most in one start.
-    tolerance
+    tolerance : float, default 1e-06
         Relative decrease of the objective below which a start has converged.
-    gap
+    gap : float, default 0.0001
         Certified relative gap of a relaxed matching step.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1); they say little but the prior. With
         ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong.
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
 
     Examples
@@ -95,24 +106,24 @@ class KLFusion(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("n_components", "max_components"):
-            value = getattr(self, option)
-            self.require(option, value is None or is_count(value), "a positive integer or None")
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
-        for option in ("tolerance", "gap", "min_count"):
-            self.require(option, is_number(getattr(self, option)), "a number that is not negative")
-        value = self.regularization
-        valid = is_number(value) or (isinstance(value, str) and value == "auto")
-        self.require("regularization", valid, "'auto' or a number that is not negative")
-        self.require("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'")
-        self.require("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'")
-        names = get_args(DivergenceName)
-        self.require("divergence", self.divergence in names, f"one of {', '.join(map(repr, names))}")
-        self.require("order", is_number(self.order) and 0 < self.order < 1, "a number between 0 and 1")
-        kl = self.divergence == "kl"
-        self.require("direction", kl or self.direction == "forward", "'forward' with a divergence that is not 'kl'")
-        self.require("assignment", kl or self.assignment == "integral", "'integral' with a divergence that is not 'kl'")
+        numbers = {option: getattr(self, option) for option in ("n_components", "max_components")}
+        regularization, names, is_kl = self.regularization, get_args(DivergenceName), self.divergence == "kl"
+        is_auto = isinstance(regularization, str) and regularization == "auto"
+        self.require(
+            *((option, n is None or is_count(n), "a positive integer or None") for option, n in numbers.items()),
+            *((name, is_count(getattr(self, name)), "a positive integer") for name in ("restarts", "max_iterations")),
+            *(
+                (option, is_number(getattr(self, option)), "a number that is not negative")
+                for option in ("tolerance", "gap", "min_count")
+            ),
+            ("regularization", is_auto or is_number(regularization), "'auto' or a number that is not negative"),
+            ("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'"),
+            ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
+            ("divergence", self.divergence in names, f"one of {', '.join(map(repr, names))}"),
+            ("order", is_number(self.order) and 0 < self.order < 1, "a number between 0 and 1"),
+            ("direction", is_kl or self.direction == "forward", "'forward' with a divergence that is not 'kl'"),
+            ("assignment", is_kl or self.assignment == "integral", "'integral' with a divergence that is not 'kl'"),
+        )
 
     @property
     def average_direction(self) -> Direction:
@@ -141,37 +152,42 @@ class KLFusion(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""
-        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+        return match_informed(
+            ensemble, self.min_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+        )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
-        problem = Problem(ensemble, self._geometry(ensemble))
+        problem = KLProblem(ensemble, self._geometry(ensemble))
         details: dict[str, Any] = {}
         strength = 0.0
         if self.n_components is None and self.regularization == "auto":
-            found = number_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
+            selected = match_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
             if self.divergence == "kl":
-                return found
-            count = max(int(found.labels.max()) + 1, int(ensemble.sizes.max()))
-            details["path"] = found.details["path"]
+                return selected
+            # Other divergences have no evidence: they take the number that was selected under the conjugate one.
+            count = max(int(selected.labels.max()) + 1, int(ensemble.sizes.max()))
+            details["path"] = selected.details["path"]
         elif self.n_components is not None:
             count = min(self.n_components, len(ensemble.natural))
         else:
             assert self.regularization != "auto"  # noqa: S101  (narrows the type)
             count, strength = self._limit(ensemble), self.regularization * problem.spread
             details |= {"regularization": float(self.regularization), "spread": problem.spread}
-        best: Fit | None = None
+        best: KLFit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             fit = self._start(problem, count, strength, generator, spread_out=start % 2 == 0)
             if best is None or fit.objective < best.objective:
                 best = fit
         assert best is not None  # noqa: S101  (restarts is at least 1)
-        if best.plan is None and len(ensemble.natural) <= _REFINE_BEST_ROWS:
+        # Refinement follows every choice with its average, which alternation does not; plans are not binary.
+        if best.plan is None and len(ensemble.natural) <= REFINE_BEST_ROWS:
             best = refine(problem, best, strength, rng)
         progress(self.restarts, self.restarts)
+        # Only relaxed fits have a certificate.
         if best.gap is not None:
             details["certified_gap"] = best.gap
-        confidence, judged = judge(ensemble, best.labels)
+        confidence, diagnostics = diagnose(ensemble, best.labels)
         return Assignment(
             best.labels,
             best.objective,
@@ -179,10 +195,11 @@ class KLFusion(Method):
             self._status(best, ensemble),
             best.plan,
             confidence,
-            details | judged,
+            details | diagnostics,
         )
 
     def _geometry(self, ensemble: Ensemble) -> Geometry:
+        """Return the divergence between fused and local components, with its average."""
         return make_geometry(self.divergence, self.order, self.direction, ensemble.family, ensemble.natural)
 
     def average(self, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
@@ -190,20 +207,22 @@ class KLFusion(Method):
         return self._geometry(ensemble).averages(labels, ensemble.row_weights, n_groups)
 
     def _limit(self, ensemble: Ensemble) -> int:
-        total = len(ensemble.natural)
+        """Return the largest number of fused components that is tried."""
+        n_rows = len(ensemble.natural)
         if self.max_components is None:
-            return total if total <= _TRY_ALL else min(total, 3 * int(ensemble.sizes.max()))
-        return min(total, self.max_components)
+            return n_rows if n_rows <= MAX_EXHAUSTIVE_ROWS else min(n_rows, SITE_SIZE_RATIO * int(ensemble.sizes.max()))
+        return min(n_rows, self.max_components)
 
     def _start(
-        self, problem: Problem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True
-    ) -> Fit:
+        self, problem: KLProblem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True
+    ) -> KLFit:
+        """Return the fit of one start, from seeds by k-means++ or, where not `spread_out`, drawn uniformly."""
         seeds = problem.seeds(count, rng, spread_out=spread_out)
         if self.assignment == "relaxed" and strength > 0:
             return fit_relaxed(problem, seeds, strength, rng, self.max_iterations, self.tolerance, self.gap)
         return fit_binary(problem, seeds, strength, rng, self.max_iterations, self.tolerance)
 
-    def _status(self, fit: Fit, ensemble: Ensemble) -> Status:
+    def _status(self, fit: KLFit, ensemble: Ensemble) -> Status:
         if not fit.converged:
             return Status.MAX_ITERATIONS
         limit = self._limit(ensemble)

@@ -1,4 +1,11 @@
-"""Local components and sites that do not belong: fits gone wrong, and sites far from all others."""
+"""Outliers among local components and sites: blended or duplicated components, and sites far from all others.
+
+A local fit goes wrong in two ways that matter for matching: it blends two true components into one, or splits one in
+two. Both leave small groups of their own. For such a group the log evidence of its members as components of their own
+is compared with the log evidence of each member as a blend of two other components or a second copy of one
+(``find_blends``). A site is an outlier by the distance of its components from those that they are matched with
+(``find_far_sites``).
+"""
 
 from __future__ import annotations
 
@@ -11,17 +18,27 @@ from consilience.matching.groups import group_sums
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.methods.kl.evidence import Evidence
 
-_SHARES = np.linspace(0.1, 0.9, 9)[:, None]
-_RARE = 3
-_RARE_SHARE = 0.02
-_PARTNERS = 3
-_FAR = 8.0
-_ENOUGH_SITES = 5
-_FAILURES_AT_MOST = 0.1
-_LOG_OF_FAILURE = float(np.log(0.01))  # how often a local fit is taken to go wrong
+BLEND_SHARES = np.linspace(0.1, 0.9, 9)[:, None]
+"""Shares of the first of two blended components that are tried (9, 1). Chosen by hand."""
+MAX_SUSPECT_MEMBERS = 3
+"""Members up to which a group may be fits gone wrong. Chosen by hand."""
+MAX_SUSPECT_SHARE = 0.02
+"""The same per site: with many sites, more of them blend the same two components. Chosen by hand."""
+BLEND_PARTNERS = 3
+"""Components that are tried as the first of a blend: those that explain the row best alone. Chosen by hand."""
+FAR_SITE_RATIO = 8.0
+"""Distance of a far site, in median distances of all sites. Chosen by hand; nobody has measured other values."""
+FAR_SITE_IQRS = 3.0
+"""Distance of a far site beyond the third quartile, in interquartile ranges: Tukey's (1977) "far out" fence."""
+MIN_SITES_FOR_QUARTILES = 5
+"""Sites below which no site is called far: quartiles of fewer say nothing. Chosen by hand."""
+MAX_BLEND_SHARE = 0.1
+"""Part of all components that may be fits gone wrong; more of them show a model that does not hold (docs/adr/0008)."""
+LOG_FAILURE_PROBABILITY = float(np.log(0.01))
+"""Log prior probability that a local fit went wrong: a guess, as docs/adr/0008 says."""
 
 
-def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
+def find_blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
     """Return the rows that are better explained as local fits gone wrong than as components of their own.
 
     A mixture fitted with too few components merges two true ones; one fitted with too many splits one. The evidence of
@@ -34,109 +51,128 @@ def blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Label
 
     Parameters
     ----------
-    stack
+    stack : Stack
         What the data say (L, P), not discounted.
-    evidence
+    evidence : Evidence
         Evidence of the discounted components.
-    heterogeneity
-        Their discount (B,).
-    labels
-        Consecutive labels (L,).
+    heterogeneity : Array of shape (B,)
+        Their discount.
+    labels : Labels of shape (L,)
+        Consecutive labels.
+
+    Returns
+    -------
+    Labels
+        Rows of the stack, ascending; empty where none is a blend, or too many are.
     """
     family = stack.family
-    members = np.bincount(labels)
-    copies = group_sums(stack.natural - family.flat, labels, np.ones(len(labels)), len(members)).means()
-    groups = evidence.groups.value(evidence.groups.sums(labels))
-    found: list[int] = []
-    for group in np.flatnonzero(members <= max(_RARE, _RARE_SHARE * stack.n_sites)):
-        others = np.flatnonzero((members > members[group]) & (np.arange(len(members)) != group))
+    n_members = np.bincount(labels)
+    copies = group_sums(stack.natural - family.flat, labels, np.ones(len(labels)), len(n_members)).means()  # (G, P)
+    values = evidence.groups.value(evidence.groups.sums(labels))  # (G,) log evidence, members' own part included
+    blend_rows: list[int] = []
+    for group in np.flatnonzero(n_members <= max(MAX_SUSPECT_MEMBERS, MAX_SUSPECT_SHARE * stack.n_sites)):
+        # Only larger groups explain a smaller one: else two small groups would explain each other away.
+        others = np.flatnonzero((n_members > n_members[group]) & (np.arange(len(n_members)) != group))
         if not others.size:
             continue
         rows = np.flatnonzero(labels == group)
-        own = groups[group] - evidence.groups.alone[rows].sum()
-        explained = sum(_as_blend(stack, evidence, heterogeneity, row, copies[others]) for row in rows.tolist())
-        if explained > own:
-            found += rows.tolist()
-    if len(found) > max(1.0, _FAILURES_AT_MOST * len(labels)):
-        found = []
-    return np.array(sorted(found), dtype=np.int64)
+        as_component = values[group] - evidence.groups.alone[rows].sum()
+        as_blends = sum(_as_blend(stack, evidence, heterogeneity, row, copies[others]) for row in rows.tolist())
+        if as_blends > as_component:
+            blend_rows += rows.tolist()
+    if len(blend_rows) > max(1.0, MAX_BLEND_SHARE * len(labels)):
+        blend_rows = []
+    return np.array(sorted(blend_rows), dtype=np.int64)
 
 
 def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, copies: Array) -> float:
     """Return the log evidence of one row as a copy or a blend of two of `copies` (G, P), over that of being alone."""
     family = stack.family
-    own = family.information(stack.natural[row : row + 1])
+    information = family.information(stack.natural[row : row + 1])
 
-    def explained(statistics: Array) -> Array:
-        blended = family.flat + statistics
-        sized = family.reweighted(blended, own / family.information(blended))
-        prior = family.discounted(sized, 2.0 * heterogeneity)
-        joined = family.log_normalizer(prior + evidence.groups.pieces[row])
-        result: Array = joined - family.log_normalizer(prior) - evidence.groups.alone[row]
+    def log_evidence(statistics: Array) -> Array:
+        """Return the log evidence (n,) of the row under a prior of these sufficient statistics (n, P)."""
+        template = family.flat + statistics
+        scaled = family.reweighted(template, information / family.information(template))
+        # Two copies of one component differ by the heterogeneity of both.
+        prior = family.discounted(scaled, 2.0 * heterogeneity)
+        marginal = family.log_normalizer(prior + evidence.groups.pieces[row])
+        result: Array = marginal - family.log_normalizer(prior) - evidence.groups.alone[row]
         return result
 
-    single = explained(copies)
-    best, count = float(single.max()), len(copies)
-    for first in np.argsort(-single)[:_PARTNERS]:
+    as_copy = log_evidence(copies)
+    best, n_copies = float(as_copy.max()), len(copies)
+    for first in np.argsort(-as_copy)[:BLEND_PARTNERS]:  # greedy: all pairs would cost G^2 priors for every row
         seconds = np.delete(copies, first, axis=0)
         if len(seconds):
-            mixed = _SHARES * copies[first] + (1.0 - _SHARES) * seconds[:, None]
-            best = max(best, float(explained(mixed.reshape(-1, copies.shape[1])).max()))
-    tried = count + len(_SHARES) * count * (count - 1) / 2
-    return best + _LOG_OF_FAILURE - float(np.log(tried * stack.n_sites))
+            blended_statistics = BLEND_SHARES * copies[first] + (1.0 - BLEND_SHARES) * seconds[:, None]  # (G - 1, 9, P)
+            best = max(best, float(log_evidence(blended_statistics.reshape(-1, copies.shape[1])).max()))
+    # Every copy and every blend of two in one of the shares is equally likely beforehand, at each of J sites.
+    n_explanations = n_copies + len(BLEND_SHARES) * n_copies * (n_copies - 1) / 2
+    return best + LOG_FAILURE_PROBABILITY - float(np.log(n_explanations * stack.n_sites))
 
 
-def far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
+def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
     """Return the sites that do not belong, and why.
 
     The distance of a site is the mean divergence of its components from the barycenters of the other members of their
-    groups. Far is more than eight times the median of all sites and beyond the third quartile by three times the
-    interquartile range. A site of several components of which none is shared is named too, if most sites share theirs.
+    groups,
+
+        d_j = mean_{l in j} KL(mean_{k in g(l), k != l} eta_k || eta_l),
+
+    over its components that are shared. Far is more than eight times the median of all sites and beyond the third
+    quartile by three times the interquartile range. A site of several components of which none is shared is named too,
+    if most sites share theirs.
 
     Parameters
     ----------
-    stack
+    stack : Stack
         What the data say (L, P), not discounted: an outlier makes copies look more different than they are.
-    labels
-        Group of each component (L,).
+    labels : Labels of shape (L,)
+        Group of each component.
+
+    Returns
+    -------
+    dict of int to str
+        Reason by site.
     """
     family, weights = stack.family, np.ones(len(labels))
     sums = group_sums(stack.natural, labels, weights, int(labels.max()) + 1)
     shared = np.flatnonzero(sums.mass[labels] > 1)
-    rest = sums.sums[labels[shared]] - stack.natural[shared]
-    rest /= (sums.mass[labels[shared]] - 1.0)[:, None]
-    apart = family.kl_pairs(rest, stack.natural[shared])
-    sites, place = np.unique(stack.owner[shared], return_inverse=True)
-    told = {}
-    if len(sites) >= _ENOUGH_SITES:
-        distances = np.bincount(place, weights=apart) / np.bincount(place)
-        low, middle, high = np.quantile(distances, [0.25, 0.5, 0.75])
-        limit = max(_FAR * middle, high + 3.0 * (high - low))
-        for number in np.flatnonzero(distances > limit):
-            times = distances[number] / middle
-            told[int(sites[number])] = f"its components are {times:.0f} times as far from what they match as is usual"
+    other_means = sums.sums[labels[shared]] - stack.natural[shared]  # (n, P): leave one out
+    other_means /= (sums.mass[labels[shared]] - 1.0)[:, None]
+    divergences = family.kl_pairs(other_means, stack.natural[shared])
+    sites, site_of_row = np.unique(stack.owner[shared], return_inverse=True)
+    reasons = {}
+    if len(sites) >= MIN_SITES_FOR_QUARTILES:
+        distances = np.bincount(site_of_row, weights=divergences) / np.bincount(site_of_row)
+        lower, median, upper = np.quantile(distances, [0.25, 0.5, 0.75])
+        fence = max(FAR_SITE_RATIO * median, upper + FAR_SITE_IQRS * (upper - lower))
+        for index in np.flatnonzero(distances > fence):
+            ratio = distances[index] / median
+            reasons[int(sites[index])] = f"its components are {ratio:.0f} times as far from what they match as is usual"
     if len(sites) > stack.n_sites / 2:
-        alone = np.setdiff1d(np.flatnonzero(stack.sizes > 1), sites)
-        told |= {int(site): "none of its components is found at another site" for site in alone}
-    return told
+        unmatched = np.setdiff1d(np.flatnonzero(stack.sizes > 1), sites)
+        reasons |= {int(site): "none of its components is found at another site" for site in unmatched}
+    return reasons
 
 
-def describe_outliers(names: tuple[str, ...], blended: Labels, far: dict[int, str]) -> list[dict[str, Any]]:
-    """Return what is odd about which site, for reports.
+def describe_outliers(names: tuple[str, ...], blend_sites: Labels, far_sites: dict[int, str]) -> list[dict[str, Any]]:
+    """Return why which site is an outlier, as JSON records with ``name`` and ``why``, by name.
 
     Parameters
     ----------
-    names
+    names : tuple of str
         Names of the sites (J,).
-    blended
-        Site of each component that ``blends`` found.
-    far
-        What ``far_sites`` found.
+    blend_sites : Labels
+        Site of each component from ``find_blends``.
+    far_sites : dict of int to str
+        From ``find_far_sites``.
     """
-    told: list[dict[str, Any]] = []
-    for site, count in zip(*np.unique(blended, return_counts=True), strict=True):
-        what = "1 component looks" if count == 1 else f"{count} components look"
-        why = f"{what} like a blend or a second copy of others, as after a fit gone wrong, and was left out"
-        told.append({"name": names[int(site)], "why": why.replace("was", "were") if count > 1 else why})
-    told += [{"name": names[site], "why": why} for site, why in far.items()]
-    return sorted(told, key=lambda record: record["name"])
+    records: list[dict[str, Any]] = []
+    for site, count in zip(*np.unique(blend_sites, return_counts=True), strict=True):
+        subject = "1 component looks" if count == 1 else f"{count} components look"
+        reason = f"{subject} like a blend or a second copy of others, as after a fit gone wrong, and was left out"
+        records.append({"name": names[int(site)], "why": reason.replace("was", "were") if count > 1 else reason})
+    records += [{"name": names[site], "why": reason} for site, reason in far_sites.items()]
+    return sorted(records, key=lambda record: record["name"])

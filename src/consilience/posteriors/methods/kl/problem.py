@@ -1,4 +1,12 @@
-"""What every start of KL-fusion shares: the data of its objective, and what a start ends with."""
+"""The matching problem of KL-fusion: costs, barycenters, seeds, and what a start ends with.
+
+The objective is equation (9) of Claici et al. 2020, with theta_g for the G fused and theta_l for the L local
+components, w_l the weight of a component's site and P the binary (or relaxed) matching:
+
+    F(theta, P) = sum_l w_l sum_g P_lg KL(theta_g || theta_l) + lambda sum_g ||P_g||_2.
+
+``KLProblem`` holds what is fixed in it and shared by every restart; ``KLFit`` is a matching with its barycenters.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +22,22 @@ from consilience.matching.seeding import greedy_plus_plus
 from consilience.posteriors.ensemble import Stacked
 from consilience.posteriors.methods.kl.divergences import Geometry, KLGeometry
 
-_SPREAD_ROWS = 256
-_SPREAD_CHUNK = 8
-_REMEMBER_ROWS = 2048
+SPREAD_SAMPLE_ROWS = 256
+"""Components whose divergences from all others estimate the spread. Chosen by hand, no other value was measured."""
+SPREAD_CHUNK_ROWS = 8
+"""Components whose divergences are held at once while the spread is summed. It bounds memory; chosen by hand."""
+MAX_CACHED_ROWS = 2048
+"""Components up to which all pairwise divergences are kept between restarts: 32 MiB at most. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class KLProblem:
     """The data of one objective: fixed once and shared by every restart.
 
     Parameters
     ----------
     ensemble
-        The stacked models, L components in all.
+        The stacked models, L components in all, with one weight per component.
     geometry
         The divergence between fused and local components, and its average.
     """
@@ -35,39 +46,55 @@ class Problem:
     geometry: Geometry
 
     @classmethod
-    def of(cls, ensemble: Stacked, direction: Direction = "forward") -> Problem:
+    def of(cls, ensemble: Stacked, direction: Direction = "forward") -> KLProblem:
         """Return the problem with a Kullback-Leibler divergence."""
         return cls(ensemble, KLGeometry(ensemble.family, ensemble.natural, direction))
 
     def costs(self, centres: Array) -> Array:
         """Return the weighted divergences (L, G) of local components from centres (G, P)."""
-        costs: Array = self.geometry.costs(centres).T
+        costs: Array = self.geometry.costs(centres).T  # (L, G): the geometry has centres as rows
         weights = self.ensemble.row_weights
-        return costs if np.all(weights == 1.0) else costs * weights[:, None]
+        return costs if np.all(weights == 1.0) else costs * weights[:, None]  # (L, G)
 
     def barycenters(self, labels: Labels, n_groups: int, fallback: Array | None = None) -> Array:
         """Return the averages (G, P) of a binary matching; groups without members keep their row of `fallback`."""
-        used, consecutive = np.unique(labels[labels >= 0], return_inverse=True)
+        used, consecutive = np.unique(labels[labels >= 0], return_inverse=True)  # (U,), (L,) without dropped rows
         if len(used) == n_groups:
             return self.geometry.averages(labels, self.ensemble.row_weights, n_groups)
         if fallback is None:
             raise ValueError("a group without members has no average")
-        packed = np.full(len(labels), -1)
-        packed[labels >= 0] = consecutive
+        # A barycenter needs members, so only groups in use are averaged; eta_bar of the others stays, as in step (4).
+        used_labels = np.full(len(labels), -1)
+        used_labels[labels >= 0] = consecutive
         centres = fallback.copy()
-        centres[used] = self.geometry.averages(packed, self.ensemble.row_weights, len(used))
+        centres[used] = self.geometry.averages(used_labels, self.ensemble.row_weights, len(used))
         return centres
 
     def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
-        """Return local components (`count`, P) drawn as first centres: by k-means++, or else uniformly."""
+        """Return local components drawn as first centres.
+
+        Parameters
+        ----------
+        count : int
+            Number of centres; fewer come back where there are fewer components.
+        rng : Generator
+            Draws them.
+        spread_out : bool, optional
+            By k-means++ on divergences (appendix E of Claici et al. 2020); False draws uniformly. Default: True.
+
+        Returns
+        -------
+        Array of shape (count, P)
+            Natural parameters.
+        """
         natural = self.ensemble.natural
         if not spread_out:
             return natural[rng.choice(len(natural), size=min(count, len(natural)), replace=False)]
         return natural[greedy_plus_plus(self._divergences_from, self.ensemble.row_weights, count, rng)]
 
     def _divergences_from(self, rows: Labels) -> Array:
-        """Return the divergences (k, L) of all local components from some of them; remembered for few components."""
-        if len(self.ensemble.natural) <= _REMEMBER_ROWS:
+        """Return the divergences (k, L) of all local components from some of them, cached for few components."""
+        if len(self.ensemble.natural) <= MAX_CACHED_ROWS:
             return self._pairwise[rows]
         return self.geometry.costs(self.ensemble.natural[rows])
 
@@ -79,43 +106,47 @@ class Problem:
     def spread(self) -> float:
         """Standard deviation of divergences between components of different sites, over a fixed sample of pairs.
 
-        It is what ``regularization`` multiplies. The sample depends on nothing random, so that every restart and every
-        value of the multiplier has the same objective.
+        It is what ``regularization`` multiplies to give lambda. Claici et al. scale by the standard deviation of the
+        divergences from the first centres instead. Here the sample depends on nothing random, so that every restart and
+        every value of the multiplier has the same objective.
         """
-        total, owner = len(self.ensemble.natural), self.ensemble.owner
-        sample = np.unique(np.linspace(0, total - 1, min(total, _SPREAD_ROWS)).astype(np.int64))
-        count, mean, scatter = 0, 0.0, 0.0
-        for start in range(0, len(sample), _SPREAD_CHUNK):  # means and variances of the chunks are merged
-            part = sample[start : start + _SPREAD_CHUNK]
-            values = self._divergences_from(part)[owner[part][:, None] != owner]
-            if values.size:
+        n_rows, owner = len(self.ensemble.natural), self.ensemble.owner
+        sample = np.unique(np.linspace(0, n_rows - 1, min(n_rows, SPREAD_SAMPLE_ROWS)).astype(np.int64))
+        n_values, mean, sum_of_squares = 0, 0.0, 0.0
+        for start in range(0, len(sample), SPREAD_CHUNK_ROWS):
+            chunk = sample[start : start + SPREAD_CHUNK_ROWS]
+            # Pairs of one site are left out: no matching may join them, and a site's components lie far apart.
+            values = self._divergences_from(chunk)[owner[chunk][:, None] != owner]
+            if values.size:  # mean and sum of squares of this chunk are merged into those of the chunks before
                 shift = float(values.mean()) - mean
-                scatter += float(values.var()) * values.size + shift**2 * count * values.size / (count + values.size)
-                count += values.size
-                mean += shift * values.size / count
-        return float(np.sqrt(scatter / count)) if count else 0.0
+                sum_of_squares += float(values.var()) * values.size + shift**2 * n_values * values.size / (
+                    n_values + values.size
+                )
+                n_values += values.size
+                mean += shift * values.size / n_values
+        return float(np.sqrt(sum_of_squares / n_values)) if n_values else 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class KLFit:
     """A matching and the averages that belong to it.
 
     Parameters
     ----------
-    labels
-        Group of each local component (L,), consecutive from 0.
-    centres
-        Barycenters (G, P).
-    objective
+    labels : Labels of shape (L,)
+        Group of each local component, consecutive from 0.
+    centres : Array of shape (G, P)
+        Natural parameters of the barycenters.
+    objective : float
         Value of (9).
-    history
+    history : tuple of float
         The objective after each averaging step.
-    converged
-        Whether the last step changed nothing.
-    gap
-        Relative certified gap of the last relaxed matching, for the relaxed objective.
-    plan
-        The relaxed matching (L, G) before rounding.
+    converged : bool
+        Whether the last step changed nothing, or less than the tolerance.
+    gap : float, optional
+        Relative certified gap of the last matching; None for a binary one.
+    plan : Array of shape (L, G), optional
+        The relaxed matching before rounding; None for a binary one.
     """
 
     labels: Labels
@@ -137,12 +168,12 @@ def matched_cost(costs: Array, labels: Labels) -> float:
     return float(costs[np.arange(len(labels)), labels].sum())
 
 
-def compact(problem: Problem, labels: Labels) -> tuple[Labels, Array]:
+def compact(problem: KLProblem, labels: Labels) -> tuple[Labels, Array]:
     """Return labels without gaps and the barycenters of the groups that are left."""
     used, consecutive = np.unique(labels, return_inverse=True)
     return consecutive, problem.barycenters(consecutive, len(used))
 
 
-def objective(problem: Problem, centres: Array, labels: Labels, strength: float) -> float:
+def objective(problem: KLProblem, centres: Array, labels: Labels, strength: float) -> float:
     """Return (9) of a binary matching with consecutive labels at some centres."""
     return matched_cost(problem.costs(centres), labels) + strength * binary_penalty(labels, len(centres))

@@ -1,6 +1,9 @@
-"""SPAHM: point components matched under a Beta-Bernoulli process, their number and their law found from the points.
+"""SPAHM: point components matched under a Beta-Bernoulli process, with their number and their law estimated.
 
-Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, "Statistical Model Aggregation via Parameter Matching", NeurIPS 2019.
+Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, "Statistical Model Aggregation via Parameter Matching", NeurIPS 2019. The
+log posterior of the matching, equation (8), with atoms integrated out (``beta_bernoulli``), is raised in turn by sweeps
+over the sites, each one assignment problem (9), and by estimates of the law (10) (``atom_law``): algorithm 1. It ends
+in a local maximum; the best of several starts is returned.
 """
 
 from __future__ import annotations
@@ -16,20 +19,26 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import DiagonalGaussian, Point
-from consilience.matching.beta_bernoulli import GaussianAtoms, Normal, Sharing
+from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_probabilities, scatter
 from consilience.matching.site_step import Openings
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method, improper_priors, informed, match_informed
-from consilience.posteriors.methods.spahm.atom_law import Copies, first_law, improved, spread_of
+from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, initial_law, point_variances, update_law
 from consilience.posteriors.posterior import Attached, Posterior
 
-_SETTLED, _GAINED = 1e-6, 1e-8  # a law has settled when a step moves it less, in widths, or gains less, in nats
-_STEPS = 100  # at most in one round
-_FIRST_SCALES = (1.0, 1.0, 4.0, 0.25)  # of the variance of copies, start by start
-_JUDGED_ROWS = 2000
+LAW_TOLERANCE = 1e-6
+"""Move of a law, in widths of the data and ratios of variances, below which it is stationary. Chosen by hand."""
+MIN_LAW_GAIN = 1e-8
+"""Gain of a step of the law, in nats, below which it is stationary."""
+MAX_LAW_STEPS = 100
+"""Steps of the law between two sweeps: a bound on slow expectation-maximisation. Chosen by hand."""
+INITIAL_WITHIN_SCALES = (1.0, 1.0, 4.0, 0.25)
+"""Factors of the first variance of copies, start by start: it is a guess that decides the optimum. Chosen by hand."""
+MAX_DIAGNOSED_ROWS = 2000
+"""Components up to which the confidence of matches is computed. Chosen by hand for its cost."""
 
 
 @dataclass(frozen=True)
@@ -43,40 +52,40 @@ class SPAHM(Method):
 
     Parameters
     ----------
-    likelihood
+    likelihood : {"gaussian", "conjugate"}, default "gaussian"
         ``"gaussian"``: points around atoms, variances estimated (section 4.1). ``"conjugate"``: equation (8) for any
         family, with what the posteriors say beyond their prior for the sites' observations and the prior for the base
         law. It takes matched components for one and the same, so it suits sites that differ by chance alone.
-    concentration
+    concentration : float, default 1.0
         Of the Beta-Bernoulli process (alpha): the larger, the fewer sites share a component.
-    mass
+    mass : float, default 1.0
         Of the process (gamma0): the larger, the more components. The paper has 1, and 50 for inducing points.
-    within_variance, between_variance
+    within_variance, between_variance : float or array_like of shape (D,), optional
         Variances of copies around their component and of components around their mean: a number, or one per dimension
         (D,); where `optimize` is on they are starts. None starts from the data.
-    optimize
+    optimize : bool, default True
         Whether mean and variances are estimated, equations (10).
-    variances
+    variances : {"dimension", "scalar"}, default "dimension"
         ``"dimension"`` has two for each dimension, ``"scalar"`` two in all.
-    marginal
+    marginal : bool, default True
         Whether components are integrated out; if not (the form for networks, components at their likeliest values),
         variances must be given and not be estimated, which would favour none at all.
-    shrink
+    shrink : bool, default True
         Whether fused points are drawn to the overall mean as their posterior is; else they are plain means.
-    max_components
+    max_components : int, optional
         Upper limit of their number; None sets no limit.
-    restarts
+    restarts : int, default 5
         Starts: sites by decreasing size, then in random orders, and where nothing is estimated also random matchings;
         the highest posterior wins.
-    max_iterations
+    max_iterations : int, default 20
         Rounds over all sites in one start, each followed by an estimate of mean and variances.
-    clip
+    clip : int, optional
         Sharing sites beyond which sharing grows no likelier; None sets no limit, the published code has 10.
-    factorial
+    factorial : bool, default False
         Whether the k-th component that a site opens costs log k more, as published; the posterior may fall then.
-    min_count
+    min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine
+    combine : {"barycenter", "product"}, default "barycenter"
         ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
 
     Examples
@@ -109,26 +118,39 @@ class SPAHM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("likelihood", self.likelihood in ("gaussian", "conjugate"), "'gaussian' or 'conjugate'")
-        self.require("variances", self.variances in ("dimension", "scalar"), "'dimension' or 'scalar'")
-        for option in ("concentration", "mass"):
-            self.require(option, _positive(getattr(self, option)), "a positive number")
+        self.require(
+            ("likelihood", self.likelihood in ("gaussian", "conjugate"), "'gaussian' or 'conjugate'"),
+            ("variances", self.variances in ("dimension", "scalar"), "'dimension' or 'scalar'"),
+            *((option, _positive(getattr(self, option)), "a positive number") for option in ("concentration", "mass")),
+        )
         for option in ("within_variance", "between_variance"):
-            given = getattr(self, option)
-            if isinstance(given, list | np.ndarray):
-                given = tuple(np.ravel(np.asarray(given, dtype=np.float64)).tolist())
-                object.__setattr__(self, option, given)
-            values = given if isinstance(given, tuple) else (given,)
-            valid = given is None or (len(values) > 0 and all(map(_positive, values)))
-            self.require(option, valid, "a positive number, one per dimension, or None")
-        for option in ("restarts", "max_iterations"):
-            self.require(option, is_count(getattr(self, option)), "a positive integer")
+            variance = getattr(self, option)
+            if isinstance(variance, list | np.ndarray):
+                variance = tuple(np.ravel(np.asarray(variance, dtype=np.float64)).tolist())
+                object.__setattr__(self, option, variance)
+            values = variance if isinstance(variance, tuple) else (variance,)
+            is_valid = variance is None or (len(values) > 0 and all(map(_positive, values)))
+            self.require(
+                (option, is_valid, "a positive number, one per dimension, or None"),
+            )
+        self.require(
+            *(
+                (option, is_count(getattr(self, option)), "a positive integer")
+                for option in ("restarts", "max_iterations")
+            ),
+        )
         for option in ("max_components", "clip"):
             value = getattr(self, option)
-            self.require(option, value is None or is_count(value), "a positive integer or None")
-        self.require("min_count", is_number(self.min_count), "a number that is not negative")
-        known = self.within_variance is not None and self.between_variance is not None and not self.optimize
-        self.require("marginal", self.marginal or known, "True unless both variances are given and optimize is False")
+            self.require(
+                (option, value is None or is_count(value), "a positive integer or None"),
+            )
+        self.require(
+            ("min_count", is_number(self.min_count), "a number that is not negative"),
+        )
+        are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
+        self.require(
+            ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False"),
+        )
 
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Also refuse variances of another dimension, missing priors where they are needed, and too low a limit."""
@@ -150,10 +172,13 @@ class SPAHM(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend on the log posterior from several starts and keep the highest; the objective is minus that."""
-        return match_informed(ensemble, self.min_count, lambda kept: self._match(kept, rng, progress))
+        return match_informed(
+            ensemble, self.min_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+        )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         best: _Run | None = None
+        # Estimates of the law start anew in every start; the table of points is shared.
         objective, improve = self._objective(ensemble)
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
@@ -162,73 +187,73 @@ class SPAHM(Method):
                 best = run
         assert best is not None  # noqa: S101  (restarts is at least 1)
         progress(self.restarts, self.restarts)
-        few = len(best.labels) <= _JUDGED_ROWS
-        found = Assignment(
+        is_small = len(best.labels) <= MAX_DIAGNOSED_ROWS
+        assignment = Assignment(
             best.labels,
             -best.history[-1],
             -np.array(best.history),
             self._status(best),
-            confidence=match_probabilities(best.objective, best.labels) if few else None,
+            confidence=match_probabilities(best.objective, best.labels) if is_small else None,
         )
         if not isinstance(best.objective, GaussianAtoms):
-            return found
+            return assignment
         law, centre = best.objective.law, ensemble.family.points(ensemble.natural).mean(axis=0)
         atoms = self.atoms_of(law, best.objective.sums(best.labels), centre)
         variances = (law.within, law.between, atoms.parameters()["variance"])
         names = ("within_variance", "between_variance", "atom_variance")
-        copied = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
-        details = {name: float(values.mean()) for name, values in zip(names, variances, strict=True) if copied}
-        points = isinstance(ensemble.family, Point)
-        averaged = atoms.parameters()["mean"] if points and self.shrink else None
-        return replace(found, details=details, averaged=averaged, atoms=atoms)
+        has_copies = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
+        details = {name: float(values.mean()) for name, values in zip(names, variances, strict=True) if has_copies}
+        are_points = isinstance(ensemble.family, Point)
+        averaged = atoms.parameters()["mean"] if are_points and self.shrink else None
+        return replace(assignment, details=details, averaged=averaged, atoms=atoms)
 
     def _first(self, objective: GroupObjective, start: int) -> GroupObjective:
         """Return the objective that a start begins with: the variance of copies, where it is a guess, is varied."""
         if not isinstance(objective, GaussianAtoms) or self.within_variance is not None:
             return objective
-        scale = _FIRST_SCALES[start % len(_FIRST_SCALES)]
+        scale = INITIAL_WITHIN_SCALES[start % len(INITIAL_WITHIN_SCALES)]
         return replace(objective, law=replace(objective.law, within=scale * objective.law.within))
 
     def _run(
-        self, ensemble: Ensemble, objective: GroupObjective, improve: _Improve, start: int, rng: np.random.Generator
+        self, ensemble: Ensemble, objective: GroupObjective, update: _LawUpdate, start: int, rng: np.random.Generator
     ) -> _Run:
-        """One start: a first matching, then rounds over all sites and estimates of the law in turn."""
+        """Return the end of one start: a first matching, then sweeps over all sites and updates of the law in turn."""
         openings = Openings(self.max_components, self.factorial)
-        if improve is _unchanged and start % 3 == 2:  # laws estimated from random matchings make all copies of all
-            most = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
-            labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), most + 1)), rng)
+        if update is _keep_law and start % 3 == 2:  # laws estimated from random matchings make all copies of all
+            max_groups = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
+            labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), max_groups + 1)), rng)
         else:
             order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
             labels = grow(objective, order, openings)
         history = [objective.total(labels)]
         for _ in range(self.max_iterations):
-            before, objective = objective, improve(objective, labels)
-            labels, settled = ascend(objective, labels, rng, 1, openings)
+            previous, objective = objective, update(objective, labels)
+            labels, is_stationary = ascend(objective, labels, rng, 1, openings)
             history.append(objective.total(labels))
-            if settled and objective is before:
+            if is_stationary and objective is previous:
                 return _Run(labels, objective, history, converged=True)
         return _Run(labels, objective, history, converged=False)
 
-    def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _Improve]:
-        """Return what is raised first, and how it is improved given a matching."""
-        sharing = Sharing(ensemble.n_sites, self.concentration, self.mass, self.clip)
+    def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _LawUpdate]:
+        """Return the first objective, and the update of its law given a matching."""
+        sharing = BetaBernoulliPrior(ensemble.n_sites, self.concentration, self.mass, self.clip)
         if self.likelihood == "conjugate":
-            return conjugate_groups(ensemble, sharing.log_probability), _unchanged
-        points = ensemble.family.points(ensemble.natural)
-        points = points - points.mean(axis=0)
-        spread = spread_of(points)
-        first = first_law(points, ensemble.offsets, spread)
+            return conjugate_groups(ensemble, sharing.log_probability), _keep_law
+        points = ensemble.family.points(ensemble.natural)  # (L, D)
+        points = points - points.mean(axis=0)  # (L, D); sums of pieces are subtracted, so large means would cancel
+        spread = point_variances(points)
+        first = initial_law(points, ensemble.offsets, spread)
         within, between = (
-            guess if given is None else np.broadcast_to(np.asarray(given, dtype=np.float64), spread.shape)
-            for given, guess in ((self.within_variance, first.within), (self.between_variance, first.between))
+            guess if variance is None else np.broadcast_to(np.asarray(variance, dtype=np.float64), spread.shape)
+            for variance, guess in ((self.within_variance, first.within), (self.between_variance, first.between))
         )
-        atoms = GaussianAtoms(points, ensemble.offsets, Normal(first.mean, within, between), sharing, self.marginal)
+        atoms = GaussianAtoms(points, ensemble.offsets, AtomLaw(first.mean, within, between), sharing, self.marginal)
         if not self.optimize:
-            return atoms, _unchanged
+            return atoms, _keep_law
         squares = (points**2).sum(axis=0)
-        return atoms, partial(_improved, squares=squares, spread=spread, scalar=self.variances == "scalar")
+        return atoms, partial(_estimate_law, squares=squares, spread=spread, scalar=self.variances == "scalar")
 
-    def atoms_of(self, law: Normal, sums: GroupSums, centre: Array) -> Posterior:
+    def atoms_of(self, law: AtomLaw, sums: GroupSums, centre: Array) -> Posterior:
         """Return the posterior of every fused point given the sums of its copies, with the estimated law attached.
 
         Both are of points less their `centre` (D,).
@@ -256,7 +281,7 @@ class SPAHM(Method):
         return Status.CONVERGED
 
 
-_Improve = Callable[[Any, Labels], GroupObjective]
+_LawUpdate = Callable[[Any, Labels], GroupObjective]
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,25 +294,27 @@ class _Run:
     converged: bool
 
 
-def _unchanged(objective: GroupObjective, labels: Labels) -> GroupObjective:
+def _keep_law(objective: GroupObjective, labels: Labels) -> GroupObjective:
     del labels
     return objective
 
 
-def _improved(atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool) -> GaussianAtoms:
-    """Return the objective with its law estimated anew, itself where that moves less than matters."""
-    copies, law = Copies(atoms.sums(labels), squares), atoms.law
-    for _ in range(_STEPS):
-        before, law = law, improved(copies, law, spread, scalar=scalar)
-        if _settled(copies, before, law, spread):
+def _estimate_law(
+    atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool
+) -> GaussianAtoms:
+    """Return the objective with its law estimated anew; the same object where the law is stationary."""
+    copies, law = AtomStatistics(atoms.sums(labels), squares), atoms.law
+    for _ in range(MAX_LAW_STEPS):
+        before, law = law, update_law(copies, law, spread, scalar=scalar)
+        if _is_stationary(copies, before, law, spread):
             break
-    return atoms if _settled(copies, atoms.law, law, spread) else replace(atoms, law=law)
+    return atoms if _is_stationary(copies, atoms.law, law, spread) else replace(atoms, law=law)
 
 
-def _settled(copies: Copies, before: Normal, law: Normal, spread: Array) -> bool:
-    """Return whether a law has moved, or has gained, less than matters."""
+def _is_stationary(copies: AtomStatistics, before: AtomLaw, law: AtomLaw, spread: Array) -> bool:
+    """Return whether a law has moved, or has gained, less than the tolerances."""
     gain = float((copies.log_likelihoods(law) - copies.log_likelihoods(before)).sum())
-    return gain < _GAINED or law.distance(before, spread) < _SETTLED
+    return gain < MIN_LAW_GAIN or law.distance(before, spread) < LAW_TOLERANCE
 
 
 def _positive(value: object) -> bool:

@@ -1,0 +1,90 @@
+"""Tables of what `benchmarks/house.py` measured, before the rooms were by kind of model and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FUSIONS = (
+    "mixtures, objects",
+    "mixtures, files",
+    "shards, packed",
+    "networks, modules",
+    "networks, files",
+    "Bayesian networks, files",
+    "checkpoints",
+    "round over a folder",
+)
+"""The traced calls that fuse, as in the benchmark."""
+HEADLINE = "mixtures, files"
+
+
+def _entries() -> tuple[dict[str, Any], dict[str, Any]]:
+    document = json.loads((ROOT / "benchmarks/house.json").read_text())
+    return document["before"], document["after"]
+
+
+def calls_table() -> str:
+    """Return what every fusion runs, enters and opens, before and after."""
+    before, after = (entry["calls"] for entry in _entries())
+    lines = [
+        "| fusion | source files run | entries | returns | header openings per file |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name in FUSIONS:
+        old, new = before[name], after[name]
+        cells = [
+            _change(old["files_run"], new["files_run"]),
+            _change(old["inputs"]["entries"], new["inputs"]["entries"]),
+            _change(old["inputs"]["returns"], new["inputs"]["returns"]),
+            _openings(old["reading"], new["reading"]),
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    counts = [entry[HEADLINE]["inputs"] for entry in (before, after)]
+    sentence = _sentence(*(count["entries"] for count in counts))
+    return "\n".join([*lines, "", f"For three mixtures in files, entries {sentence}."]) + "\n"
+
+
+def tree_table() -> str:
+    """Return import time and the size of the tree, before and after."""
+    before, after = _entries()
+    lines = ["| | before | after |", "| --- | ---: | ---: |"]
+    for command in ("import consilience", "consilience --help"):
+        for name, key in (("seconds", "seconds"), ("modules imported", "modules")):
+            values = [entry["imports"][command][key] for entry in (before, after)]
+            shown = [f"{value:.2f}" if key == "seconds" else f"{value:,.0f}" for value in values]
+            lines.append(f"| `{command}`, {name} | {' | '.join(shown)} |")
+    rows: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "source files": lambda tree: f"{tree['files']:,}",
+        "lines": lambda tree: f"{tree['lines']:,}",
+        "rooms": lambda tree: str(tree["rooms"]),
+        "longest file, lines": lambda tree: str(tree["most_lines_of_a_file"]),
+        "import cycles between modules": lambda tree: str(len(tree["import_cycles"])),
+        "class names that two files define": lambda tree: str(len(tree["class_names_defined_twice"])),
+        "lines with a comment, per thousand": lambda tree: f"{tree['comments_per_thousand_lines']:.0f}",
+        "names that say nothing of their value, %": lambda tree: f"{100 * tree['names']['share']:.1f}",
+    }
+    lines += [f"| {name} | {shown(before['tree'])} | {shown(after['tree'])} |" for name, shown in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _change(old: float, new: float) -> str:
+    return f"{old:g} → {new:g}"
+
+
+def _openings(old: Mapping[str, float] | None, new: Mapping[str, float] | None) -> str:
+    if old is None or new is None:  # objects in memory, no files
+        return "-"
+    return _change(round(old["safe_open"], 1), round(new["safe_open"], 1))
+
+
+def _sentence(old: int, new: int) -> str:
+    if new == old:
+        return f"stayed at {old}"
+    return f"{'rose' if new > old else 'fell'} from {old} to {new}"
+
+
+HOUSE: dict[str, Callable[[], str]] = {"house-calls": calls_table, "house-tree": tree_table}
