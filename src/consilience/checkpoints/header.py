@@ -88,9 +88,8 @@ def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
     FileFormatError
         For a file that is missing, empty, truncated, a pickle, or anything but a valid safetensors file.
     """
-    with open_safetensors(
-        path, remedy
-    ):  # which refuses a header that is not valid, in memory in proportion to its length
+    # Refuses a header that is not valid, in memory in proportion to its length.
+    with open_safetensors(path, remedy):
         pass
     try:
         with path.open("rb") as stream:
