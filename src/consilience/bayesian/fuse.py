@@ -48,6 +48,8 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
     for option in ("fishers", "inputs"):
         if getattr(arguments, option) is not None:
             raise OptionError(f"{option}: of no use for Bayesian networks, whose variances say what is known")
+    names = [named.name for named in request.inputs]
+    arguments = arguments.with_reference_number(names)
     proof_rng, fusion_rng = request.rng.spawn(2)
     models = describe_bayesian_networks(
         request.inputs,
@@ -57,7 +59,7 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
         proof_rng,
         is_optional=method.optional_symmetry or method.keeps_models,
     )
-    named_weights = in_order(request.weights, [named.name for named in request.inputs], "weights")
+    named_weights = in_order(request.weights, names, "weights")
     weights = as_weights(named_weights, len(models.inputs))
     weights = weights / weights.sum()  # (J,)
     priors = tuple(bnn.prior for bnn in models.bnns)
@@ -65,7 +67,7 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
         if method.keeps_models:
             return Prepared.checked(())
         units = target_units(models, method, arguments)
-        ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference or 0, priors=priors)
+        ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, priors=priors)
         return Prepared.checked(method.reasons(ensemble))
 
     def fuse() -> BayesianFusion:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.errors import OptionError
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,8 @@ class Matching:
         How sure each match is (L,), from 0 to 1; None where the method does not say, NaN where it cannot.
     signs
         1 or -1 for each local component (L,): whether it changed sign to be matched; None where none can.
+    names
+        Name of each model (J,); empty for models without names, such as the sites of shards.
     """
 
     labels: Labels
@@ -35,6 +38,7 @@ class Matching:
     coupling: Array | None = None
     confidence: Array | None = None
     signs: Array | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def members(self) -> Labels:
@@ -53,7 +57,19 @@ class Matching:
         counts = np.bincount(self.labels[has_confidence], minlength=self.n_components)
         return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
 
-    def of_site(self, site: int) -> Labels:
-        """Return the labels of one model's components."""
+    def of_site(self, site: int | str) -> Labels:
+        """Return the labels of the components of one model, given its number or its name.
+
+        Raises
+        ------
+        OptionError
+            For a name that no model has.
+        """
+        if isinstance(site, str):
+            if site not in self.names:
+                raise OptionError(
+                    f"{site}: is no model here; the models are {', '.join(self.names) or 'without names'}"
+                )
+            site = self.names.index(site)
         start, end = np.searchsorted(self.owner, [site, site + 1])
         return self.labels[start:end]

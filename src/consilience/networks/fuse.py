@@ -68,10 +68,12 @@ def _prepare(
             [f"{file.label}: is Fisher information of a network; give the networks too" for file in information_files]
         )
     described = describe_networks(networks, mapped=request.only_check)
+    names = [named.name for named in networks]
+    arguments = arguments.with_reference_number(names)
     information = None
     if method.wants_information:
         information = gather_information(described, arguments.fishers, information_files)
-    weights = as_weights(in_order(request.weights, [named.name for named in networks], "weights"), len(described))
+    weights = as_weights(in_order(request.weights, names, "weights"), len(described))
     weights = weights / weights.sum()  # (J,)
     if method.keeps_models:
         return Prepared((), partial(_keep_all, described, method, weights, request.seed))
@@ -101,7 +103,7 @@ def _refusals(
     """Return why the method refuses these networks, a line each."""
     units = target_units(models, method, arguments)
     activations = () if arguments.inputs is not None else None  # whether there are any is all that a check asks
-    ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference or 0, activations)
+    ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, activations)
     return method.reasons(replace(ensemble, information=information))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,8 +43,27 @@ class NetworkArguments:
     module: nn.Module | Callable[[], nn.Module] | None = None
     target: nn.Module | None = None
     target_widths: Mapping[str, int] | None = None
-    reference: int | None = None
+    reference: Any = None
     fishers: Sequence[Any] | None = None
+
+    @property
+    def reference_number(self) -> int | None:
+        """Number of the reference; None where none was given, or one that `target_units` refuses."""
+        return int(self.reference) if isinstance(self.reference, Integral) else None
+
+    def with_reference_number(self, names: Sequence[str]) -> NetworkArguments:
+        """Return the arguments with the number of the reference, where it was given by its name.
+
+        Raises
+        ------
+        OptionError
+            For a name that no model has.
+        """
+        if not isinstance(self.reference, str):
+            return self
+        if self.reference not in names:
+            raise OptionError(f"reference: expected one of {', '.join(names)}, found {self.reference!r}")
+        return replace(self, reference=list(names).index(self.reference))
 
 
 ARGUMENTS = tuple(argument.name for argument in fields(NetworkArguments))
@@ -93,7 +113,7 @@ def fuse_aligned(
     """
     inputs = models.inputs
     order = canonical_order(inputs)
-    reference = order[0] if arguments.reference is None else arguments.reference
+    reference = order[0] if arguments.reference_number is None else arguments.reference_number
     needs_activations = method.wants_activations and arguments.inputs is not None
     ensemble = NetworkEnsemble(
         tuple(models.networks[i] for i in order),
@@ -110,9 +130,10 @@ def fuse_aligned(
     rank = [order.index(i) for i in range(len(inputs))]  # (J,): where input i stands in the canonical order
     transports = tuple(alignment.transports[i] for i in rank)
     models = replace(models, template=arguments.target if arguments.target is not None else models.template)
+    names = tuple(described.name for described in inputs)
     fusion = fusion_type(
         network=outcome.network,
-        matching={name: _matching(name, transports) for name in models.symmetry.by_name},
+        matching={name: _matching(name, transports, names) for name in models.symmetry.by_name},
         transports=transports,
         objective=alignment.objective,
         history=alignment.history,
@@ -155,7 +176,7 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
         if not is_module(arguments.target):
             raise OptionError(f"target: expected a torch module, found {type(arguments.target).__name__}")
         return models.symmetry.units(models.shapes(arguments.target), "target")
-    default = method.default_units(models.networks, arguments.reference)
+    default = method.default_units(models.networks, arguments.reference_number)
     return check_widths(models.symmetry, default, arguments.target_widths)
 
 
@@ -170,7 +191,7 @@ def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any
     )
 
 
-def _matching(group: str, transports: Sequence[Mapping[str, Transport]]) -> Matching:
+def _matching(group: str, transports: Sequence[Mapping[str, Transport]], names: tuple[str, ...]) -> Matching:
     """Return the matching of one group: which fused unit each unit of each model became.
 
     With L units in all models and G fused ones: labels and owners (L,), and a coupling (L, G) where one is soft.
@@ -183,13 +204,13 @@ def _matching(group: str, transports: Sequence[Mapping[str, Transport]]) -> Matc
     if any(transport.signs is not None for transport in of_group):
         signs = np.concatenate([_signs(transport) for transport in of_group])  # (L,)
     if not any(isinstance(transport, Spread) for transport in of_group):
-        return Matching(labels, owner, width, signs=signs)
+        return Matching(labels, owner, width, signs=signs, names=names)
     # Every model has mass 1 in all: units that are moved whole have equal parts of it.
     couplings = [
         transport.coupling.T if isinstance(transport, Spread) else np.eye(width)[transport.slots] / len(transport.slots)
         for transport in of_group
     ]
-    return Matching(labels, owner, width, np.concatenate(couplings), signs=signs)
+    return Matching(labels, owner, width, np.concatenate(couplings), signs=signs, names=names)
 
 
 def _signs(transport: Transport) -> Array:

@@ -242,7 +242,14 @@ class Method(Options, ABC):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
             assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
         assignment = expand_assignment(assignment, origin, n_rows)
-        matching = Matching(assignment.labels, ensemble.owner, n_components, assignment.coupling, assignment.confidence)
+        matching = Matching(
+            assignment.labels,
+            ensemble.owner,
+            n_components,
+            assignment.coupling,
+            assignment.confidence,
+            names=ensemble.names,
+        )
         sources = [local.source for local in canonical.posteriors]
         posterior = replace(posterior, source=dict(sources[0] if robust is None else most_common(sources)))
         return PosteriorOutcome(
