@@ -71,6 +71,16 @@ def tree_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def times_table() -> str:
+    """Return the times of the golden fusions on both trees, by what is fused."""
+    times = json.loads((ROOT / "benchmarks/house.json").read_text())["times"]
+    lines = ["| golden cases | before, s | after, s | ratio |", "| --- | ---: | ---: | ---: |"]
+    for name, row in sorted(times["groups"].items(), key=lambda item: (item[0] == "all", item[0])):
+        lines.append(f"| {name} | {row['before']:.2f} | {row['after']:.2f} | {row['ratio']:.2f} |")
+    sentence = f"{times['cases']} cases, the median of their ratios is {times['median_ratio']:.2f}."
+    return "\n".join([*lines, "", sentence]) + "\n"
+
+
 def _change(old: float, new: float) -> str:
     return f"{old:g} → {new:g}"
 
@@ -87,4 +97,4 @@ def _sentence(old: int, new: int) -> str:
     return f"{'rose' if new > old else 'fell'} from {old} to {new}"
 
 
-HOUSE: dict[str, Callable[[], str]] = {"house-calls": calls_table, "house-tree": tree_table}
+HOUSE: dict[str, Callable[[], str]] = {"house-calls": calls_table, "house-tree": tree_table, "house-times": times_table}
