@@ -101,7 +101,7 @@ def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
     if tag == SHARD_FORMAT:
         raise FileFormatError(f"{file}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
     for form in FORMATS:
-        if form.tag == tag:
+        if tag is not None and form.tag == tag:
             return form
     known = ", ".join(form.tag for form in FORMATS if form.tag is not None)
     raise FileFormatError(
