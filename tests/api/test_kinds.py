@@ -4,16 +4,16 @@ import pytest
 
 import consilience as cs
 from consilience.api.kinds import (
-    BY_PRECEDENCE,
     FORMATS,
     KINDS,
     SHARDS,
     format_of,
     inspect_file,
+    kind_of,
     kind_of_file,
     kind_of_input,
 )
-from consilience.core.inputs import NamedInput
+from consilience.core.inputs import NamedInput, name_inputs
 from consilience.errors import FileFormatError
 from tests.api.kinds_zoo import FILES, FORMAT_NAMES, KIND_NAMES, OBJECTS, OF_SHARDS, packed
 
@@ -39,9 +39,11 @@ def test_two_of_a_kind_are_fused_and_checked_as_that_kind(name):
     assert kind.summary(fusion)
 
 
-def test_every_kind_has_its_place_among_inputs_of_several():
-    assert {kind.name for kind in BY_PRECEDENCE} == set(KIND_NAMES)
-    assert len(BY_PRECEDENCE) == len(KINDS)
+def test_of_inputs_of_several_kinds_the_networks_reader_says_what_is_odd():
+    mixed = name_inputs([OBJECTS[name]() for name in KIND_NAMES])
+    assert kind_of(mixed).name == "bayesian"
+    plain = name_inputs([OBJECTS[name]() for name in KIND_NAMES if name != "bayesian"])
+    assert kind_of(plain).name == "networks"
 
 
 def test_no_two_formats_are_called_or_tagged_the_same():

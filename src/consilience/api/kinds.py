@@ -31,9 +31,6 @@ POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetwo
 KINDS: tuple[Kind, ...] = (POSTERIORS, BAYESIAN, NETWORKS)
 """Every kind, in the order in which an object is shown to them: cheap tests first."""
 
-BY_PRECEDENCE: tuple[Kind, ...] = (BAYESIAN, NETWORKS, POSTERIORS)
-"""Of inputs of several kinds, the first of these reads them and says which do not belong."""
-
 _KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.formats if form.tag is not None}
 
 FORMATS: tuple[FileFormat, ...] = tuple(form for kind in KINDS for form in kind.formats)
@@ -69,7 +66,7 @@ def kind_of_input(model: NamedInput) -> Kind | None:
 
 
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
-    """Return the kind of models that inputs are together.
+    """Return the kind of models that inputs are together; of several kinds, the one whose reader says what is odd.
 
     Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks.
     """
