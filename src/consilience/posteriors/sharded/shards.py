@@ -132,10 +132,13 @@ def _open_packed(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
     for file in files:
         try:
             with local_copy(file.path) as path:
-                if not is_shard(path) and not file.path.endswith(".parquet"):
-                    problems.append(f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone")
-                    continue
-                summary = read_shard_summary(path, file.path)
+                try:
+                    summary = read_shard_summary(path, file.path)
+                except FileFormatError as error:
+                    if is_shard(path) or file.path.endswith(".parquet"):
+                        raise
+                    text = f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone"
+                    raise FileFormatError(text) from error
         except FileFormatError as error:
             problems += error.problems
             continue
