@@ -196,7 +196,7 @@ def take_part(
 
     Returns
     -------
-    fused, report : model, RoundReport
+    tuple of (object, RoundReport)
         The fused model and the report of the last round.
 
     Raises
