@@ -305,10 +305,10 @@ def test_what_a_service_raises_is_trouble_that_may_pass():
         storage.names("sites/a", 5)
 
 
-def test_unknown_places_are_refused():
+def test_unknown_places_are_refused(tmp_path):
     with pytest.raises((InputError, OptionError)):
         storage_of("nosuchscheme://x")
-    assert isinstance(storage_of("file:///tmp/x"), LocalStorage)
+    assert isinstance(storage_of(tmp_path.as_uri()), LocalStorage)
 
 
 def test_a_copy_stops_when_its_time_is_over(files, tmp_path):

@@ -12,9 +12,9 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.inputs import NamedInput
 from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
-from consilience.files.npy import read_array
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import read_network
@@ -187,11 +187,11 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         values = data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
             raise OptionError("labels: networks are scored on labeled data; give the number of the class of every row")
-    if isinstance(class_numbers, str | Path):
-        what = str(class_numbers)
-        class_numbers = _labels_of_file(Path(class_numbers), name)
     inputs = as_tensor(values, name, module)
     refuse_unfit(module, (inputs[:2],), name)
+    if isinstance(class_numbers, str | Path):
+        what = str(class_numbers)
+        class_numbers = read_class_labels(Path(class_numbers), name, len(inputs), "labels")
     return LabeledInputs(inputs, _as_labels(class_numbers, len(inputs), what))
 
 
@@ -208,22 +208,6 @@ def _read(path: Path, labels: Any) -> tuple[Any, Any]:
     # Every column but that of the labels.
     inputs = [number for number in range(count) if column is None or (table.header or ())[number] != str(labels)]
     return table.numbers(inputs), column
-
-
-def _labels_of_file(path: Path, data: str) -> Any:
-    """Return the labels in a file, one a line or .npy, or raise for what is neither a file nor a column."""
-    try:
-        exists = path.exists()
-    except (OSError, ValueError):  # a name that no file can have
-        exists = False
-    if not exists:
-        raise InputError(f"labels: {str(path)!r} is neither a column of {data} nor a file")
-    if path.suffix.lower() in (".npy", ".npz"):
-        return read_array(path)
-    table = read_csv(path)
-    if len(table.rows[0]) != 1:
-        raise InputError(f"{path}: has {len(table.rows[0])} columns, expected one: the class of every row")
-    return [cell.strip() for (cell,) in table.rows]
 
 
 def _as_labels(labels: Any, count: int, what: str) -> Labels:

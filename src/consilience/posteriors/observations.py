@@ -15,6 +15,7 @@ from scipy import sparse
 
 from consilience.checks import Labels
 from consilience.errors import FileFormatError, InputError
+from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.npy import read_array
 from consilience.posteriors.topics.document_completion import as_counts
@@ -86,7 +87,9 @@ def read_observations(
     if labels is None:
         return Observations(rows, None)
     if row_classes is None:
-        row_classes = _separate_labels(name, labels, rows.shape[0], what)
+        row_classes = (
+            read_class_labels(Path(labels), name, rows.shape[0], what) if isinstance(labels, str | Path) else labels
+        )
     classes, numbers = _number_classes(row_classes, rows.shape[0], what)
     return Observations(rows, numbers, classes)
 
@@ -182,28 +185,6 @@ def _numbers_of_objects(name: str, values: Any) -> Any:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected numbers, found {type(values.flat[0]).__name__} and others") from error
-
-
-def _separate_labels(name: str, labels: Any, n_rows: int, what: str) -> Any:
-    """Return labels that are not a column of the data: an array as it is, or the content of a file."""
-    if not isinstance(labels, str | Path):
-        return labels
-    path = Path(labels)
-    try:
-        exists = path.exists()
-    except (OSError, ValueError):  # a name that no file can have
-        exists = False
-    if not exists:
-        raise InputError(f"{what}: {str(labels)!r} is neither a column of {name} nor a file")
-    if path.suffix.lower() in (".npy", ".npz"):
-        return read_array(path)
-    table = read_csv(path)
-    if len(table.rows[0]) != 1:
-        raise InputError(f"{path}: has {len(table.rows[0])} columns, expected one: the class of every row")
-    classes = [cell.strip() for (cell,) in table.rows]
-    if table.header is not None and len(classes) == n_rows - 1:  # the first of classes that are words, not a header
-        return [*table.header, *classes]
-    return classes
 
 
 def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...], Labels]:

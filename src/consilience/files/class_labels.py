@@ -1,0 +1,46 @@
+"""Labels in a file of their own, one for every row of data that lie elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from consilience.errors import InputError
+from consilience.files.csv import read_csv
+from consilience.files.npy import read_array
+
+
+def read_class_labels(path: Path, data: str, n_rows: int, what: str) -> Any:
+    """Return the labels in a file, one a line or .npy.
+
+    Parameters
+    ----------
+    path : Path
+        The file: .npy, .npz, or .csv of one column.
+    data : str
+        Name of the data, for the error: what was given may have been meant as one of their columns.
+    n_rows : int
+        Number of rows of the data. A first line of words that looks like a header is a label where it is needed.
+    what : str
+        What the error calls the labels.
+
+    Raises
+    ------
+    InputError
+        For what is neither a file nor a column, and for a file of several columns.
+    """
+    try:
+        exists = path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if not exists:
+        raise InputError(f"{what}: {str(path)!r} is neither a column of {data} nor a file")
+    if path.suffix.lower() in (".npy", ".npz"):
+        return read_array(path)
+    table = read_csv(path)
+    if len(table.rows[0]) != 1:
+        raise InputError(f"{path}: has {len(table.rows[0])} columns, expected one: the class of every row")
+    classes = [cell.strip() for (cell,) in table.rows]
+    if table.header is not None and len(classes) == n_rows - 1:
+        return [*table.header, *classes]
+    return classes
