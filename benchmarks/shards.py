@@ -30,7 +30,7 @@ from timing import write_parts
 
 import consilience as cs
 from consilience.engines import Dask, Local
-from consilience.posteriors.columns import ComponentColumns, Kind
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.sharded.file import write_shard
 from consilience.posteriors.sharded.packed_sites import PackedSites
 from consilience.posteriors.sharded.passes import PreparedShards, prepare
@@ -66,7 +66,7 @@ def made(folder: Path, sites: int) -> Path:
         natural = family.to_natural(mean=local.reshape(-1, DIM), variance=variance.reshape(-1, DIM))
         offsets = np.arange(0, PER_SITE * count + 1, PER_SITE)
         block = ComponentColumns(
-            Kind(family, stated=("counts",)),
+            ShardSchema(family, stated=("counts",)),
             natural.astype(np.float32),
             offsets,
             counts=np.full(PER_SITE * count, 50.0),

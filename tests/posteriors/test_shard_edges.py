@@ -158,3 +158,16 @@ class TestParquetOfOthers:
 
     def test_no_rows(self, table: pa.Table, tmp_path: Path) -> None:
         self._refused(table.slice(0, 0), tmp_path / "x.parquet", "at least two|no sites|no posteriors")
+
+
+def test_a_packed_file_that_was_replaced_is_not_read_by_the_header_of_the_former(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    folders = [written([_site(rng, n) for _ in range(30)], tmp_path / f"{n}") for n in (1, 2)]
+    for folder in folders:
+        cs.pack(folder, tmp_path / f"packed-{folder.name}")
+    former, new = (tmp_path / f"packed-{folder.name}" / "shard-00000.safetensors" for folder in folders)
+    shards = cs.shards(former)
+    shutil.copy(new, former)
+    with pytest.raises(cs.ConsilienceError, match="was replaced after it was opened; open it again"):
+        cs.fuse(shards, **TWO)

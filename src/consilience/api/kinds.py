@@ -60,9 +60,20 @@ def _is_many(path: str | Path) -> bool:
 
 def kind_of_input(model: NamedInput) -> Kind | None:
     """Return the kind of an input; None for an object that nobody knows, a broken file, and a plain checkpoint."""
-    if model.file is None:
-        return next((kind for kind in KINDS if kind.recognises(model.model)), None)
-    return _KIND_OF_FORMAT.get(str(model.format))
+    return _kinds_of_inputs([model])[0]
+
+
+def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
+    """Return the kind of each input, as ``kind_of_input``; a kind is asked once for all that none before it knew."""
+    kinds = [None if one.file is None else _KIND_OF_FORMAT.get(str(one.format)) for one in inputs]
+    waiting = [position for position, one in enumerate(inputs) if one.file is None]
+    for kind in KINDS:
+        if waiting:
+            recognised = kind.recognises([inputs[position].model for position in waiting])
+            for position, is_known in zip(waiting, recognised, strict=True):
+                kinds[position] = kind if is_known else None
+            waiting = [position for position in waiting if kinds[position] is None]
+    return kinds
 
 
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
@@ -70,7 +81,7 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
 
     Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks.
     """
-    kinds = [kind_of_input(one) for one in inputs]
+    kinds = _kinds_of_inputs(inputs)
     if SHARDS in kinds and all(one.file is not None for one in inputs):
         return SHARDS
     if BAYESIAN in kinds:

@@ -40,9 +40,9 @@ class BayesianNetworks(Kind):
     methods = BAYESIAN_METHODS
     no_file = "an ensemble is its members: keep the sites' files, or use method 'kl'"
 
-    def recognises(self, model: object) -> bool:
-        """Return whether a model is a Bayesian network of a kind with a reader, or a fusion of such."""
-        return isinstance(model, BayesianFusion | BayesianEnsemble) or is_bayesian(model)
+    def recognises(self, models: Sequence[object]) -> list[bool]:
+        """Return which models are Bayesian networks of a kind with a reader, or fusions of such."""
+        return [isinstance(model, BayesianFusion | BayesianEnsemble) or is_bayesian(model) for model in models]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> NetworkMethod:
         """Return a method for Bayesian networks; see `Kind.make_method`."""

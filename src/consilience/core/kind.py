@@ -221,8 +221,8 @@ class Kind(ABC):
     """Why a method that keeps all models writes no file of this kind."""
 
     @abstractmethod
-    def recognises(self, model: object) -> bool:
-        """Return whether an object in memory is a model of this kind, or a fusion of such."""
+    def recognises(self, models: Sequence[object]) -> list[bool]:
+        """Return for each object in memory whether it is a model of this kind, or a fusion of such."""
 
     @abstractmethod
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
@@ -272,7 +272,7 @@ class Kind(ABC):
 
     def writes(self, model: object) -> bool:
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""
-        return self.recognises(model)
+        return self.recognises([model])[0]
 
     @abstractmethod
     def averages(self, method: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
@@ -10,28 +10,27 @@ from typing import Any, ClassVar, TypeVar
 from consilience.core.deprecated import renamed_keyword
 from consilience.errors import OptionError
 
+Requirement = tuple[str, bool, str]
+"""Name of an option, whether its value is valid, and what it must be."""
+
 
 class Options:
     """What has a name and fields that are its options."""
 
     name: ClassVar[str]
 
-    def require(self, *requirements: tuple[str, bool, str]) -> None:
-        """Raise for the first option that is not valid.
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be; the first that is not valid is refused, and none after it is asked for."""
+        yield from ()
 
-        Parameters
-        ----------
-        *requirements : (str, bool, str)
-            Name of an option, whether it is valid, and what it must be.
-
-        Raises
-        ------
-        OptionError
-            Naming the option, what it must be, and what it is.
-        """
-        for option, is_valid, expected in requirements:
+    def __post_init__(self) -> None:
+        for option, is_valid, expected in self.requirements():
             if not is_valid:
-                raise OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+                raise self.invalid(option, expected)
+
+    def invalid(self, option: str, expected: str) -> OptionError:
+        """Return the error for an option that is not what it must be."""
+        return OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
 
 
 _Method = TypeVar("_Method", bound=type[Any])
@@ -67,15 +66,13 @@ def refuse_options(method: Options, options: Mapping[str, Any]) -> None:
         raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
 
 
-def find_method(
-    kinds: Sequence[type[_Kind]], name: object, options: Mapping[str, Any], where: str = ""
-) -> Callable[..., _Kind]:
-    """Return the class of the method of a name, which has these options.
+def make_named_method(kinds: Sequence[type[_Kind]], name: object, options: Mapping[str, Any], where: str = "") -> _Kind:
+    """Return the method of a name with these options.
 
     Raises
     ------
     OptionError
-        For a name or an option that does not exist, saying which do.
+        For a name or an option that does not exist, saying which do, and for a value that is not valid.
     """
     by_name = {kind.name: kind for kind in kinds}
     if not any(name == known for known in by_name):
@@ -85,5 +82,5 @@ def find_method(
     old_names = getattr(method, "renamed_options", {})
     if unknown := sorted(set(options) - {*known, *old_names}):
         raise OptionError(f"method {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    constructor: Callable[..., _Kind] = method
-    return constructor
+    made: _Kind = method(**options)
+    return made

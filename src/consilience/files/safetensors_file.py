@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel
@@ -41,6 +41,14 @@ _UNREADABLE = (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeE
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
+class RowReader(Protocol):
+    """What reads rows `first` to `end` of a tensor, `end` not included; all without them."""
+
+    def __call__(self, name: str, first: int = 0, end: int | None = None) -> AnyArray:
+        """Return the rows."""
+        ...
+
+
 @dataclass(frozen=True)
 class TensorHeader:
     """What the header of a safetensors file says of its tensors, and the text of our own document.
@@ -55,6 +63,8 @@ class TensorHeader:
         Length of the header with the eight bytes before it.
     text
         The JSON document under our key of the metadata; None where there is none.
+    sha256
+        Digest of the header's bytes, with which a reader that comes later finds whether the file is still the same.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -62,6 +72,7 @@ class TensorHeader:
     by_offset: tuple[str, ...]
     n_bytes: int
     text: str | None
+    sha256: bytes
 
 
 class SafetensorsFile:
@@ -75,6 +86,8 @@ class SafetensorsFile:
         The file.
     label
         What messages call it; None for its path.
+    header
+        What another reader of the same file found in its header, which is then not parsed again.
 
     Attributes
     ----------
@@ -86,10 +99,10 @@ class SafetensorsFile:
         `digest`, where it or all arrays were read before; None else.
     """
 
-    def __init__(self, path: str | Path, label: str | None = None) -> None:
+    def __init__(self, path: str | Path, label: str | None = None, header: TensorHeader | None = None) -> None:
         self.path = Path(path)
         self.label = str(path) if label is None else label
-        self._header: TensorHeader | None = None
+        self._header = header
         self._document: Any = _UNREAD
         self.sha256: str | None = None
         self.stated_format: str | None = None
@@ -126,10 +139,12 @@ class SafetensorsFile:
                     code = str(tensor.get_dtype())
                     shapes[name], dtypes[name] = tuple(tensor.get_shape()), DTYPES.get(code, code)
                 by_offset = tuple(handle.offset_keys())
-            with self.path.open("rb") as stream:
-                n_bytes = 8 + int.from_bytes(stream.read(8), "little")
+            with self._readable(), self.path.open("rb") as stream:
+                start = stream.read(8)
+                start += stream.read(int.from_bytes(start, "little"))
             text = metadata.get(METADATA_KEY) if metadata else None
-            self._header = TensorHeader(shapes, dtypes, by_offset, n_bytes, text)
+            digest = hashlib.sha256(start).digest()
+            self._header = TensorHeader(shapes, dtypes, by_offset, len(start), text, digest)
         return self._header
 
     @property
@@ -141,10 +156,14 @@ class SafetensorsFile:
         FileFormatError
             As `header`, and for a text that is not JSON.
         """
+        return self.parsed_document()
+
+    def parsed_document(self, remedy: str = REMEDY) -> Any:
+        """Return `document`, with errors that end in `remedy`."""
         if self._document is _UNREAD:
-            text = self.header().text
+            text = self.header(remedy).text
             with self._labelled():
-                self._document = None if text is None else parse_document(self.path, text)
+                self._document = None if text is None else parse_document(self.path, text, remedy=remedy)
         return self._document
 
     @property
@@ -227,6 +246,39 @@ class SafetensorsFile:
                     raise self._unreadable(name, str(error).partition("\n")[0], remedy) from error
                 start += n_bytes
         return tensors if names is None else {name: tensors[name] for name in names}
+
+    @contextmanager
+    def rows(self, remedy: str = REMEDY) -> Iterator[RowReader]:
+        """Yield a function that returns rows of a tensor, of a type that NumPy has; only their bytes are read.
+
+        Raises
+        ------
+        FileFormatError
+            As `arrays`, and for a file that is another than when its header was read.
+        """
+        header = self.header(remedy)
+        starts, start = {}, header.n_bytes
+        for name in header.by_offset:
+            starts[name] = start
+            start += prod(header.shapes[name]) * _item_size(header.dtypes[name], with_torch=False)
+
+        def read(name: str, first: int = 0, end: int | None = None) -> AnyArray:
+            shape = header.shapes[name]
+            first, end, _ = slice(first, end).indices(shape[0]) if shape else (0, 1, 1)
+            row_bytes = prod(shape[1:]) * _item_size(header.dtypes[name], with_torch=False)
+            try:
+                values, buffer = _empty((max(end - first, 0), *shape[1:]), header.dtypes[name], with_torch=False)
+            except _UNREADABLE as error:
+                raise self._unreadable(name, str(error).partition("\n")[0], remedy) from error
+            stream.seek(starts[name] + first * row_bytes)
+            if stream.readinto(buffer) < len(buffer):
+                raise self._unreadable(name, "the file ends before it", remedy)
+            return values
+
+        with self._readable(), self.path.open("rb") as stream:
+            if hashlib.sha256(stream.read(header.n_bytes)).digest() != header.sha256:
+                raise FileFormatError(f"{self.label}: was replaced after it was opened; open it again")
+            yield read
 
     def _unreadable(self, name: str, reason: str, remedy: str) -> FileFormatError:
         return FileFormatError(f"{self.label}: tensor {name!r} cannot be read ({reason}); {remedy}")

@@ -69,9 +69,9 @@ class Networks(Kind):
     methods = NETWORK_METHODS
     no_file = "an ensemble is its members: keep the sites' files, or use method 'consensus'"
 
-    def recognises(self, model: object) -> bool:
-        """Return whether a model is a torch module, a Network, or a fusion of such."""
-        return isinstance(model, NetworkFusion) or is_network(model)
+    def recognises(self, models: Sequence[object]) -> list[bool]:
+        """Return which models are torch modules, Networks, or fusions of such."""
+        return [isinstance(model, NetworkFusion) or is_network(model) for model in models]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> NetworkMethod:
         """Return a method for networks; see `Kind.make_method`."""
@@ -125,7 +125,7 @@ class Networks(Kind):
 
     def writes(self, model: object) -> bool:
         """Return whether an object is a network, or Fisher information that travels beside one."""
-        return isinstance(model, FisherInformation) or self.recognises(model)
+        return isinstance(model, FisherInformation) or self.recognises([model])[0]
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""

@@ -15,7 +15,7 @@ units of all models fit side by side, the fused network computes the average of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
@@ -23,7 +23,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array, is_count, is_number
-from consilience.core.options import Options
+from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
@@ -159,8 +159,9 @@ class NetworkMethod(Options, ABC):
     robust: RobustRule | None = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
 
-    def __post_init__(self) -> None:
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from (
             ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
             ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
         )

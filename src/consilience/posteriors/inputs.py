@@ -62,7 +62,8 @@ def describe_inputs(
         counts = as_weights(counts, len(inputs), "n_observations").tolist()
     described: list[DescribedInput] = []
     problems: list[str] = []
-    contents = iter(read_posteriors([named_input.file for named_input in inputs if named_input.file is not None]))
+    files = [named_input.file for named_input in inputs if named_input.file is not None]
+    contents = iter(read_posteriors(files) if files else ())
     for position, named_input in enumerate(inputs):
         try:
             if named_input.file is not None:

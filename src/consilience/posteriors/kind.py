@@ -44,11 +44,13 @@ class Posteriors(Kind):
     methods = METHODS
     no_file = NO_FILE
 
-    def recognises(self, model: object) -> bool:
-        """Return whether a model is a posterior, of a library in the table of adapters, or a fusion of such."""
-        if isinstance(model, Posterior | PosteriorFusion | ModelEnsemble):
-            return True
-        return any(adapter.accepts(model) for adapter in ADAPTERS)
+    def recognises(self, models: Sequence[object]) -> list[bool]:
+        """Return which models are posteriors, of a library in the table of adapters, or fusions of such."""
+        return [
+            isinstance(model, Posterior | PosteriorFusion | ModelEnsemble)
+            or any(adapter.accepts(model) for adapter in ADAPTERS)
+            for model in models
+        ]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Method:
         """Return a method for posteriors; see `Kind.make_method`."""

@@ -9,14 +9,14 @@ attached, and put the fused components in an order that does not depend on how t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
 from consilience.checks import Array, Labels, is_number
-from consilience.core.options import Options
+from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError
@@ -119,8 +119,9 @@ class Method(Options, ABC):
     trim: float = field(default=0.2, kw_only=True)
     minority: Literal["keep", "drop"] = field(default="keep", kw_only=True)
 
-    def __post_init__(self) -> None:
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from (
             ("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'"),
             ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
             ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),

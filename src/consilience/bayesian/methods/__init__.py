@@ -7,7 +7,7 @@ from typing import Any
 
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
-from consilience.core.options import find_method, refuse_options
+from consilience.core.options import make_named_method, refuse_options
 from consilience.errors import OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
@@ -45,9 +45,9 @@ def make_bayesian_method(method: str | NetworkMethod | Method | None, options: M
     if isinstance(method, (Method, NetworkMethod)):
         names = ", ".join(repr(known_method.name) for known_method in BAYESIAN_METHODS)
         raise OptionError(f"{type(method).__name__} does not fuse Bayesian networks; give one of {names}")
-    return find_method(
+    return make_named_method(
         BAYESIAN_METHODS, BAYESIAN_METHODS[0].name if method is None else method, options, " for Bayesian networks"
-    )(**options)
+    )
 
 
 __all__ = [

@@ -19,7 +19,7 @@ relaxes it and rounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ import numpy as np
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.bayesian.methods.gaussian_average import Lacking, Outgoing, natural_average, natural_parameters
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import DiagonalGaussian
@@ -98,11 +99,12 @@ class KLNetworkFusion(NetworkMethod):
     lacking: Lacking = "off"
     prior_variance: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
         bound = self.max_units
         bounds = [1] if bound is None else list(bound.values()) if isinstance(bound, Mapping) else [bound]
-        self.require(
+        yield from (
             ("regularization", is_number(self.regularization), "a number that is not negative"),
             ("max_units", all(is_count(value) for value in bounds), "a positive integer, by group or for all"),
             ("restarts", is_count(self.restarts), "a positive integer"),
@@ -112,9 +114,7 @@ class KLNetworkFusion(NetworkMethod):
             ("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'"),
         )
         prior = self.prior_variance
-        self.require(
-            ("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None"),
-        )
+        yield ("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None")
 
     @property
     def averages(self) -> bool:
@@ -136,7 +136,7 @@ class KLNetworkFusion(NetworkMethod):
             option.name for option in fields(method) if getattr(method, option.name) != getattr(default, option.name)
         }
         for option in changed - set(shared):
-            method.require((option, False, "left as it is for Bayesian networks"))
+            raise method.invalid(option, "left as it is for Bayesian networks")
         return cls(**{names.get(option, option): getattr(method, option) for option in changed})
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:

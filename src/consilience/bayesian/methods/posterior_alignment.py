@@ -19,7 +19,7 @@ depends on the permutation too, unless all variances of one posterior are equal,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -37,7 +37,7 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.methods.affinities import HellingerAffinities
 from consilience.checks import AnyArray, is_count, is_number
-from consilience.core.options import renamed_options
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -92,9 +92,10 @@ class PosteriorAlignment(NetworkMethod):
     restarts: int = 3
     max_iterations: int = 100
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("metric", self.metric in METRICS, ", ".join(map(repr, METRICS))),
             ("rho", is_number(self.rho), "a number that is not negative"),
             ("restarts", is_count(self.restarts), "a positive integer"),

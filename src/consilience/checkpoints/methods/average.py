@@ -10,6 +10,7 @@ Tensors without a diagonal (buffers, frozen parameters), and entries where all d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_count, is_number
+from consilience.core.options import Requirement
 
 MIN_TARGET_INFORMATION = 1e-6
 """Least Fisher entry of the favoured model: the floor of Matena and Raffel's published code."""
@@ -75,12 +77,12 @@ class TensorFisher(TensorMethod):
     favor_target: int | None = None
     normalize: bool = False
 
-    def __post_init__(self) -> None:
-        self.require(
-            ("floor", is_number(self.floor) and self.floor > 0, "a positive number"),
-        )
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("floor", is_number(self.floor) and self.floor > 0, "a positive number")
         target = self.favor_target
-        self.require(
+        yield from (
             (
                 "favor_target",
                 target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),

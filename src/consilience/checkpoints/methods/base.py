@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.core.options import Options, find_method, refuse_options
+from consilience.core.options import Options, make_named_method, refuse_options
 
 BLOCK_ENTRIES = 2**17
 """Entries of a block: 512 kB in 32 bits, so that a core's second-level cache holds the block of a few models
@@ -164,7 +164,7 @@ def make_tensor_method(
     if isinstance(method, TensorMethod):
         refuse_options(method, options)
         return method
-    return find_method(kinds, method, options, " for checkpoints")(**options)
+    return make_named_method(kinds, method, options, " for checkpoints")
 
 
 def linear(models: Sequence[Floats], coefficients: Sequence[float]) -> Floats:

@@ -9,6 +9,7 @@ the straight line (1 - t) a + t b is taken instead; so it is where a tensor is z
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import acos, sin, sqrt
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_number
+from consilience.core.options import Requirement
 
 MAX_ARC_COSINE = 0.9995
 """Absolute cosine beyond which the straight line is taken, as in mergekit. For parallel tensors the coefficients of arc
@@ -49,10 +51,10 @@ class SLERP(TensorMethod):
 
     t: float = 0.5
 
-    def __post_init__(self) -> None:
-        self.require(
-            ("t", is_number(self.t) and self.t <= 1, "a number from 0 to 1"),
-        )
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("t", is_number(self.t) and self.t <= 1, "a number from 0 to 1")
 
     @property
     def surveys(self) -> int:

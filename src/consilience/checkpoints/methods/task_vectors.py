@@ -17,7 +17,7 @@ largest entry of a tensor that no memory holds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting
 from consilience.checks import is_number
+from consilience.core.options import Requirement
 
 LOWER_BITS = 15
 """A magnitude in float32 has 31 bits (the sign is 0): a histogram over the upper 16 of them finds the bin of the
@@ -50,10 +51,10 @@ class TaskVectorMethod(TensorMethod):
 
     scaling: float = 1.0
 
-    def __post_init__(self) -> None:
-        self.require(
-            ("scaling", is_number(self.scaling), "a number, not negative"),
-        )
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("scaling", is_number(self.scaling), "a number, not negative")
 
     def put_back(self, block: TensorBlock, combined: Floats) -> Floats:
         """Return base + scaling * combined (n,)."""
@@ -111,11 +112,10 @@ class TIES(TaskVectorMethod):
 
     density: float = 0.2
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
-            ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1"),
-        )
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1")
 
     @property
     def surveys(self) -> int:
@@ -200,9 +200,10 @@ class DARE(TaskVectorMethod):
     density: float = 0.5
     combine: Literal["linear", "ties"] = "linear"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1"),
             ("combine", self.combine in ("linear", "ties"), "'linear' or 'ties'"),
         )

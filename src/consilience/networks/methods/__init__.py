@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from consilience.core.options import find_method, refuse_options
+from consilience.core.options import make_named_method, refuse_options
 from consilience.errors import OptionError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
@@ -66,9 +66,9 @@ def make_network_method(method: str | NetworkMethod | Method | None, options: Ma
         has_network_form = any(kind.name == method.name for kind in NETWORK_METHODS)
         instead = f"method={method.name!r}" if has_network_form else "a method for networks"
         raise OptionError(f"{type(method).__name__} fuses posteriors, not networks; give {instead}")
-    return find_method(
+    return make_named_method(
         NETWORK_METHODS, NETWORK_METHODS[0].name if method is None else method, options, " for networks"
-    )(**options)
+    )
 
 
 __all__ = [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.network import identity_transports
@@ -55,11 +57,10 @@ class NetworkEnsembleMethod(NetworkMethod):
 
     mean: Literal["probabilities", "logits"] = "probabilities"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
-            ("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'"),
-        )
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'")
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return identity transports; nothing is averaged."""

@@ -8,13 +8,14 @@ are why there are several starts. See docs/adr/0011.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from consilience.checks import is_count
-from consilience.core.options import renamed_options
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import match_weights
@@ -70,9 +71,10 @@ class Consensus(NetworkMethod):
     signs: bool = True
     refit: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
             ("balance", isinstance(self.balance, bool), "true or false"),

@@ -16,7 +16,7 @@ or without shrinkage their mean. Assignments are a local maximum; limits on swee
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels, is_count, is_number
-from consilience.core.options import renamed_options
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.nested_assignment import assign_nested
@@ -83,14 +83,13 @@ class FedMA(LayerwiseMethod):
     max_iterations: int = 5
     class_counts: Sequence[Sequence[float]] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
         for option in ("sigma", "sigma0", "gamma"):
             value = getattr(self, option)
-            self.require(
-                (option, is_number(value) and value > 0, "a positive number"),
-            )
-        self.require(
+            yield (option, is_number(value) and value > 0, "a positive number")
+        yield from (
             *((option, isinstance(getattr(self, option), bool), "true or false") for option in ("growth", "shrink")),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
         )

@@ -14,7 +14,7 @@ when later groups are matched.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +23,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -98,11 +99,10 @@ class LayerwiseMethod(NetworkMethod):
 
     writers: Writers = field(default="all", kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
-            ("writers", self.writers in ("all", "first"), "'all' or 'first'"),
-        )
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("writers", self.writers in ("all", "first"), "'all' or 'first'")
 
     @abstractmethod
     def match(

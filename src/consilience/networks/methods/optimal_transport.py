@@ -13,7 +13,7 @@ transported, biases are one more incoming weight, and all layers that write to a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -22,6 +22,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array, is_number
+from consilience.core.options import Requirement
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.networks.method import NetworkEnsemble
@@ -60,9 +61,10 @@ class TransportMethod(LayerwiseMethod):
     start: Start = "reference"
     paper_scaling: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"),
             ("epsilon", is_number(self.epsilon), "a number that is not negative"),
             ("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"),
@@ -163,9 +165,10 @@ class OTFusion(TransportMethod):
     metric: Metric = "squared"
     normalize: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'"),
             ("normalize", isinstance(self.normalize, bool), "true or false"),
         )

@@ -12,13 +12,14 @@ one assignment per group, which is exact. With z standardised it is their correl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from consilience.checks import Array, is_count
-from consilience.core.options import renamed_options
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.matching.nested_assignment import assign_nested
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -60,10 +61,11 @@ class ReBasin(NetworkMethod):
     restarts: int = 1
     max_iterations: int = 100
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
         costs = ("weights", "activations", "correlation")
-        self.require(
+        yield from (
             ("cost", self.cost in costs, "'weights', 'activations' or 'correlation'"),
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),

@@ -13,7 +13,7 @@ minimum that depends on the initial rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import ClassVar
@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import AnyArray, Array, is_count
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.barycenter_support import initial_support
@@ -62,9 +63,10 @@ class WassersteinFusion(TransportMethod):
     restarts: int = 1
     max_iterations: int = 100
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
         )

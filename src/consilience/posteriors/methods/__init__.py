@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from consilience.core.options import find_method, refuse_options
+from consilience.core.options import make_named_method, refuse_options
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.amps import AMPS
 from consilience.posteriors.methods.average import Average
@@ -45,7 +45,7 @@ def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
     if isinstance(method, Method):
         refuse_options(method, options)
         return method
-    return find_method(METHODS, method, options)(**options)
+    return make_named_method(METHODS, method, options)
 
 
 __all__ = [

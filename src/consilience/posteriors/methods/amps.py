@@ -13,6 +13,7 @@ the others, from several starts, and by exchanges between two sites; it ends in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -21,6 +22,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.matching.conjugate_groups import ConjugateGroups
@@ -81,9 +83,10 @@ class AMPS(Method):
     max_iterations: int = 100
     combine: Combine = field(default="product", kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             *((option, isinstance(getattr(self, option), bool), "True or False") for option in ("growth", "revisit")),
             *(
                 (option, is_count(getattr(self, option)), "a positive integer")

@@ -6,12 +6,14 @@ centres and barycenters in turn from several k-means++ seeds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from consilience.checks import Labels, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -56,15 +58,14 @@ class KMeans(Method):
     max_iterations: int = 100
     min_count: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
         for option in ("n_components", "restarts", "max_iterations"):
             value = getattr(self, option)
             is_default = option == "n_components" and value is None
-            self.require(
-                (option, is_default or is_count(value), "a positive integer"),
-            )
-        self.require(
+            yield (option, is_default or is_count(value), "a positive integer")
+        yield from (
             ("min_count", is_number(self.min_count), "a number that is not negative"),
             ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
         )

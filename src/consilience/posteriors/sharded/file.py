@@ -12,7 +12,7 @@ from typing import Literal
 from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, OptionError
-from consilience.files.document import METADATA_KEY, open_safetensors, parse_document
+from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.posteriors.sharded.header import REMEDY
 from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, column_problems
 from consilience.posteriors.sharded.parquet import read_parquet, read_parquet_summary, write_parquet
@@ -52,40 +52,38 @@ def write_shard(path: Path, packed: PackedSites, form: Form) -> None:
         write_safetensors(path, packed)
 
 
-def is_shard(path: Path) -> bool:
+def is_shard(where: Path | SafetensorsFile) -> bool:
     """Return whether a file is a shard, by its suffix and its header alone."""
-    if path.suffix == SUFFIXES["parquet"]:
+    file = as_file(where)
+    if _is_parquet(file.path, file.label):
         return True
     try:
-        with open_safetensors(path) as file:
-            text = (file.metadata() or {}).get(METADATA_KEY, "{}")
-        document = parse_document(path, text)
+        return file.format == "consilience-shard"
     except FileFormatError:
         return False
-    return isinstance(document, dict) and document.get("format") == "consilience-shard"
 
 
-def read_shard_summary(path: Path, display_name: str) -> ShardSummary:
+def read_shard_summary(file: SafetensorsFile) -> ShardSummary:
     """Return the header of a shard and the numbers of its sites and components.
 
     Parameters
     ----------
-    path : Path
-        The file.
-    display_name : str
-        Its name in messages: `path` may be a temporary copy of an address.
+    file : SafetensorsFile
+        The file, also where it is Parquet, under its name in messages: its path may be a temporary copy of an address.
 
     Raises
     ------
     FileFormatError
         For a file that is no shard, or whose header does not fit its arrays.
     """
-    if _is_parquet(path, display_name):
-        return read_parquet_summary(path, display_name)
-    return read_safetensors_summary(path, display_name)
+    if _is_parquet(file.path, file.label):
+        return read_parquet_summary(file.path, file.label)
+    return read_safetensors_summary(file)
 
 
-def read_shard(path: Path, display_name: str, first: int = 0, end: int | None = None) -> PackedSites:
+def read_shard(
+    path: Path, display_name: str, first: int = 0, end: int | None = None, summary: ShardSummary | None = None
+) -> PackedSites:
     """Return some sites of a shard, everything checked but that values are in the domain of their family.
 
     Parameters
@@ -96,6 +94,8 @@ def read_shard(path: Path, display_name: str, first: int = 0, end: int | None = 
         Its name in messages.
     first, end : int, optional
         Sites to read, `end` not included; of Parquet: row groups. Default: all.
+    summary : ShardSummary, optional
+        What was read of its header before. Default: it is read again.
 
     Raises
     ------
@@ -103,8 +103,10 @@ def read_shard(path: Path, display_name: str, first: int = 0, end: int | None = 
         For a file that is no shard, and arrays that do not fit one another.
     """
     try:
-        read = read_parquet if _is_parquet(path, display_name) else read_safetensors
-        packed = read(path, display_name, first, end)
+        if _is_parquet(path, display_name):
+            packed = read_parquet(path, display_name, first, end)
+        else:
+            packed = read_safetensors(path, display_name, first, end, summary)
     except READ_ERRORS as error:
         if isinstance(error, FileFormatError | OptionError):
             raise

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
-from consilience.files.document import check_version, parse_document, validate_document
+from consilience.files.document import check_version, validate_document
 from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.files import FeaturesHeader, family_of
 from consilience.posteriors.posterior import Attached, Features, Posterior
@@ -106,24 +106,22 @@ def header_text(kind: ShardSchema) -> str:
     return json.dumps(header, sort_keys=True, allow_nan=False)
 
 
-def parse_kind(path: Path | str, text: str | bytes) -> ShardSchema:
+def parse_kind(path: Path | str, document: Any) -> ShardSchema:
     """Return the kind that a shard's JSON document states, every field checked.
 
     Parameters
     ----------
     path : Path or str
         The name of the file in messages.
-    text : str or bytes
+    document : JSON values
         The document.
 
     Raises
     ------
     FileFormatError
-        For text that is no such document, is of a later version, or names a family that cannot be made.
+        For values that are no such document, are of a later version, or names a family that cannot be made.
     """
-    where = Path(path)
-    document = parse_document(where, text, remedy=REMEDY)
-    check_version(where, document, FORMAT_VERSION)
+    check_version(path, document, FORMAT_VERSION)
     header = validate_document(path, ShardHeader, document, remedy=REMEDY)
     family = family_of(path, header.family, REMEDY)
     for name, array in header.attached.items():

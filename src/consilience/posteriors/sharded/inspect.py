@@ -7,13 +7,14 @@ from typing import Any
 
 from consilience.core.inspection import Row
 from consilience.core.kind import Inspection
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.sharded.file import read_shard_summary
 from consilience.posteriors.sharded.packed_sites import ShardSummary
 
 
 def inspect_shard(path: Path) -> Inspection:
     """Return what the header of a packed file says."""
-    summary = read_shard_summary(path, str(path))
+    summary = read_shard_summary(SafetensorsFile(path))
     return Inspection(_document(summary), _rows(path, summary))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ class ShardedPosteriors(Posteriors):
     name = "shards"
     formats = (FileFormat("shard", FORMAT, "a shard of many posteriors", _load, _inspect),)
 
-    def recognises(self, model: object) -> bool:
-        """Return whether an object is opened shards."""
-        return isinstance(model, Shards)
+    def recognises(self, models: Sequence[object]) -> list[bool]:
+        """Return which objects are opened shards."""
+        return [isinstance(model, Shards) for model in models]
 
     def prepare(self, request: Request) -> Prepared:
         """Open shards and check them where they lie."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.files.safetensors_file import TensorHeader
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 
 DIGEST_BYTES = 32
@@ -48,12 +49,15 @@ class ShardSummary:
         Number L of components; None where only the sites say how many they have (Parquet).
     groups : tuple of int
         Number of sites in each row group, for Parquet; one group otherwise.
+    header : TensorHeader, optional
+        What the header of a safetensors file says of its tensors.
     """
 
     kind: ShardSchema
     n_sites: int
     n_components: int | None
     groups: tuple[int, ...] = field(default=())
+    header: TensorHeader | None = None
 
 
 def column_problems(packed: PackedSites) -> Iterator[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from consilience.checks import Labels
 from consilience.errors import FileFormatError, OptionError
 from consilience.files.atomic import write_atomically
-from consilience.files.document import METADATA_KEY
+from consilience.files.document import METADATA_KEY, parse_document
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
 from consilience.posteriors.sharded.packed_sites import (
@@ -205,4 +205,5 @@ def _parquet_kind(file: Any, display_name: str) -> tuple[ShardSchema, str]:
     dtype = metadata.get(b"dtype", b"").decode(errors="replace")
     if METADATA_KEY.encode() not in metadata or dtype not in ("float32", "float64"):
         raise FileFormatError(f"{display_name}: has no consilience metadata, so it is not a shard; {REMEDY}")
-    return parse_kind(display_name, metadata[METADATA_KEY.encode()]), dtype
+    document = parse_document(Path(display_name), metadata[METADATA_KEY.encode()], remedy=REMEDY)
+    return parse_kind(display_name, document), dtype

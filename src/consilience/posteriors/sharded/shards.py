@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from consilience.checks import Array, is_count
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
@@ -56,6 +58,8 @@ class ShardSource:
         Whether this is a packed file.
     size : int
         Bytes on disk, about.
+    summary : ShardSummary, optional
+        What the header of a packed file states, so that it is read once; None for Parquet, read by row groups.
     """
 
     kind: ShardSchema
@@ -65,6 +69,7 @@ class ShardSource:
     end: int | None = None
     packed: bool = True
     size: int = 0
+    summary: ShardSummary | None = field(default=None, repr=False)
 
     def location(self, path: str) -> str:
         """Return the full path or the address of one of the paths."""
@@ -119,23 +124,26 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
     if not files:
         raise InputError("nothing to open: no file was given")
     with local_copy(files[0].path) as path:
-        is_packed = is_shard(path) or files[0].path.endswith(".parquet")
-    return _open_packed(files, shard_bytes) if is_packed else _open_posteriors(files, shard_bytes)
+        first = SafetensorsFile(path, files[0].path)
+        if is_shard(first):
+            return _open_packed(files, first, shard_bytes)
+    return _open_posteriors(files, shard_bytes)
 
 
-def _open_packed(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
-    """Return the shards of packed files, each a run of sites of one file."""
+def _open_packed(files: Sequence[ListedFile], first: SafetensorsFile, shard_bytes: int) -> Shards:
+    """Return the shards of packed files, each a run of sites of one file; the `first` is open."""
     sources: list[ShardSource] = []
     problems: list[str] = []
     kind: ShardSchema | None = None
     n_sites = 0
-    for file in files:
+    for position, file in enumerate(files):
         try:
-            with local_copy(file.path) as path:
+            with nullcontext() if position == 0 else local_copy(file.path) as path:
+                opened = first if path is None else SafetensorsFile(path, file.path)
                 try:
-                    summary = read_shard_summary(path, file.path)
+                    summary = read_shard_summary(opened)
                 except FileFormatError as error:
-                    if is_shard(path) or file.path.endswith(".parquet"):
+                    if is_shard(opened):
                         raise
                     text = f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone"
                     raise FileFormatError(text) from error
@@ -158,7 +166,8 @@ def _runs(kind: ShardSchema, file: ListedFile, summary: ShardSummary, shard_byte
     n_runs = 1 if is_remote(file.path) else min(n_units, max(1, round(file.size / shard_bytes)))
     edges = np.linspace(0, n_units, n_runs + 1).astype(np.int64).tolist()
     for first, end in pairwise(edges):
-        yield ShardSource(kind, (file.path,), os.getcwd(), first, end, size=file.size // n_runs)
+        size = file.size // n_runs
+        yield ShardSource(kind, (file.path,), os.getcwd(), first, end, size=size, summary=summary)
 
 
 def _open_posteriors(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
@@ -190,7 +199,7 @@ def load_shard(source: ShardSource) -> PackedSites:
         return _load_posteriors(source)
     display_name = source.paths[0]
     with local_copy(source.location(display_name)) as path:
-        packed = read_shard(path, display_name, source.first, source.end)
+        packed = read_shard(path, display_name, source.first, source.end, source.summary)
     if problems := [f"{display_name}: {text}" for text in differences(source.kind, packed.components.kind)]:
         raise InputError(problems)
     if problems := list(_domain_problems(packed, display_name)):

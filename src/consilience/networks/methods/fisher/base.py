@@ -9,7 +9,7 @@ and sign changes of units change a posterior's coordinates only: means, factors 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, final
 
@@ -17,6 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.fisher.information import FisherInformation
@@ -91,21 +92,16 @@ class FisherMethod(NetworkMethod, ABC):
     tolerance: float = 1e-8
     max_iterations: int = 1000
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
-            ("prior", self.prior in (None, "removed", "kept", "ignored"), "'removed', 'kept' or 'ignored'"),
-        )
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("prior", self.prior in (None, "removed", "kept", "ignored"), "'removed', 'kept' or 'ignored'")
         alpha = self.prior_precision
-        self.require(
-            ("prior_precision", alpha is None or is_number(alpha), "a number, not negative, or None"),
-        )
+        yield ("prior_precision", alpha is None or is_number(alpha), "a number, not negative, or None")
         is_removed = self.prior in (None, "removed")
-        self.require(
-            ("prior_precision", alpha is None or is_removed, "left out unless the sites' priors are removed"),
-        )
+        yield ("prior_precision", alpha is None or is_removed, "left out unless the sites' priors are removed")
         rho = self.shrinkage
-        self.require(
+        yield from (
             ("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None"),
             ("normalize", isinstance(self.normalize, bool), "true or false"),
             ("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None"),

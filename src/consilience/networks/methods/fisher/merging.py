@@ -13,7 +13,7 @@ P x P system. The status says where the equations were not solved within the lim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -22,6 +22,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.fisher.information import FisherInformation
@@ -102,14 +103,13 @@ class FisherMerging(FisherMethod):
     floor: float = 1e-20
     favor_target: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
         structures = (None, "isotropic", "diagonal", "low_rank", "full")
-        self.require(
-            ("structure", self.structure in structures, "'isotropic', 'diagonal', 'low_rank', 'full' or None"),
-        )
+        yield ("structure", self.structure in structures, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
         target = self.favor_target
-        self.require(
+        yield from (
             (
                 "favor_target",
                 target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),

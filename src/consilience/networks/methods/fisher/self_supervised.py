@@ -9,7 +9,7 @@ priors may leave an objective without a minimum, which is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import Array, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError
@@ -101,10 +102,11 @@ class SelfSupervisedFisher(FisherMethod):
     start: Literal["merged", "random"] = "merged"
     compat: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
         rate = self.mask_rate
-        self.require(
+        yield from (
             ("mask_rate", is_number(rate) and 0 < rate <= 1, "a number above 0, at most 1"),
             ("masks", is_count(self.masks), "a positive integer"),
             ("window", self.window is None or is_count(self.window), "a positive integer or None"),
@@ -112,7 +114,7 @@ class SelfSupervisedFisher(FisherMethod):
             ("steps", is_count(self.steps), "a positive integer"),
         )
         speed = self.learning_rate
-        self.require(
+        yield from (
             ("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None"),
             ("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1"),
             ("start", self.start in ("merged", "random"), "'merged' or 'random'"),

@@ -14,7 +14,7 @@ that units may change sign, and that outgoing weights may count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.checks import AnyArray, Array, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import (
@@ -104,23 +105,25 @@ class GromovFusion(WassersteinFusion):
     signs: bool | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         starts: Any = self.starts  # options from recipes and the command line are lists or texts
         if isinstance(starts, str):
             starts = [part.strip() for part in starts.split(",")]
-        is_list = isinstance(starts, list | tuple) and len(starts) > 0
-        self.require(
-            ("starts", is_list, "some of 'input', 'uniform' and 'matching'"),
-        )
-        object.__setattr__(self, "starts", tuple(starts))
-        self.require(
+        if isinstance(starts, list):
+            object.__setattr__(self, "starts", tuple(starts))
+        super().__post_init__()
+
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations"),
             ("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'"),
             ("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None"),
         )
-        are_valid = all(start in ("input", "uniform", "matching") for start in self.starts)
-        self.require(
-            ("starts", are_valid, "some of 'input', 'uniform' and 'matching'"),
+        starts: Any = self.starts  # whatever a recipe may say
+        are_known = isinstance(starts, tuple) and all(start in ("input", "uniform", "matching") for start in starts)
+        yield from (
+            ("starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"),
             ("sent", isinstance(self.sent, bool), "true or false"),
             ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
             ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),

@@ -20,7 +20,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
     from_natural,
-    to_natural,
+    posterior_and_prior,
 )
 from consilience.posteriors.posterior import Attached, Posterior
 
@@ -62,10 +62,11 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
             common_value("dof_prior_", state_priors.dof)[None],
             common_value("scale_prior_", state_priors.spread)[None],
         )
+        natural, prior_natural = posterior_and_prior(family, fitted, prior)
         return Posterior(
             family,
-            to_natural(family, fitted),
-            prior=to_natural(family, prior)[0],
+            natural,
+            prior=prior_natural,
             counts=counts,
             attached=attached,
             source={"covariance_type": covariance_type},

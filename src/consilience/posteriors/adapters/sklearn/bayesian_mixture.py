@@ -17,8 +17,8 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
     from_natural,
+    posterior_and_prior,
     precision_factors,
-    to_natural,
 )
 from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.scores import Scores, row_scores, without_feature_names
@@ -55,10 +55,12 @@ class BayesianGaussianMixtureAdapter(Adapter):
             np.array([model.degrees_of_freedom_prior_], dtype=np.float64),
             np.asarray(model.covariance_prior_, dtype=np.float64)[None],
         )
+        fitted = ConjugateParameters(model.means_, model.mean_precision_, dof, spread)
+        natural, prior_natural = posterior_and_prior(family, fitted, prior)
         return Posterior(
             family,
-            to_natural(family, ConjugateParameters(model.means_, model.mean_precision_, dof, spread)),
-            prior=to_natural(family, prior)[0],
+            natural,
+            prior=prior_natural,
             counts=self._counts(model, weight_prior),
             weights=model.weights_,
             attached={"weight_concentration_prior": Attached(np.array(model.weight_concentration_prior_), (), "mean")},

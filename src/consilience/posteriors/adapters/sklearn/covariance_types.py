@@ -7,7 +7,7 @@ matched means included. ``diag`` and ``spherical`` are Normal-Gammas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -72,6 +72,14 @@ def to_natural(family: Family, parameters: ConjugateParameters) -> Array:
         return family.to_natural(mean=mean, kappa=kappa, shape=dof / 2.0, rate=spread / 2.0)
     assert isinstance(family, SphericalNormalGamma)  # noqa: S101  (narrows the type; family_of gives no other)
     return family.to_natural(mean=mean, kappa=kappa, shape=family.dim * dof / 2.0, rate=family.dim * spread / 2.0)
+
+
+def posterior_and_prior(family: Family, fitted: ConjugateParameters, prior: ConjugateParameters) -> tuple[Array, Array]:
+    """Return natural parameters (n, P) of fitted components, and those (P,) of their one prior."""
+    names = [field.name for field in fields(ConjugateParameters)]
+    stacked = (np.concatenate([getattr(fitted, name), getattr(prior, name)]) for name in names)
+    natural = to_natural(family, ConjugateParameters(*stacked))
+    return natural[:-1], natural[-1]
 
 
 def from_natural(family: Family, natural: Array) -> ConjugateParameters:

@@ -6,12 +6,14 @@ DP-means, sum_l w_l KL(theta_g(l) || theta_l) + penalty (G - 1), in the geometry
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from consilience.checks import is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -99,16 +101,17 @@ class DirichletProcess(Method):
     max_iterations: int = 1000
     min_count: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             *(
                 (option, is_count(getattr(self, option)), "a positive integer")
                 for option in ("restarts", "max_iterations")
             ),
         )
         limit = self.max_components
-        self.require(
+        yield from (
             ("max_components", limit is None or is_count(limit), "a positive integer or None"),
             ("min_count", is_number(self.min_count), "a number that is not negative"),
             ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
@@ -116,7 +119,7 @@ class DirichletProcess(Method):
             ("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'"),
         )
         alpha, price, is_dp_means = self.concentration, self.penalty, self.assignment == "means"
-        self.require(
+        yield from (
             ("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None"),
             ("penalty", price is None or is_number(price), "a number that is not negative, or None"),
             ("concentration", alpha is None or not is_dp_means, "None with assignment='means', which has a penalty"),

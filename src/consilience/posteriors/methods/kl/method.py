@@ -12,12 +12,14 @@ starts. By default no lambda is chosen: ``choose_number`` selects G by evidence.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -104,12 +106,13 @@ class KLFusion(Method):
     gap: float = 1e-4
     min_count: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
         numbers = {option: getattr(self, option) for option in ("n_components", "max_components")}
         regularization, names, is_kl = self.regularization, get_args(DivergenceName), self.divergence == "kl"
         is_auto = isinstance(regularization, str) and regularization == "auto"
-        self.require(
+        yield from (
             *((option, n is None or is_count(n), "a positive integer or None") for option, n in numbers.items()),
             *((name, is_count(getattr(self, name)), "a positive integer") for name in ("restarts", "max_iterations")),
             *(

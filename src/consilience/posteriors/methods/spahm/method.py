@@ -8,7 +8,7 @@ in a local maximum; the best of several starts is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import DiagonalGaussian, Point
@@ -117,23 +118,26 @@ class SPAHM(Method):
     min_count: float = 1.0
 
     def __post_init__(self) -> None:
+        for option in ("within_variance", "between_variance"):
+            variance = getattr(self, option)
+            if isinstance(variance, list | np.ndarray):
+                object.__setattr__(self, option, tuple(np.ravel(np.asarray(variance, dtype=np.float64)).tolist()))
         super().__post_init__()
-        self.require(
+
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield from (
             ("likelihood", self.likelihood in ("gaussian", "conjugate"), "'gaussian' or 'conjugate'"),
             ("variances", self.variances in ("dimension", "scalar"), "'dimension' or 'scalar'"),
             *((option, _positive(getattr(self, option)), "a positive number") for option in ("concentration", "mass")),
         )
         for option in ("within_variance", "between_variance"):
             variance = getattr(self, option)
-            if isinstance(variance, list | np.ndarray):
-                variance = tuple(np.ravel(np.asarray(variance, dtype=np.float64)).tolist())
-                object.__setattr__(self, option, variance)
             values = variance if isinstance(variance, tuple) else (variance,)
             is_valid = variance is None or (len(values) > 0 and all(map(_positive, values)))
-            self.require(
-                (option, is_valid, "a positive number, one per dimension, or None"),
-            )
-        self.require(
+            yield (option, is_valid, "a positive number, one per dimension, or None")
+        yield from (
             *(
                 (option, is_count(getattr(self, option)), "a positive integer")
                 for option in ("restarts", "max_iterations")
@@ -141,16 +145,10 @@ class SPAHM(Method):
         )
         for option in ("max_components", "clip"):
             value = getattr(self, option)
-            self.require(
-                (option, value is None or is_count(value), "a positive integer or None"),
-            )
-        self.require(
-            ("min_count", is_number(self.min_count), "a number that is not negative"),
-        )
+            yield (option, value is None or is_count(value), "a positive integer or None")
+        yield ("min_count", is_number(self.min_count), "a number that is not negative")
         are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
-        self.require(
-            ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False"),
-        )
+        yield ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False")
 
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Also refuse variances of another dimension, missing priors where they are needed, and too low a limit."""
