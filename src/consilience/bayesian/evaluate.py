@@ -17,8 +17,9 @@ from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.errors import InputError, OptionError
-from consilience.networks.evaluate import LabeledInputs, as_template, labeled_inputs, module_of
+from consilience.networks.evaluate import LabeledInputs, labeled_inputs, module_of
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
+from consilience.networks.torch_modules import make_template
 from consilience.posteriors.evaluation import Score
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: A
     OptionError
         For networks without a module to load them into.
     """
-    template = as_template(module)
+    template = make_template(module)
     models = [_predictor(named, template) for named in (fused, local)]
     name = str(data) if isinstance(data, str | Path) else "data"
     rows = labeled_inputs(data, labels, _module_of(models[0]))

@@ -32,10 +32,10 @@ from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, same_values, total_size
-from consilience.networks.shared_symmetry import NetworksWithSymmetry, make_template, with_symmetry
+from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import module_with
+from consilience.networks.torch_modules import make_template, module_with
 
 if TYPE_CHECKING:
     from torch import nn

@@ -17,7 +17,7 @@ import numpy as np
 from consilience.errors import OptionError
 from consilience.files.npy import read_array
 from consilience.networks.module_inputs import as_tensor, first_line, precision_of, refuse_unfit
-from consilience.networks.torch_modules import is_module
+from consilience.networks.torch_modules import is_module, seeded_torch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,11 +51,7 @@ def import_module(text: str, option: str) -> nn.Module:
     OptionError
         Saying what cannot be imported, found or called, or is no torch module.
     """
-    import torch
-
-    # A symmetry is proved at the module's initial weights, and the proof is written to the file: same seed, same bytes.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded_torch():  # as in make_template
         return _make_module(text, f"{option} {text}").eval()
 
 

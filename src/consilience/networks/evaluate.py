@@ -23,7 +23,7 @@ from consilience.networks.module_inputs import as_tensor, refuse_unfit
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import is_module, module_with
+from consilience.networks.torch_modules import is_module, make_template, module_with
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -61,26 +61,12 @@ def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: A
     OptionError
         For networks of files without a module to load them into.
     """
-    template = as_template(module)
+    template = make_template(module)
     modules = [_module(named, template) for named in (fused, local)]
     name = str(data) if isinstance(data, str | Path) else "data"
     rows = labeled_inputs(data, labels, modules[0])
     log_p_fused, log_p_local = (_log_probabilities(evaluated, rows, name) for evaluated in modules)
     return compare_networks(log_p_fused, log_p_local, rows.labels)
-
-
-def as_template(module: Any) -> nn.Module | None:
-    """Return the module that a user handed in, or that a function makes.
-
-    Raises
-    ------
-    OptionError
-        For anything else.
-    """
-    template = module if module is None or is_module(module) or not callable(module) else module()
-    if template is not None and not is_module(template):
-        raise OptionError(f"module: expected a torch module or what makes one, found {type(template).__name__}")
-    return template
 
 
 def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:

@@ -25,8 +25,8 @@ from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
     arrays_of_module,
-    is_module,
     layer_kinds,
+    make_template,
     module_with,
     tensor_beside,
 )
@@ -218,34 +218,6 @@ def _template(
     """Return a module of the architecture, if there is one: the first of the inputs, or else the one handed in."""
     first = next((network.module for network in inputs if network.module is not None), None)
     return make_template(module) if first is None else first
-
-
-def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
-    """Return a module that was handed in, or that a function makes.
-
-    Raises
-    ------
-    OptionError
-        For anything else.
-    """
-    if module is None:
-        return None
-    candidate: Any = module if is_module(module) else _call_with_fixed_seed(module)
-    if not is_module(candidate):
-        raise OptionError(
-            f"module: expected a torch module or a function that makes one, found {type(candidate).__name__}"
-        )
-    template: nn.Module = candidate
-    return template
-
-
-def _call_with_fixed_seed(function: Callable[[], Any]) -> Any:
-    """Return what a function makes, with random numbers from a fixed seed: initial weights enter the proof's record."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return function()
 
 
 def _trace(inputs: Sequence[DescribedNetwork], template: nn.Module | None, example: Any) -> Symmetry:

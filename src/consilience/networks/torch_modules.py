@@ -8,11 +8,12 @@ are replaced while it is copied; where widths differ, the layers of torch are to
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.symmetry.symmetry import Symmetry
 
 if TYPE_CHECKING:
@@ -33,6 +34,36 @@ name."""
 def is_module(model: object) -> bool:
     """Return whether a model is a torch module, without importing torch."""
     return any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__)
+
+
+@contextmanager
+def seeded_torch(seed: int = 0) -> Iterator[None]:
+    """Draw torch's random numbers from a seed for a while, and leave the caller's generator as it was."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
+    """Return a module that was handed in, or that a function makes, its initial weights drawn with seed 0.
+
+    A symmetry is proved at the initial weights, and the proof is written to files: same seed, same bytes.
+
+    Raises
+    ------
+    OptionError
+        For anything else.
+    """
+    made: Any = module
+    if module is not None and not is_module(module) and callable(module):
+        with seeded_torch():
+            made = module()
+    if made is not None and not is_module(made):
+        raise OptionError(f"module: expected a torch module or a function that makes one, found {type(made).__name__}")
+    template: nn.Module | None = made
+    return template
 
 
 def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:

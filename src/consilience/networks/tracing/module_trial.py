@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from consilience.errors import UnsupportedError
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import seeded_torch
 from consilience.networks.tracing.export import Example, evaluating
 
 OUTPUT_TOLERANCE = {
@@ -152,8 +153,7 @@ def _run(
     module: nn.Module, example: Example, arrays: Mapping[str, Tensor], measuring: Sequence[nn.Module] = ()
 ) -> list[Tensor]:
     """Return all tensors that the module returns with these arrays; layers in `measuring` update their statistics."""
-    with evaluating(module), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # whatever the module draws is the same in every run
+    with evaluating(module), seeded_torch():  # whatever the module draws is the same in every run
         for layer in measuring:
             layer.training = True
         for name, parameter in module.named_parameters():
