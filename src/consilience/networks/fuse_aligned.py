@@ -26,7 +26,7 @@ from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Injection, Spread, Transport
+from consilience.networks.symmetry.transport import Transport
 from consilience.networks.torch_modules import is_module
 
 if TYPE_CHECKING:
@@ -201,25 +201,14 @@ def _matching(group: str, transports: Sequence[Mapping[str, Transport]], names: 
     owner = np.repeat(np.arange(len(of_group)), [len(transport.labels) for transport in of_group])  # (L,)
     width = of_group[0].width
     signs = None
-    if any(transport.signs is not None for transport in of_group):
-        signs = np.concatenate([_signs(transport) for transport in of_group])  # (L,)
-    if not any(isinstance(transport, Spread) for transport in of_group):
+    if any(transport.unit_signs is not None for transport in of_group):
+        signs_by_model = [transport.unit_signs for transport in of_group]
+        ones = [np.ones(len(transport.labels)) for transport in of_group]
+        signs = np.concatenate([one if sign is None else sign for sign, one in zip(signs_by_model, ones, strict=True)])
+    if not any(transport.is_soft for transport in of_group):
         return Matching(labels, owner, width, signs=signs, names=names)
-    # Every model has mass 1 in all: units that are moved whole have equal parts of it.
-    couplings = [
-        transport.coupling.T if isinstance(transport, Spread) else np.eye(width)[transport.slots] / len(transport.slots)
-        for transport in of_group
-    ]
-    return Matching(labels, owner, width, np.concatenate(couplings), signs=signs, names=names)
-
-
-def _signs(transport: Transport) -> Array:
-    """Return the sign (k,) of each unit in the fused unit that takes most of it."""
-    if transport.signs is None:
-        return np.ones(len(transport.labels))
-    if isinstance(transport, Injection):
-        return transport.signs
-    return np.sign(transport.signs[transport.labels, np.arange(len(transport.labels))])  # of signs (G, k)
+    coupling = np.concatenate([transport.plan.T for transport in of_group])
+    return Matching(labels, owner, width, coupling, signs=signs, names=names)
 
 
 def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMetho
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import Injection, Spread, Transport, move_axis, to_dense
+from consilience.networks.symmetry.transport import Injection, Transport, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
 
 Writers = Literal["all", "first"]
@@ -227,7 +227,7 @@ def _incoming_rows(
         return np.zeros((network.units[group], 0)), np.zeros(network.units[group]), np.zeros(0, dtype=bool)
     # Squares move by squared weights of the coupling; see ``Spread.squared``.
     squared_transports = {name: transport.squared for name, transport in transports.items()}
-    has_spread = any(isinstance(transport, Spread) for transport in transports.values())
+    has_soft = any(transport.is_soft for transport in transports.values())
     parts, square_sums, odd = [], [], []  # by place: (k, F_p), (k,), (F_p,)
     for place in places:
         layout = network.symmetry.layouts[place.array]
@@ -240,7 +240,7 @@ def _incoming_rows(
         rows = unit_rows(transported, layout, place, network.units)
         parts.append(rows)
         odd.append(odd_columns(tuple(transported.shape), layout, place))
-        if has_spread:
+        if has_soft:
             # Mean squares under the coupling, not squares of means: equation (36) instead of (35) of the
             # Wasserstein paper's appendix D.
             squares = _move_other_axes(values**2, place, layout, squared_transports, network)

@@ -100,7 +100,7 @@ class WassersteinFusion(TransportMethod):
             ]
             plans = [self.plans(model_costs) for model_costs in costs]
             value = sum(
-                weight * sum(_transport_cost(values, model_plans[name]) for name, values in model_costs.items())
+                weight * sum(model_plans[name].cost(values) for name, values in model_costs.items())
                 for weight, model_costs, model_plans in zip(weights.tolist(), costs, plans, strict=True)
             )  # B after the plan step
             converged = has_converged(history, value)
@@ -137,9 +137,9 @@ def renumber_permutations(
         For every model and group, the transport of its units.
     """
     inverses = {
-        name: transport.inverse
+        name: inverse
         for name, transport in transports[reference].items()
-        if isinstance(transport, Injection) and len(transport.slots) == transport.width
+        if isinstance(inverse := transport.inverse, Injection)
     }
     return tuple(
         {
@@ -167,10 +167,3 @@ def barycenter_rows(rows: UnitRows, weights: Array, transports: Sequence[Transpo
         for weight, transport, points in zip(weights.tolist(), transports, rows.points, strict=True)
     ]
     return sum(weighted[1:], start=weighted[0])
-
-
-def _transport_cost(costs: Array, transport: Transport) -> float:
-    """Return < C, Pi > of costs (K, k)."""
-    if isinstance(transport, Injection):  # Pi has 1 / K at (slot of u, u)
-        return float(costs[transport.slots, np.arange(len(transport.slots))].sum()) / transport.width
-    return float((costs * transport.coupling).sum())

@@ -55,20 +55,9 @@ class Segment:
         """Return its number of entries in a network with these numbers of units by group."""
         return self.outer * self.inner * (1 if self.group is None else units[self.group])
 
-    def along(self, values: Array, signed: bool = False) -> Array:
-        """Return one value per entry, (outer * k * inner,), from one value per unit.
-
-        Parameters
-        ----------
-        values : array of shape (k,)
-            Value of each unit.
-        signed : bool, optional
-            Whether the values are factors that may be negative; copies that are not odd then get 1. Default: False.
-        """
-        one_copy = np.repeat(values, self.inner)  # (k * inner,)
-        if not signed or self.odd is None:
-            return np.tile(one_copy, self.outer)
-        return np.concatenate([one_copy if copy in self.odd else np.ones_like(one_copy) for copy in range(self.outer)])
+    def along(self, values: Array) -> Array:
+        """Return one value per entry, (outer * k * inner,), from one value per unit (k,)."""
+        return np.tile(np.repeat(values, self.inner), self.outer)
 
 
 @dataclass(frozen=True)

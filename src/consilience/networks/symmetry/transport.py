@@ -18,8 +18,9 @@ by the change of width but not the biases. `Spread.scale`, set by the methods' o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -29,8 +30,158 @@ from consilience.checks import AnyArray, Array, Labels
 from consilience.networks.symmetry.axes import Axis, Layout, Segment, Side
 
 
+class Transport(ABC):
+    """How the units of a group of one model become units of the fused network.
+
+    A subclass states two matrices, T and S of the module's docstring; all that fusion asks follows from them. It may
+    override what it can do faster. ``consilience.testing.check_transport`` holds a subclass to the laws.
+    """
+
+    signs: Array | None = None
+    """Factors 1 or -1, where units change their sign; entries that do not change sign with their unit move by
+    `unsigned`."""
+
+    @property
+    @abstractmethod
+    def receiving(self) -> Array:
+        """Matrix T of the output side (k_new, k_old): what units receive."""
+
+    @property
+    @abstractmethod
+    def sending(self) -> Array:
+        """Matrix S of the input side (k_new, k_old): what units send."""
+
+    @cached_property
+    def width(self) -> int:
+        """Number of new units k_new."""
+        return int(self.receiving.shape[0])
+
+    @cached_property
+    def owned(self) -> Array:
+        """Mask (k_new,): 1 for new units that come from an old one, 0 for those that the model lacks."""
+        return (self.receiving != 0).any(axis=1).astype(np.float64)
+
+    @cached_property
+    def labels(self) -> Labels:
+        """New unit that takes most of each old one (k_old,); -1 for a unit that is dropped."""
+        parts = np.abs(self.sending)
+        return np.where(parts.any(axis=0), parts.argmax(axis=0), -1)
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether a unit may be spread over several places, or share its place with others of its model."""
+        return True
+
+    @cached_property
+    def plan(self) -> Array:
+        """Mass (k_new, k_old) between new and old units: not negative, 1 in all where any unit is kept."""
+        parts = np.abs(self.sending)
+        return parts / max(float(parts.sum()), np.finfo(np.float64).tiny)
+
+    @property
+    def unit_signs(self) -> Array | None:
+        """Sign (k_old,) of each old unit in the new one that takes most of it; None where none changes its sign."""
+        return None
+
+    @property
+    def inverse(self) -> Transport | None:
+        """Inverse of a permutation; None for any other transport."""
+        return None
+
+    @property
+    def unsigned(self) -> Transport:
+        """The same transport without signs."""
+        return self if self.signs is None else MatrixTransport(np.abs(self.receiving), np.abs(self.sending))
+
+    @property
+    def squared(self) -> Transport:
+        """Transport of squared weights."""
+        return MatrixTransport(self.receiving**2, self.sending**2)
+
+    def then(self, later: Injection) -> Transport:
+        """Return this transport followed by a permutation of the new units."""
+        return MatrixTransport(later.receiving @ self.receiving, later.sending @ self.sending)
+
+    def cost(self, costs: Array) -> float:
+        """Return < C, plan > of the costs (k_new, k_old) between new and old units."""
+        return float((costs * self.plan).sum())
+
+    def move(self, values: AnyArray, axis: int, side: Side) -> AnyArray:
+        """Return an array with the units along an axis of length k_old moved, by T or by S."""
+        xp = array_namespace(values)
+        matrix = xp.asarray(self.receiving if side == "output" else self.sending, device=values.device)
+        units_first = xp.moveaxis(values, axis, 0)  # (k_old, ...)
+        rows = xp.reshape(units_first, (units_first.shape[0], -1))
+        moved = xp.matmul(xp.astype(matrix, values.dtype), rows)  # (k_new, entries per unit)
+        return xp.moveaxis(xp.reshape(moved, (self.width, *units_first.shape[1:])), 0, axis)
+
+
 @dataclass(frozen=True, eq=False)
-class Injection:
+class MatrixTransport(Transport):
+    """Transport by two matrices, such as a transport followed by another.
+
+    Parameters
+    ----------
+    output_side, input_side : ndarray of shape (k_new, k_old)
+        T and S.
+    """
+
+    output_side: Array
+    input_side: Array
+
+    @property
+    def receiving(self) -> Array:
+        """Matrix T."""
+        return self.output_side
+
+    @property
+    def sending(self) -> Array:
+        """Matrix S."""
+        return self.input_side
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling(Transport):
+    """Transport of every unit to itself, multiplied by a positive factor.
+
+    Parameters
+    ----------
+    factors : ndarray of shape (k,)
+        What each unit receives is multiplied by its factor, and what it sends is divided by it.
+    """
+
+    factors: Array
+
+    @property
+    def receiving(self) -> Array:
+        """Matrix T (k, k): the factors on the diagonal."""
+        return np.diag(self.factors)
+
+    @property
+    def sending(self) -> Array:
+        """Matrix S (k, k): their inverses."""
+        return np.diag(1.0 / self.factors)
+
+    @cached_property
+    def width(self) -> int:
+        """Number of units k."""
+        return len(self.factors)
+
+    @property
+    def is_soft(self) -> bool:
+        """No unit is spread."""
+        return False
+
+    def move(self, values: AnyArray, axis: int, side: Side) -> AnyArray:
+        """Return an array with the units along an axis multiplied or divided by their factors."""
+        xp = array_namespace(values)
+        factors = xp.asarray(self.factors, dtype=values.dtype, device=values.device)
+        factors = xp.reshape(factors, (-1, *[1] * (values.ndim - axis - 1)))
+        return values / factors if side == "input" else values * factors
+
+
+@dataclass(frozen=True, eq=False)
+class Injection(Transport):
     """Transport of every old unit to a new number of its own: a permutation, or one padded with zero units.
 
     Parameters
@@ -44,7 +195,7 @@ class Injection:
     """
 
     slots: Labels
-    width: int
+    width: int = field()  # without a default: `Transport.width` would be taken for one
     signs: Array | None = None
 
     @cached_property
@@ -71,9 +222,35 @@ class Injection:
         )
 
     @property
+    def receiving(self) -> Array:
+        """Matrix T (k_new, k_old): 1, or the sign of the unit, where an old unit becomes a new one."""
+        matrix = np.zeros((self.width, len(self.slots)))
+        matrix[self.slots, np.arange(len(self.slots))] = 1.0 if self.signs is None else self.signs
+        return matrix
+
+    @property
+    def sending(self) -> Array:
+        """Matrix S: T, since no unit is averaged or split."""
+        return self.receiving
+
+    @cached_property
     def labels(self) -> Labels:
         """New number of each old unit (k_old,)."""
         return self.slots
+
+    @property
+    def is_soft(self) -> bool:
+        """Every unit has a place of its own."""
+        return False
+
+    @property
+    def unit_signs(self) -> Array | None:
+        """The signs."""
+        return self.signs
+
+    def cost(self, costs: Array) -> float:
+        """Return the mean cost of the old units at their places."""
+        return float(costs[self.slots, np.arange(len(self.slots))].sum()) / len(self.slots)
 
     def then(self, later: Injection) -> Injection:
         """Return this transport followed by another one of its new units."""
@@ -84,8 +261,10 @@ class Injection:
         return Injection(later.slots[self.slots], later.width, signs)
 
     @property
-    def inverse(self) -> Injection:
-        """Inverse of a permutation."""
+    def inverse(self) -> Injection | None:
+        """Inverse of a permutation; None where new units lack an old one."""
+        if len(self.slots) < self.width:
+            return None
         return Injection(self.order, self.width, None if self.signs is None else self.signs[self.order])
 
     @property
@@ -115,7 +294,7 @@ class Injection:
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class Spread(Transport):
     """Transport of every old unit to several new ones, by a coupling.
 
     Parameters
@@ -134,17 +313,27 @@ class Spread:
     scale: float = 1.0
     signs: Array | None = None
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Number of new units."""
         return int(self.coupling.shape[0])
 
-    @property
+    @cached_property
     def owned(self) -> Array:
         """Mask (k_new,) of ones: every new unit receives something."""
         return np.ones(self.width)
 
+    @cached_property
+    def plan(self) -> Array:
+        """The coupling."""
+        return self.coupling
+
     @property
+    def unit_signs(self) -> Array | None:
+        """Sign of the mass between each old unit and the new one that takes most of it."""
+        return None if self.signs is None else np.sign(self.signs[self.labels, np.arange(self.coupling.shape[1])])
+
+    @cached_property
     def labels(self) -> Labels:
         """New unit that receives most of each old one (k_old,)."""
         labels: Labels = self.coupling.argmax(axis=0)
@@ -183,18 +372,6 @@ class Spread:
         the columns of this transport sum to ``scale**2 * k_old / k_new``.
         """
         return Spread(self.coupling, self.scale**2 * self.coupling.shape[1] / self.width)
-
-    def move(self, values: AnyArray, axis: int, side: Side) -> AnyArray:
-        """Return an array with the units along an axis of length k_old spread over k_new, by T or by S."""
-        xp = array_namespace(values)
-        matrix = xp.asarray(self.receiving if side == "output" else self.sending, device=values.device)
-        units_first = xp.moveaxis(values, axis, 0)  # (k_old, ...)
-        rows = xp.reshape(units_first, (units_first.shape[0], -1))
-        moved = xp.matmul(xp.astype(matrix, values.dtype), rows)  # (k_new, entries per unit)
-        return xp.moveaxis(xp.reshape(moved, (self.width, *units_first.shape[1:])), 0, axis)
-
-
-Transport = Injection | Spread
 
 
 def permutation(order: Labels) -> Injection:

@@ -24,12 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience.checks import Array, Labels
+from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.networks.network import complete_orders
-from consilience.networks.symmetry.axes import Action, Axis, Group, Proof
+from consilience.networks.symmetry.axes import Group, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport, move, permutation, to_blocks, to_dense
+from consilience.networks.symmetry.transport import Transport, move, permutation
+from consilience.networks.tracing.actions import ACTIONS, UnitAction
 from consilience.networks.tracing.export import as_example
 from consilience.networks.tracing.module_trial import ModuleTrial, arrays_of, make_trial
 from consilience.networks.tracing.trace import trace
@@ -39,8 +40,6 @@ MAX_CONFUSABLE_SIZE = 6
 MAX_SEPARATE_TRIALS = 4
 """Groups of a kind up to which each is tried on its own after they failed together. Chosen by hand; nobody has measured
 other values."""
-SCALE_RANGE = (0.5, 2.0)
-"""Range of the positive factors that are tried. Chosen by hand; nobody has measured other values."""
 
 
 def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0) -> Symmetry:
@@ -117,8 +116,11 @@ def prove(
             f"example: what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be "
             "proved; give inputs like those that the network is for"
         )
-    allowed = {action: _groups_that_allow(module_trials, symmetry, units, action, rng) for action in ("sign", "scale")}
-    groups = tuple(_with_actions(group, allowed) for group in symmetry.all_groups)
+    allowed = {action.name: _groups_that_allow(module_trials, symmetry, units, action, rng) for action in ACTIONS}
+    groups = tuple(
+        replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
+        for group in symmetry.all_groups
+    )
     return _with_proof(replace(symmetry, all_groups=groups), largest_deviation, trials)
 
 
@@ -132,16 +134,6 @@ def _change_all_entries(array: Tensor) -> Tensor:
 def _with_proof(symmetry: Symmetry, deviation: float, trials: int) -> Symmetry:
     """Return a symmetry with a proof that is bound to its digest."""
     return replace(symmetry, proof=Proof(symmetry.digest, deviation, trials))
-
-
-def _with_actions(group: Group, allowed: Mapping[str, set[str]]) -> Group:
-    """Return a group with its actions; `allowed` has the names of the groups that allow each."""
-    actions: list[Action] = ["permute"]
-    if group.name in allowed["sign"]:
-        actions.append("sign")
-    if group.name in allowed["scale"]:
-        actions.append("scale")
-    return replace(group, actions=tuple(actions))
 
 
 def _trials_and_resting_groups(
@@ -192,7 +184,13 @@ def _permute_units(
     arrays: Mapping[str, Tensor], symmetry: Symmetry, units: Mapping[str, int], orders: Mapping[str, Labels]
 ) -> dict[str, Tensor]:
     """Return arrays with the units of all groups in another order."""
-    transports: dict[str, Transport] = {name: permutation(order) for name, order in orders.items()}
+    return _move_units(arrays, symmetry, units, {name: permutation(order) for name, order in orders.items()})
+
+
+def _move_units(
+    arrays: Mapping[str, Tensor], symmetry: Symmetry, units: Mapping[str, int], transports: Mapping[str, Transport]
+) -> dict[str, Tensor]:
+    """Return arrays with the units of some groups moved."""
     return {name: move(array, symmetry.layouts[name], transports, units) for name, array in arrays.items()}
 
 
@@ -231,10 +229,10 @@ def _groups_that_allow(
     module_trials: Sequence[ModuleTrial],
     symmetry: Symmetry,
     units: Mapping[str, int],
-    action: Action,
+    action: UnitAction,
     rng: np.random.Generator,
 ) -> set[str]:
-    """Return the groups whose units may change sign, or scale.
+    """Return the groups on which an action holds.
 
     Groups of a kind (the same sides of their places) are tried together, and in halves where that fails. Where it fails
     for the first and the last of more than `MAX_SEPARATE_TRIALS`, the others are not tried: an action that is missed is
@@ -242,11 +240,10 @@ def _groups_that_allow(
     """
 
     def holds(names: Sequence[str]) -> bool:
-        factor_draws = _random_factors({name: units[name] for name in names}, action, rng)
-        signed = action == "sign"
+        draws = action.draws({name: units[name] for name in names}, rng)
         attempts = (
-            (trial, _scale_units(trial.arrays, symmetry, units, factors, signed))
-            for factors in factor_draws
+            (trial, _move_units(trial.arrays, symmetry, units, transports))
+            for transports in draws
             for trial in module_trials
         )
         return all(trial.leaves_outputs(arrays) for trial, arrays in attempts)
@@ -255,7 +252,7 @@ def _groups_that_allow(
     statistics = {name for name, _ in module_trials[0].module.named_buffers()}
     kinds: dict[object, list[str]] = {}
     for group in symmetry.by_name.values():
-        if _is_worth_trying(statistics, symmetry, group, action):
+        if _is_worth_trying(statistics, symmetry, group) and action.may_hold(symmetry, group):
             sides = tuple(place.side for place in symmetry.places(group.name))
             kinds.setdefault((sides, group.parent is None), []).append(group.name)
     pending = list(kinds.values())
@@ -270,52 +267,9 @@ def _groups_that_allow(
     return allowed
 
 
-def _is_worth_trying(statistics: set[str], symmetry: Symmetry, group: Group, action: Action) -> bool:
-    """Whether an action may hold for a group: not where statistics follow it, nor where its units are normalised."""
+def _is_worth_trying(statistics: set[str], symmetry: Symmetry, group: Group) -> bool:
+    """Whether any action may hold for a group: not where statistics follow it, nor where its units are normalised."""
     places = symmetry.places(group.name)
     if not places or any(place.array in statistics for place in places):
         return False
-    if group.parent is None and not group.resizable:  # its units are combined with one another, as in a layer norm
-        return False
-    return action == "sign" or all(place.side != "both" for place in places)
-
-
-def _random_factors(counts: Mapping[str, int], action: Action, rng: np.random.Generator) -> list[dict[str, Array]]:
-    """Return draws of random factors (k,) by group; every unit is changed in one of the draws."""
-    if action == "scale":
-        return [{name: rng.uniform(*SCALE_RANGE, count) for name, count in counts.items()}]
-    signs = {name: rng.choice([-1.0, 1.0], count) for name, count in counts.items()}
-    return [signs, {name: -values for name, values in signs.items()}]
-
-
-def _scale_units(
-    arrays: Mapping[str, Tensor],
-    symmetry: Symmetry,
-    units: Mapping[str, int],
-    factors: Mapping[str, Array],
-    signed: bool,
-) -> dict[str, Tensor]:
-    """Return arrays with output sides multiplied by the factors of their units, and input sides divided by them."""
-    scaled = {}
-    for name, array in arrays.items():
-        layout = symmetry.layouts[name]
-        if any(segment.group in factors for axis in layout.axes for segment in axis.segments):
-            values = to_dense(array, layout)
-            for number, axis in enumerate(layout.axes):
-                entry_factors = _axis_factors(axis, units, factors, signed)
-                vector = torch.as_tensor(entry_factors, dtype=array.dtype, device=array.device)
-                vector = vector.reshape(-1, *[1] * (values.ndim - number - 1))
-                values = values / vector if axis.side == "input" else values * vector
-            scaled[name] = to_blocks(values, layout)
-        else:
-            scaled[name] = array
-    return scaled
-
-
-def _axis_factors(axis: Axis, units: Mapping[str, int], factors: Mapping[str, Array], signed: bool) -> Array:
-    """Return the factor of every entry of an axis, (its length,)."""
-    segment_factors = [
-        np.ones(s.length(units)) if s.group is None or s.group not in factors else s.along(factors[s.group], signed)
-        for s in axis.segments
-    ]
-    return np.concatenate(segment_factors)
+    return group.parent is not None or group.resizable  # else units are combined with one another, as in a layer norm

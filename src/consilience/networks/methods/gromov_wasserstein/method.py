@@ -276,8 +276,8 @@ class GromovFusion(WassersteinFusion):
                 plans.append(problem.uniform())
             elif ensemble.initial_transports is not None and problem.square:
                 reference_transport, transport = (ensemble.initial_transports[i][group] for i in (reference, model))
-                if isinstance(reference_transport, Injection) and isinstance(transport, Injection):
-                    to_reference = transport.then(reference_transport.inverse)
+                if isinstance(inverse := reference_transport.inverse, Injection) and isinstance(transport, Injection):
+                    to_reference = transport.then(inverse)
                     plans.append(permutation_plan(to_reference, problem.odd is not None))
         if problem.odd is not None and not problem.square:
             # In other widths the best plan without signs may be the better start.
