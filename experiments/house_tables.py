@@ -81,6 +81,14 @@ def times_table() -> str:
     return "\n".join([*lines, "", sentence]) + "\n"
 
 
+def benchmarks_table() -> str:
+    """Return the ratios of the benchmarks on both trees."""
+    rows = json.loads((ROOT / "benchmarks/house.json").read_text())["benchmarks"]
+    lines = ["| benchmark | measured | before | after |", "| --- | --- | ---: | ---: |"]
+    lines += [f"| `{r['benchmark']}.py` | {r['measured']} | {r['before']:.3g} | {r['after']:.3g} |" for r in rows]
+    return "\n".join(lines) + "\n"
+
+
 def _change(old: float, new: float) -> str:
     return f"{old:g} → {new:g}"
 
@@ -97,4 +105,9 @@ def _sentence(old: int, new: int) -> str:
     return f"{'rose' if new > old else 'fell'} from {old} to {new}"
 
 
-HOUSE: dict[str, Callable[[], str]] = {"house-calls": calls_table, "house-tree": tree_table, "house-times": times_table}
+HOUSE: dict[str, Callable[[], str]] = {
+    "house-calls": calls_table,
+    "house-tree": tree_table,
+    "house-times": times_table,
+    "house-benchmarks": benchmarks_table,
+}

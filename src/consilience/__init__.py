@@ -42,6 +42,7 @@ from consilience.networks.network import Network
 from consilience.networks.repair_fusion import repair
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.posteriors.adapters.table import register_adapter
 from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation
 from consilience.posteriors.fusion import PosteriorFusion
@@ -59,7 +60,7 @@ from consilience.posteriors.sharded.api import pack, shards
 from consilience.posteriors.sharded.shards import Shards
 
 if TYPE_CHECKING:
-    from consilience import federated
+    from consilience import federated, testing
 
 __version__ = version("consilience")
 
@@ -67,8 +68,8 @@ renamed_modules.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``federated`` where it is used, and modules of old names, such as ``consilience.evaluation``."""
-    if name == "federated" or f"{__name__}.{name}" in renamed_modules.RENAMED:
+    """Import ``federated`` and ``testing`` where they are used, and modules of old names, as ``learners.horseshoe``."""
+    if name in ("federated", "testing") or f"{__name__}.{name}" in renamed_modules.RENAMED:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -140,9 +141,11 @@ __all__ = [
     "predictive_barrier",
     "predictive_scores",
     "rebuild",
+    "register_adapter",
     "repair",
     "save",
     "shards",
     "symmetry",
+    "testing",
     "written_like",
 ]

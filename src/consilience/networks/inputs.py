@@ -22,7 +22,7 @@ from consilience.networks.network import Network, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module, is_module
-from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.adapters.table import known_adapters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +90,9 @@ def _sum_of_bits(values: AnyArray) -> int:
 
 def is_network(model: object) -> bool:
     """Return whether an object in memory is a network: one of ours, or a module that no adapter of posteriors takes."""
-    return isinstance(model, Network) or (is_module(model) and not any(adapter.accepts(model) for adapter in ADAPTERS))
+    return isinstance(model, Network) or (
+        is_module(model) and not any(adapter.accepts(model) for adapter in known_adapters())
+    )
 
 
 def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> list[DescribedNetwork]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from consilience.core.deprecated import renamed_keyword
 from consilience.errors import InputError, UnsupportedError
-from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.posterior import Features, Posterior
 
 
@@ -54,7 +54,7 @@ def describe(
         n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     if isinstance(model, Posterior):
         return model if features is None else replace(model, features=features)
-    for adapter in ADAPTERS:
+    for adapter in known_adapters():
         if adapter.accepts(model):
             posterior = adapter.describe(model, n_observations)
             if features is None:
@@ -66,5 +66,5 @@ def describe(
                 raise InputError(f"features: what is told {differences[0]}, as the model itself was trained")
             names = recorded.names if features.names is None else features.names
             return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
-    kinds = ", ".join(adapter.kind for adapter in ADAPTERS)
+    kinds = ", ".join(adapter.kind for adapter in known_adapters())
     raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {kinds}")

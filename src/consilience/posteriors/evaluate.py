@@ -19,7 +19,7 @@ from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation, Score
 from consilience.posteriors.files import read_posterior
@@ -131,10 +131,10 @@ def _compared_model(model: NamedInput) -> _ComparedModel:
     member_adapter = adapter_of(posterior) if isinstance(fitted, ModelEnsemble) else None
     if member_adapter is not None:
         return _ComparedModel(name, fitted, posterior, member_adapter)
-    for adapter in ADAPTERS:
+    for adapter in known_adapters():
         if adapter.accepts(fitted):
             return _ComparedModel(name, fitted, posterior, adapter)
-    kinds = ", ".join(adapter.kind for adapter in ADAPTERS)
+    kinds = ", ".join(adapter.kind for adapter in known_adapters())
     raise UnsupportedError(f"{name}: is {posterior.family} of no library's model, which has no score; known: {kinds}")
 
 

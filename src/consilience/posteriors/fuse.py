@@ -22,6 +22,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import FusionInput, PosteriorFusion
 from consilience.posteriors.inputs import DescribedInput, describe_inputs
+from consilience.posteriors.labels import group_by_label, with_labels
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
@@ -91,7 +92,13 @@ def fuse_described(
     """
     ensemble = ensemble_of_inputs(described, weights)
     adapter = _rebuilding_adapter(method, ensemble)
-    outcome = method.fuse(ensemble, rng, progress)
+    groups = None
+    if adapter is not None and adapter.components == "labelled":
+        groups = group_by_label(ensemble.posteriors, ensemble.site_weights)
+    outcome = method.fuse(ensemble, rng, progress, groups)
+    if groups is not None:
+        fused = with_labels(outcome.posterior, ensemble.posteriors, outcome.matching.labels)
+        outcome = replace(outcome, posterior=fused)
     # Where components are computed from all sites together, it means nothing that only a few hold one.
     if adapter is not None and adapter.recombines:
         details = {name: value for name, value in outcome.details.items() if name != "minority"}
@@ -141,6 +148,12 @@ def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> li
         for name in changed_options
         if adapter.recombines
     ]
+    if adapter.components == "labelled" and not (method.takes_labels and method.finds_number):
+        option = f"method {method.name!r}" if not method.takes_labels else "a number of components"
+        refused_options.append(
+            f"{option}: the components of a {adapter.kind} have labels, by which they are matched; use method 'kl' "
+            "without a number"
+        )
     return adapter.refuse(ensemble) + refused_options
 
 

@@ -11,6 +11,7 @@ from consilience.core.inputs import NamedInput, files_given_twice, in_order
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.describe import describe
 from consilience.posteriors.files import read_posteriors
+from consilience.posteriors.labels import has_labels, label_problems
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
@@ -114,7 +115,10 @@ def _disagreements(described: list[DescribedInput], unaligned: list[str]) -> lis
         if posterior.family != expected.family and not source_problems and not unaligned:
             problems.append(f"{site.label}: is {posterior.family}, expected {expected.family} as in {first.label}")
     comparable = [site for site in described if unaligned or site.posterior.family == described[0].posterior.family]
-    fields = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
+    fields: tuple[str, ...] = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
+    if described and has_labels(described[0].posterior):  # sites may have different classes
+        fields = tuple(field for field in fields if field != "classes")
+        problems += [f"{site.label}: {text}" for site in described for text in label_problems(site.posterior)]
     return problems + unaligned + _feature_disagreements(comparable, fields) + _attached_disagreements(comparable)
 
 

@@ -10,12 +10,13 @@ from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
 from consilience.errors import InputError, OptionError
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation
 from consilience.posteriors.files import read_posterior, write_posterior
 from consilience.posteriors.fuse import prepare_posteriors, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
+from consilience.posteriors.labels import has_labels
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import METHODS
 from consilience.posteriors.methods.ensemble import NO_FILE
@@ -48,7 +49,7 @@ class Posteriors(Kind):
         """Return which models are posteriors, of a library in the table of adapters, or fusions of such."""
         return [
             isinstance(model, Posterior | PosteriorFusion | ModelEnsemble)
-            or any(adapter.accepts(model) for adapter in ADAPTERS)
+            or any(adapter.accepts(model) for adapter in known_adapters())
             for model in models
         ]
 
@@ -97,7 +98,8 @@ class Posteriors(Kind):
                 for name in ("counts", "weights", "prior")
             },
             "names of columns": None if has_words else facet(features.names),
-            **{name: facet(getattr(features, name)) for name in ("units", "scaling", "classes")},
+            **{name: facet(getattr(features, name)) for name in ("units", "scaling")},
+            "classes": None if has_labels(posterior) else facet(features.classes),
         }
         counts = posterior.counts
         return SiteFacts(facets, None if counts is None else float(counts.min()), posterior.n_components)

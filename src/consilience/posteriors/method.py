@@ -88,8 +88,9 @@ class Method(Options, ABC):
 
     Class attributes describe it for users: ``name``, ``summary`` (one line), ``needs`` and ``gives`` (what goes in and
     comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``relabels`` (whether the numbering of local
-    components is without meaning for it), ``keeps_models`` (whether the fused model is all models side by side), and
-    ``matches`` (whether it says who is who at all).
+    components is without meaning for it), ``keeps_models`` (whether the fused model is all models side by side),
+    ``matches`` (whether it says who is who at all), and ``takes_labels`` (whether its average makes sense where it is
+    known who is who).
 
     Options that all have are `combine` and, for sites that may be hostile or broken, the following.
 
@@ -113,6 +114,7 @@ class Method(Options, ABC):
     relabels: ClassVar[bool] = True
     keeps_models: ClassVar[bool] = False
     matches: ClassVar[bool] = True
+    takes_labels: ClassVar[bool] = False
 
     combine: Combine = field(default="barycenter", kw_only=True)
     robust: RobustRule | None = field(default=None, kw_only=True)
@@ -196,8 +198,22 @@ class Method(Options, ABC):
         return np.where(columns < fused.n_components, columns, -1)
 
     @final
-    def fuse(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress = silent) -> PosteriorOutcome:
+    def fuse(
+        self,
+        ensemble: Ensemble,
+        rng: np.random.Generator,
+        progress: Progress = silent,
+        groups: Labels | None = None,
+    ) -> PosteriorOutcome:
         """Match and average.
+
+        Parameters
+        ----------
+        ensemble, rng, progress
+            The models, the source of random choices, and what is told of the steps.
+        groups : Labels of shape (L,), optional
+            Which components are the same thing, where their labels say so: consecutive numbers over the models of
+            positive weight, -1 for a component in none. Default: they are matched.
 
         Raises
         ------
@@ -212,7 +228,9 @@ class Method(Options, ABC):
         voting, n_rows = canonical.voting(), len(canonical.natural)
         robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
         # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
-        if robust is None or not self.matches_parts:
+        if groups is not None:
+            assignment = Assignment(groups[origin[canonical.row_weights > 0]])
+        elif robust is None or not self.matches_parts:
             assignment = self.match(voting, rng, progress)
         else:
             assignment = match_supported_first(
@@ -231,7 +249,7 @@ class Method(Options, ABC):
                 voting, assignment.labels, n_components, self.combine, average, direction, robust
             )
             assignment = replace(assignment, atoms=None)  # the law of atoms counts every copy, hostile ones included
-        if self.relabels:
+        if self.relabels and groups is None:
             order = fused_order(posterior, assignment.labels)
             posterior = posterior.take(order)
             assignment = _renumbered(assignment, order)
@@ -241,7 +259,11 @@ class Method(Options, ABC):
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
         for site in np.flatnonzero(canonical.site_weights == 0):
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
-            assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
+            if groups is None:
+                assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
+            else:
+                same_group = groups[origin[rows], None] == groups[origin]  # (L_j, L)
+                assignment.labels[rows] = np.where(same_group, assignment.labels, -1).max(axis=1, initial=-1)
         assignment = expand_assignment(assignment, origin, n_rows)
         matching = Matching(
             assignment.labels,

@@ -6,7 +6,7 @@ from typing import Any
 
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.posterior import Posterior
 
 
@@ -21,11 +21,11 @@ def adapter_of(posterior: Posterior) -> Adapter | None:
     kind = posterior.source.get("kind")
     if kind is None:
         return None
-    for adapter in ADAPTERS:
+    for adapter in known_adapters():
         if adapter.kind == kind:
             return adapter
     raise UnsupportedError(
-        f"this version cannot rebuild a {kind!r}; known: {', '.join(adapter.kind for adapter in ADAPTERS)}"
+        f"this version cannot rebuild a {kind!r}; known: {', '.join(adapter.kind for adapter in known_adapters())}"
     )
 
 

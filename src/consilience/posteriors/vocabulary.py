@@ -18,7 +18,7 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.topics.adapter import require_unique_words
 
@@ -59,7 +59,7 @@ class VocabularyAlignment:
 
 def is_topic_posterior(posterior: Posterior) -> bool:
     """Return whether this is a topic model: components over the words of a vocabulary."""
-    kinds = {adapter.kind for adapter in ADAPTERS if adapter.has_vocabulary}
+    kinds = {adapter.kind for adapter in known_adapters() if adapter.has_vocabulary}
     return posterior.source.get("kind") in kinds and isinstance(posterior.family, Dirichlet)
 
 

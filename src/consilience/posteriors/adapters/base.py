@@ -1,16 +1,16 @@
 """The adapter protocol: a library's fitted model described as a posterior, and rebuilt from one.
 
 To take in another library, write one file with a class that gives ``kind``, ``library``, ``class_name``, ``describe``,
-``rebuild`` and ``scores``, and add an instance to the table in ``__init__``; the laws in ``tests/posteriors`` then run
+``rebuild`` and ``scores``, and add an instance to the table in ``table``; the laws in ``tests/posteriors`` then run
 on it. An adapter recognises models by the names of their classes, so a library is imported only when a model is
-rebuilt.
+rebuilt. An adapter of your own package is registered with ``consilience.register_adapter`` instead.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
@@ -35,6 +35,10 @@ class Adapter(ABC):
     """Top-level package that defines the class."""
     class_name: ClassVar[str]
     """Name of the class; subclasses are accepted too."""
+    components: ClassVar[Literal["exchangeable", "labelled"]] = "exchangeable"
+    """Whether components have no names, so that the fusion finds which are the same, or each has a label, such as the
+    class of a classifier: then ``features.classes`` of the posterior names component k at position k, and components of
+    one label are averaged, never permuted. Sites may have different labels; the fused model has them all."""
     takes_counts: ClassVar[bool] = False
     """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
     has_vocabulary: ClassVar[bool] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consilience.errors import OptionError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
@@ -31,4 +32,40 @@ ADAPTERS: tuple[Adapter, ...] = (
     VariationalCategoricalHMMAdapter(),
     StickyHDPHMMAdapter(),
 )
-"""Every adapter; a new one is one file and one line here."""
+"""Every adapter of this library; a new one is one file and one line here."""
+
+_REGISTERED: list[Adapter] = []
+"""Adapters of others, in the order in which they were registered."""
+
+
+def known_adapters() -> tuple[Adapter, ...]:
+    """Return every adapter: those of this library, then those that were registered."""
+    return (*ADAPTERS, *_REGISTERED)
+
+
+def register_adapter(adapter: Adapter) -> None:
+    """Take in and give back fitted models of one more class, in this process.
+
+    Fusing, saving, loading and evaluating such models then work as for the classes of this library. A process that only
+    reads their files needs the adapter too, to rebuild a model. ``consilience.testing.check_adapter`` holds it to the
+    laws.
+
+    Parameters
+    ----------
+    adapter : Adapter
+        The adapter. One that was registered for the same kind before is replaced.
+
+    Raises
+    ------
+    OptionError
+        For anything but an adapter, and for a kind or a class of models that this library has an adapter for.
+    """
+    if not isinstance(adapter, Adapter):
+        raise OptionError(f"adapter: expected an instance of a subclass of Adapter, found {adapter!r:.80}")
+    for built_in in ADAPTERS:
+        if built_in.kind == adapter.kind or (built_in.library, built_in.class_name) == (
+            adapter.library,
+            adapter.class_name,
+        ):
+            raise OptionError(f"adapter: consilience has one for {built_in.kind} already")
+    _REGISTERED[:] = [*(other for other in _REGISTERED if other.kind != adapter.kind), adapter]

@@ -92,6 +92,7 @@ class KLFusion(Method):
     needs: ClassVar[str] = "posteriors of one exponential family; any number of components per site"
     gives: ClassVar[str] = "a posterior of the same family"
     paper: ClassVar[str] = "claici2020"
+    takes_labels: ClassVar[bool] = True
 
     n_components: int | None = None
     regularization: float | Literal["auto"] = "auto"
