@@ -26,7 +26,7 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
-from consilience.core.inputs import NamedInput, files_given_twice
+from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, OptionError
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
@@ -156,8 +156,7 @@ def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[Bayesi
         except InputError as error:
             problems += error.problems
     problems += files_given_twice(inputs)
-    if len(inputs) < 2:
-        problems.append(f"fusing takes at least two models, found {len(inputs)}")
+    problems += too_few_models(len(inputs))
     problems += _class_problems(networks)
     if problems:
         raise InputError(problems)

@@ -149,6 +149,11 @@ def in_order(values: Any, names: Sequence[str], what: str) -> Any:
     return [values[name] for name in names]
 
 
+def too_few_models(count: int) -> list[str]:
+    """Return that there are too few models to fuse, in a line; none where there are two or more."""
+    return [f"fusing takes at least two models, found {count}"] if count < 2 else []
+
+
 def files_given_twice(inputs: Sequence[NamedInput]) -> list[str]:
     """Return which files have the same contents as an earlier one, a line each; only files of equal size are hashed."""
     by_size: dict[int, list[NamedInput]] = defaultdict(list)

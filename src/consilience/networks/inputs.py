@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from consilience.checks import AnyArray
-from consilience.core.inputs import NamedInput, files_given_twice
+from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, to_bytes
@@ -129,8 +129,7 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
         except InputError as error:
             problems += error.problems
     problems += files_given_twice(inputs)
-    if len(inputs) < 2:
-        problems.append(f"fusing takes at least two models, found {len(inputs)}")
+    problems += too_few_models(len(inputs))
     if problems:
         raise InputError(problems)
     return described

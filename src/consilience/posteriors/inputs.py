@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from consilience.checks import as_weights
-from consilience.core.inputs import NamedInput, files_given_twice, in_order
+from consilience.core.inputs import NamedInput, files_given_twice, in_order, too_few_models
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.describe import describe
 from consilience.posteriors.files import read_posteriors
@@ -92,8 +92,7 @@ def describe_inputs(
     if len(set(digests)) < len(digests):
         problems += files_given_twice(inputs)
     problems += _disagreements(described, unaligned)
-    if len(inputs) < 2:
-        problems.append(f"fusing takes at least two models, found {len(inputs)}")
+    problems += too_few_models(len(inputs))
     return described, alignment, problems
 
 

@@ -83,6 +83,43 @@ class PosteriorOutcome:
 
 
 @dataclass(frozen=True)
+class SiteNeed:
+    """What a method needs every site to state beside its components.
+
+    Parameters
+    ----------
+    field : {"counts", "weights", "prior"}
+        Which field of the posterior.
+    subject : str
+        The method, or the option of it, that needs it, for messages.
+    why : str
+        What it does with a prior that must be proper; empty where an improper one will do.
+    """
+
+    field: Literal["counts", "weights", "prior"]
+    subject: str
+    why: str = ""
+
+    def reasons(self, ensemble: Ensemble) -> list[str]:
+        """Return why it is not met, in a line that names the models; none where it is."""
+        pairs = list(zip(ensemble.names, ensemble.posteriors, strict=True))
+        lacking = [name for name, posterior in pairs if getattr(posterior, self.field) is None]
+        if lacking:
+            verb = "is" if self.field == "prior" else "are"
+            return [f"{self.subject} needs every model's {self.field}, which {verb} missing in {', '.join(lacking)}"]
+        if not self.why:
+            return []
+        improper = [name for name, p in pairs if p.prior is not None and p.family.check(p.prior[None])]
+        if not improper:
+            return []
+        return [f"{self.subject} {self.why}, which is improper in {', '.join(improper)}; use method 'kl'"]
+
+
+WEIGHS_BY_PRIOR = "weighs new components by their prior"
+"""Why a prior must be proper."""
+
+
+@dataclass(frozen=True)
 class Method(Options, ABC):
     """A way to fuse posteriors; its fields are its options.
 
@@ -153,14 +190,16 @@ class Method(Options, ABC):
         """Whether it can match some components of the models and leave the others for later."""
         return self.matches and self.relabels
 
+    def site_needs(self) -> tuple[SiteNeed, ...]:
+        """Return what every site must state, with these options; ``check`` asks for it."""
+        return (SiteNeed("prior", "combine='product'"),) if self.combine == "product" else ()
+
     def refuse(self, ensemble: Ensemble) -> list[str]:
         """Return why these models cannot be fused with these options, a line each; empty when they can."""
         reasons = self.refuse_robust(ensemble)
-        if self.combine == "product":
-            if not ensemble.family.has_width:
-                return [*reasons, f"combine='product' means nothing for {ensemble.family.name}s, which have no width"]
-            return reasons + without_priors(ensemble, "combine='product'")
-        return reasons
+        if self.combine == "product" and not ensemble.family.has_width:
+            return [*reasons, f"combine='product' means nothing for {ensemble.family.name}s, which have no width"]
+        return reasons + [text for need in self.site_needs() for text in need.reasons(ensemble)]
 
     @final
     def refuse_robust(self, ensemble: Ensemble) -> list[str]:
@@ -284,26 +323,6 @@ class Method(Options, ABC):
             assignment.details,
             assignment.atoms,
         )
-
-
-def without_priors(ensemble: Ensemble, subject: str) -> list[str]:
-    """Return why `subject` is impossible for models that do not state their prior; empty when all do."""
-    pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
-    lacking = [name for name, posterior in pairs if posterior.prior is None]
-    return [f"{subject} needs every model's prior, which is missing in {', '.join(lacking)}"] if lacking else []
-
-
-def improper_priors(ensemble: Ensemble, subject: str) -> list[str]:
-    """Return why `subject`, which weighs new components, is impossible for models that do not state a proper prior."""
-    if reasons := without_priors(ensemble, subject):
-        return reasons
-    pairs = zip(ensemble.names, ensemble.posteriors, strict=True)
-    names = [name for name, p in pairs if p.prior is not None and p.family.check(p.prior[None])]
-    if names:
-        return [
-            f"{subject} weighs new components by their prior, which is improper in {', '.join(names)}; use method 'kl'"
-        ]
-    return []
 
 
 def _renumbered(assignment: Assignment, order: Labels) -> Assignment:

@@ -32,7 +32,7 @@ from consilience.matching.site_by_site import ascend, grow, match_probabilities,
 from consilience.matching.site_step import Openings
 from consilience.posteriors.average import Combine, conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.method import Assignment, Method, improper_priors, without_priors
+from consilience.posteriors.method import WEIGHS_BY_PRIOR, Assignment, Method, SiteNeed
 
 MAX_DIAGNOSED_ROWS = 500
 """Components up to which the confidence of matches is computed. Chosen by hand for its cost."""
@@ -100,20 +100,22 @@ class AMPS(Method):
         """Whether sizes may differ."""
         return self.growth
 
+    def site_needs(self) -> tuple[SiteNeed, ...]:
+        """Return that every site must state its prior, and with `growth` a proper one and counts."""
+        if self.growth:
+            return SiteNeed("prior", "growth=True", WEIGHS_BY_PRIOR), SiteNeed("counts", "growth=True")
+        return (SiteNeed("prior", "amps"),)
+
     def refuse(self, ensemble: Ensemble) -> list[str]:
-        """Also refuse models without a prior, and of different sizes, or without counts, as `growth` says."""
+        """Also refuse models of different sizes, unless `growth` says otherwise."""
         if not ensemble.family.has_width:
             return [f"amps multiplies posteriors, and {ensemble.family.name}s have no width; use 'spahm' or 'kl'"]
-        reasons = super().refuse(ensemble) if self.combine != "product" else self.refuse_robust(ensemble)
-        reasons += improper_priors(ensemble, "growth=True") if self.growth else without_priors(ensemble, "amps")
+        reasons = super().refuse(ensemble)
         sizes = ensemble.voting().sizes
         if not self.growth and len(set(sizes.tolist())) > 1:
             reasons.append(
                 f"amps needs models of equal size, found {sizes.tolist()} components; use growth=True, or method 'kl'"
             )
-        if self.growth and ensemble.column("counts") is None:
-            lacking = [n for n, p in zip(ensemble.names, ensemble.posteriors, strict=True) if p.counts is None]
-            reasons.append(f"growth=True needs every model's counts, which are missing in {', '.join(lacking)}")
         return reasons
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

@@ -26,7 +26,7 @@ from consilience.matching.site_by_site import GroupObjective, ascend, grow, matc
 from consilience.matching.site_step import Openings
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.method import Assignment, Method, improper_priors, informed, match_informed
+from consilience.posteriors.method import WEIGHS_BY_PRIOR, Assignment, Method, SiteNeed, informed, match_informed
 from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, initial_law, point_variances, update_law
 from consilience.posteriors.posterior import Attached, Posterior
 
@@ -150,11 +150,15 @@ class SPAHM(Method):
         are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
         yield ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False")
 
-    def refuse(self, ensemble: Ensemble) -> list[str]:
-        """Also refuse variances of another dimension, missing priors where they are needed, and too low a limit."""
-        reasons = super().refuse(ensemble)
+    def site_needs(self) -> tuple[SiteNeed, ...]:
+        """Return that every site must state a proper prior for a conjugate likelihood."""
         if self.likelihood == "conjugate":
-            reasons += improper_priors(ensemble, "likelihood='conjugate'")
+            return *super().site_needs(), SiteNeed("prior", "likelihood='conjugate'", WEIGHS_BY_PRIOR)
+        return super().site_needs()
+
+    def refuse(self, ensemble: Ensemble) -> list[str]:
+        """Also refuse variances of another dimension, and too low a limit."""
+        reasons = super().refuse(ensemble)
         dim = ensemble.family.points(ensemble.natural[:1]).shape[1]
         for option in ("within_variance", "between_variance"):
             value = getattr(self, option)
