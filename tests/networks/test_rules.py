@@ -13,20 +13,21 @@ WITHOUT_A_NETWORK = """
     _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_norm absolute
     adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool3d addmm adjoint alias all
     alpha_dropout amax amin any arctan2 argmax argmin argsort avg_pool1d avg_pool3d baddbmm bilinear bitwise_not
-    broadcast_to cdist clip clone concat concatenate constant_pad_nd conv1d conv3d conv_transpose1d conv_transpose3d
-    convolution copy copy_ cosine_similarity cudnn_batch_norm cummax cummin cumprod detach divide dot double einsum
-    embedding_bag empty empty_like expand_as eye feature_alpha_dropout feature_dropout fill flip float float_power
-    floor_divide fmod fractional_max_pool1d fractional_max_pool2d fractional_max_pool3d full full_like greater
-    greater_equal im2col index index_select isfinite isinf item kthvalue less less_equal lift_fresh lift_fresh_copy
-    linalg_vector_norm linspace log_sigmoid log_softmax logcumsumexp logical_and logsumexp lp_pool1d lp_pool2d
-    lp_pool3d mH mT masked_fill_ matrix_H max max_pool1d max_pool1d_with_indices max_pool2d_with_indices max_pool3d
-    max_pool3d_with_indices median min mm mode moveaxis movedim multiply mv nansum narrow native_batch_norm
-    native_dropout native_layer_norm negative new_empty new_full new_ones new_zeros norm not_equal numpy_T ones
-    ones_like pixel_unshuffle positive prod rand rand_like randint randn randn_like randperm ravel real relu6 repeat
-    repeat_interleave reshape_as rnn_relu rnn_relu_cell rnn_tanh_cell roll scalar_tensor softsign special_expit
-    split_with_sizes square stack std std_mean subtract sum swapaxes swapdims t tanhshrink tensor_split tile to topk
-    true_divide type_as unfold unsafe_chunk unsafe_split upsample_bicubic2d upsample_bilinear2d upsample_linear1d
-    upsample_nearest1d upsample_nearest3d upsample_trilinear3d var var_mean vdot view_as where zero zeros_like
+    broadcast_to cdist clip clone concat concatenate constant_pad_nd conv1d conv3d conv_transpose1d
+    conv_transpose3d convolution copy copy_ cosine_similarity cudnn_batch_norm cummax cummin cumprod detach divide
+    dot double einsum embedding_bag empty empty_like expand_as eye feature_alpha_dropout feature_dropout fill flip
+    float float_power floor_divide fmod fractional_max_pool1d fractional_max_pool2d fractional_max_pool3d full
+    full_like greater greater_equal im2col index index_select isfinite isinf item kthvalue less less_equal
+    lift_fresh lift_fresh_copy linalg_vector_norm linspace log_sigmoid log_softmax logcumsumexp logical_and
+    logsumexp lp_pool1d lp_pool2d lp_pool3d mH masked_fill_ matrix_H max max_pool1d max_pool1d_with_indices
+    max_pool2d_with_indices max_pool3d max_pool3d_with_indices median min mm mode moveaxis movedim multiply mv
+    nansum narrow native_batch_norm native_dropout native_layer_norm negative new_empty new_full new_ones new_zeros
+    norm not_equal ones ones_like pixel_unshuffle positive prod rand rand_like randint randn randn_like randperm
+    ravel real relu6 repeat repeat_interleave reshape_as rnn_relu rnn_relu_cell rnn_tanh_cell roll scalar_tensor
+    softsign special_expit split_with_sizes square std std_mean subtract sum swapaxes swapdims tanhshrink
+    tensor_split tile to topk true_divide type_as unfold unsafe_chunk unsafe_split upsample_bicubic2d
+    upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest3d upsample_trilinear3d var var_mean
+    vdot view_as where zero zeros_like
 """
 NO_NETWORK = WITHOUT_A_NETWORK.split()
 """Rules that no network of the zoo uses yet; a new rule gets a network there, not a line here."""

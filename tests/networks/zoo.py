@@ -655,6 +655,34 @@ class LowRank(nn.Module):
 listed("low rank and gated", {"up": 6, "down": 2, "gate": 7}, rows(3, 5))(LowRank)
 
 
+class WrittenOut(nn.Module):
+    """Linear layers whose weights are raw parameters, multiplied in different ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = {"transposed": (6, 5), "inner": (7, 6), "dotted": (4, 7), "chained": (5, 4), "paired": (6, 5),
+                  "added": (4, 6), "last": (2, 4)}  # fmt: skip
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.randn(shape)))
+        self.bias = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(x @ self.transposed.t())
+        x = torch.tanh(torch.inner(x, self.inner))
+        x = torch.tanh(torch.tensordot(x, self.dotted, dims=([1], [1])))
+        x = torch.tanh(torch.linalg.multi_dot([x, self.chained.T]))
+        x = torch.tanh(torch.linalg.vecdot(x[:, None], self.paired))
+        x = torch.tanh(torch.stack([torch.addmv(self.bias, self.added, row) for row in x]))
+        return torch.linalg.matmul(x, self.last.mT)
+
+
+listed(
+    "products written out",
+    {"transposed": 6, "inner": 7, "dotted": 4, "chained": 5, "paired": 6, "bias": 4},
+    rows(3, 5),
+)(WrittenOut)
+
+
 class Odd(nn.Module):
     """`first` moves; the units of `second` are added up in order, those of `third` transformed as a series."""
 

@@ -6,6 +6,7 @@ together, and an axis that is summed over reads its units. A bias is added entry
 
 from __future__ import annotations
 
+from functools import reduce
 from string import ascii_letters
 
 from consilience.networks.tracing.axis_parts import axis_size, fixed_axis, free_axis
@@ -52,6 +53,44 @@ def _vector_product(call: OperatorCall) -> TracedTensor:
     return _product(call, call["self"], call[names[call.name]])
 
 
+def _inner(call: OperatorCall) -> TracedTensor:
+    """Trace sum_a first[..., a] second[..., a]; where one is a number, the other is multiplied by it."""
+    first, second = call["self"], call["other"]
+    if not first.axes or not second.axes:
+        return broadcast(call.record, [first, second])
+    rows, columns = len(first.axes) - 1, len(second.axes) - 1
+    letters = ascii_letters[1 : 1 + rows + columns]
+    return contract(call.record, [first, second], [letters[:rows] + "a", letters[rows:] + "a"], letters)
+
+
+def _vecdot(call: OperatorCall) -> TracedTensor:
+    """Trace the sum of the products of two tensors along an axis; all others are multiplied entry by entry."""
+    x, y = call["x"], call["y"]
+    rank = max(len(x.axes), len(y.axes))
+    dim = int(-1 if call["dim"] is None else call["dim"]) % rank
+    letters = ascii_letters[:rank]
+    # Axes are aligned at the end, as broadcasting does.
+    labels = [letters[rank - len(tensor.axes) :] for tensor in (x, y)]
+    return contract(call.record, [x, y], labels, letters[:dim] + letters[dim + 1 :])
+
+
+def _tensordot(call: OperatorCall) -> TracedTensor:
+    """Trace the sum over pairs of axes; the other axes of the first tensor stand before those of the second."""
+    first, second = call["self"], call["other"]
+    first_dims, second_dims = call.dims(first, "dims_self"), call.dims(second, "dims_other")
+    labels = [list(ascii_letters[: len(first.axes)]), list(ascii_letters[len(first.axes) :][: len(second.axes)])]
+    for first_dim, second_dim in zip(first_dims, second_dims, strict=True):
+        labels[1][second_dim] = labels[0][first_dim]
+    out = [x for n, x in enumerate(labels[0]) if n not in first_dims]
+    out += [x for n, x in enumerate(labels[1]) if n not in second_dims]
+    return contract(call.record, [first, second], ["".join(letters) for letters in labels], "".join(out))
+
+
+def _chain(call: OperatorCall) -> TracedTensor:
+    """Multiply several matrices, of which the first and the last may be vectors."""
+    return reduce(lambda first, second: _product(call, first, second), call.tensors)
+
+
 def _distances(call: OperatorCall) -> TracedTensor:
     """Compare all rows of one matrix with all of another, over all their entries together."""
     return _product(call, call["x1"], call["x2"].select_axes([*range(len(call["x2"].axes) - 2), -1, -2]))
@@ -67,8 +106,8 @@ def _cosine(call: OperatorCall) -> TracedTensor:
 
 def _add_product(call: OperatorCall) -> TracedTensor:
     """Add a product of matrices to a tensor."""
-    names = ("mat1", "mat2") if call.name == "addmm" else ("batch1", "batch2")
-    return broadcast(call.record, [call["self"], _product(call, call[names[0]], call[names[1]])])
+    first, second = {"addmm": ("mat1", "mat2"), "addmv": ("mat", "vec"), "baddbmm": ("batch1", "batch2")}[call.name]
+    return broadcast(call.record, [call["self"], _product(call, call[first], call[second])])
 
 
 def _einsum(call: OperatorCall) -> TracedTensor:
@@ -139,9 +178,13 @@ def _repeat_shared_heads(call: OperatorCall, tensor: TracedTensor, n_query_heads
 
 RULES: dict[str, OperatorRule] = {
     "linear": _linear,
-    **dict.fromkeys(["matmul", "mm", "bmm", "__matmul__"], _matmul),
+    **dict.fromkeys(["matmul", "linalg_matmul", "mm", "bmm", "__matmul__"], _matmul),
     **dict.fromkeys(["mv", "dot", "vdot"], _vector_product),
-    **dict.fromkeys(["addmm", "baddbmm"], _add_product),
+    **dict.fromkeys(["addmm", "addmv", "baddbmm"], _add_product),
+    "linalg_multi_dot": _chain,
+    "inner": _inner,
+    "linalg_vecdot": _vecdot,
+    "tensordot": _tensordot,
     "cdist": _distances,
     "cosine_similarity": _cosine,
     "embedding_bag": _embedding_bag,
