@@ -9,7 +9,7 @@ for each worker, and the labels (L,) of all components.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -239,7 +239,9 @@ def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[str]:
     names = {}
     for site in {site for pair in pairs for site in pair}:
         shard = int(np.searchsorted(starts, site, side="right")) - 1
-        names[site] = load_shard(shards.sources[shard]).names[site - int(starts[shard])]
+        source = shards.sources[shard]
+        name = load_shard(source).names[site - int(starts[shard])]
+        names[site] = f"{source.paths[0]}: {name}" if source.packed else name  # packed files may share names of sites
     return [f"{names[later]}: has the same contents as {names[first]}; leave one out" for first, later in pairs]
 
 
@@ -308,14 +310,25 @@ def _input_records(
     """Return the inputs' records of a fused file: one for each packed file, or for each run of posterior files."""
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sample.sites_by_shard)])  # (S + 1,)
     records: dict[str, dict[str, Any]] = {}
+    path_ends = _distinct_ends([source.paths[0] for source in shards.sources])
     for shard, source in enumerate(shards.sources):
-        n_files = len(source.paths)
-        name = os.path.join(*Path(source.paths[0]).parts[-2:])
+        n_files, name = len(source.paths), path_ends[source.paths[0]]
         name = name if n_files == 1 else f"{name} and {n_files - 1} more"
-        record = records.setdefault(name, {"name": name, "components": 0, "weight": 0.0})
+        record = records.setdefault(source.paths[0], {"name": name, "components": 0, "weight": 0.0})
         record["components"] += int(sample.rows_by_shard[shard])
         sites = slice(int(starts[shard]), int(starts[shard + 1]))
         record["weight"] += float(sample.sites_by_shard[shard] if site_weights is None else site_weights[sites].sum())
         if digests.get(source.paths[0]):
             record["sha256"] = digests[source.paths[0]]
     return list(records.values())
+
+
+def _distinct_ends(paths: Sequence[str]) -> dict[str, str]:
+    """Return the ends of paths, by path: their last two parts, or as many as tell all of them apart."""
+    parts = {path: Path(path).parts for path in paths}
+    longest = max(len(path_parts) for path_parts in parts.values())
+    for length in range(2, max(longest, 2) + 1):
+        ends = {path: os.path.join(*path_parts[-length:]) for path, path_parts in parts.items()}
+        if len(set(ends.values())) == len(ends):
+            break
+    return ends

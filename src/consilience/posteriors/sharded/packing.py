@@ -159,7 +159,9 @@ def _write(
 def _files_to_write(shards: Shards, dtype: str, shard_bytes: int) -> Iterator[tuple[PackedSites, PackedSites]]:
     """Yield the sites of each file, with exact parameters and with those that are stored."""
     row_bytes = np.dtype(dtype).itemsize * shards.kind.family.size
+    # Names in packed files are kept as they are; those of posterior files are shortened if all stay distinct.
     is_unique = len({os.path.basename(name) for name in shards.files}) == len(shards.files)
+    is_shortened = is_unique and not shards.sources[0].packed
     pending: list[PackedSites] = []
     for number, source in enumerate(shards.sources):
         pending.append(load_shard(source))
@@ -170,7 +172,7 @@ def _files_to_write(shards: Shards, dtype: str, shard_bytes: int) -> Iterator[tu
             packed, pending = concatenate_sites(pending), []
             with np.errstate(over="ignore"):  # infinities are refused by _rounding_divergence
                 natural = np.asarray(packed.components.natural).astype(dtype)
-            names = tuple(os.path.basename(name) for name in packed.names) if is_unique else packed.names
+            names = tuple(os.path.basename(name) for name in packed.names) if is_shortened else packed.names
             yield packed, replace(packed, names=names, components=replace(packed.components, natural=natural))
 
 

@@ -88,8 +88,12 @@ def _binary(pyarrow: Any, values: NDArray[Any], starts: Labels) -> Any:
 def read_parquet_summary(path: Path, display_name: str) -> ShardSummary:
     """Return what the header of a shard states; `display_name` is its name in messages."""
     file = _parquet_file(path, display_name)
-    sites_by_group = tuple(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))
-    return ShardSummary(_parquet_kind(file, display_name)[0], file.metadata.num_rows, None, sites_by_group)
+    return ShardSummary(_parquet_kind(file, display_name)[0], file.metadata.num_rows, None, _sites_by_group(file))
+
+
+def _sites_by_group(file: Any) -> tuple[int, ...]:
+    """Return the number of sites in each row group."""
+    return tuple(file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups))
 
 
 def read_parquet(path: Path, display_name: str, first: int, end: int | None) -> PackedSites:
@@ -132,9 +136,14 @@ def read_parquet(path: Path, display_name: str, first: int, end: int | None) -> 
     for name, (_, lengths_read) in columns.items():
         if name != "natural" and np.any(lengths_read != _expected_lengths(components, name)):
             raise ValueError(f"{name} of a site has another length than its components ask for")
-    names = table.column("name").to_pylist() if "name" in table.column_names else None
-    digests = columns["sha256"][0].reshape(len(lengths), -1) if "sha256" in columns else None
-    return PackedSites(components, site_names(names, 0, len(lengths)), site_digests(digests, len(lengths)))
+    n_sites = len(lengths)
+    if "name" in table.column_names:
+        names = site_names(table.column("name").to_pylist(), 0, n_sites)
+    else:  # made up from the places of these sites in the whole file
+        first_site = sum(_sites_by_group(file)[:first])
+        names = site_names(None, first_site, first_site + n_sites)
+    digests = columns["sha256"][0].reshape(n_sites, -1) if "sha256" in columns else None
+    return PackedSites(components, names, site_digests(digests, n_sites))
 
 
 def _expected_lengths(components: ComponentColumns, name: str) -> Labels:
