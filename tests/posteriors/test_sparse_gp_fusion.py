@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
+from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 from consilience.posteriors.sparse_gp.kernels import KERNELS, RBF, make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP
 from consilience.posteriors.sparse_gp.product import GPPrior, bayes_product, fused_prior
@@ -221,6 +222,41 @@ def test_noise_that_a_site_does_not_know_has_no_part():
     a, b = site(0, inputs()), site(1, inputs())
     assert fused_prior([a, replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == NOISE
     assert fused_prior([replace(a, noise=0.0), replace(b, noise=0.0)], np.ones(2), ("a", "b")).noise == 0.0
+
+
+# -- What a fusion says: a fused process follows from all sites together, whichever of them have an inducing input.
+
+
+@pytest.mark.parametrize("method", ["spahm", "kl", "kmeans", "dp", "concatenate"])
+def test_details_are_those_of_matched_components_but_for_a_minority(method, monkeypatch):
+    sites = [site(seed, inputs() + 0.01 * seed) for seed in range(3)] + [site(3, inputs(5))]
+    options = {"n_components": 12} if method in ("kl", "kmeans") else {}
+    fusion = cs.fuse(sites, method, rng=0, **options)
+    monkeypatch.setattr(InducingPointAdapter, "recombines", False)
+    matched = cs.fuse(sites, method, rng=0, **options)
+    assert ("minority" in matched.details) == (method in ("spahm", "kl", "kmeans"))
+    expected = {name: value for name, value in matched.details.items() if name != "minority"}
+    assert fusion.details == expected
+    assert fusion.provenance["result"] == {
+        name: value for name, value in matched.provenance["result"].items() if name != "minority"
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"minority": "drop"}, "minority='drop'"),
+        ({"robust": "trim"}, "robust='trim'"),
+        ({"robust": "median"}, "robust="),
+    ],
+)
+def test_components_of_a_process_have_no_minority_to_drop_and_no_copies_to_trim(option, text):
+    sites = [site(seed, inputs()) for seed in range(3)]
+    (problem,) = cs.check(sites, "kmeans", n_components=9, **option)
+    assert problem.startswith(text)
+    assert problem.endswith("follows from all sites' models together, not from copies of components; leave it out")
+    with pytest.raises(cs.InputError, match="follows from all sites' models together"):
+        cs.fuse(sites, "kmeans", n_components=9, **option)
 
 
 # -- What cannot be fused.

@@ -9,9 +9,11 @@ from scipy import stats
 from scipy.integrate import quad
 from scipy.special import betaln
 
+import consilience as cs
 from consilience import families as f
+from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.methods.kl.evidence import Evidence
-from consilience.posteriors.methods.kl.heterogeneity import discount_by_heterogeneity
+from consilience.posteriors.methods.kl.heterogeneity import discount_by_heterogeneity, likelihood_stack
 from tests import tolerances
 from tests.posteriors.matchings import matchings, stacked
 
@@ -225,3 +227,77 @@ def test_the_evidence_is_that_of_the_data_predicted_one_by_one(model, sizes):
         together = sum(of_block(tuple(block.tolist())) for block in blocks(labels))
         expected = together - alone + who_holds_what(labels, len(sizes))
         assert_allclose(evidence.score(labels), expected, rtol=tolerances.ROOT_FINDING, atol=tolerances.ROOT_FINDING)
+
+
+# -- Points, which have no width: narrow Gaussians, whose width is then what copies differ by.
+
+
+def point_sites(sizes, seed=3):
+    """Sites that hold some of four points of the plane, far apart, each site's a little moved."""
+    rng = np.random.default_rng([seed, *sizes])
+    places, family = rng.normal(0.0, 10.0, (4, 2)), f.Point(2)
+    return [cs.Posterior(family, places[rng.permutation(4)[:n]] + 0.3 * rng.normal(size=(n, 2))) for n in sizes]
+
+
+def log_evidence_of_points(points, labels, heterogeneity, n_sites):
+    """theta_g ~ N(0, base), x_l ~ N(theta_g, v), in each coordinate; theta integrated out numerically, less the same
+    for every point by itself. What is narrow about a point is a millionth of the variance of all."""
+    points = points - points.mean(axis=0)
+    variance = 1e-6 * np.mean(points**2) + heterogeneity
+    base = variance + np.mean(points**2)
+    widened = variance * (1 + n_sites / 25)
+
+    @cache
+    def of_block(rows, axis):
+        values = points[list(rows), axis]
+        precision = len(values) / widened + 1 / base
+        centre, width = values.sum() / widened / precision, 1 / np.sqrt(precision)
+
+        def log_joint(theta):
+            squares = ((values - theta) ** 2).sum() / widened + theta**2 / base
+            return -0.5 * (squares + len(values) * np.log(2 * np.pi * widened) + np.log(2 * np.pi * base))
+
+        # Relative to its maximum, since it may be too small for float64.
+        joint = quad(
+            lambda theta: np.exp(log_joint(theta) - log_joint(centre)), centre - 12 * width, centre + 12 * width
+        )
+        return log_joint(centre) + np.log(joint[0])
+
+    together = sum(of_block(tuple(block.tolist()), axis) for block in blocks(labels) for axis in range(2))
+    alone = sum(of_block((row,), axis) for row in range(len(points)) for axis in range(2))
+    return together - alone + who_holds_what(labels, n_sites)
+
+
+@every_ensemble
+def test_the_evidence_of_points_is_that_of_gaussians_as_wide_as_copies_differ(sizes):
+    ensemble = Ensemble.of(point_sites(sizes))
+    stack, rows = likelihood_stack(ensemble)
+    assert_allclose(rows, np.arange(sum(sizes)))
+    evidence = discount_by_heterogeneity(stack, np.array([0.4]))
+    for labels in matchings(sizes):
+        expected = log_evidence_of_points(ensemble.natural, labels, 0.4, len(sizes))
+        assert_allclose(evidence.score(labels), expected, rtol=tolerances.QUADRATURE)
+
+
+def test_the_objective_of_fused_points_is_minus_their_evidence():
+    sites = point_sites((3, 4, 2, 3))
+    fusion = cs.fuse(sites, "kl", rng=0)
+    points = np.concatenate([site.natural for site in sites])
+    heterogeneity = fusion.details["heterogeneity"]["location"]
+    expected = log_evidence_of_points(points, fusion.matching.labels, heterogeneity, len(sites))
+    assert fusion.n_components == 4
+    assert_allclose(-fusion.objective, expected, rtol=tolerances.QUADRATURE)
+    by_number = {record["n_components"]: record["criterion"] for record in fusion.details["path"]}
+    assert min(by_number, key=by_number.get) == 4
+    assert by_number[4] == fusion.objective
+
+
+@pytest.mark.parametrize(("unit", "origin"), [(1e5, 0.0), (1e-3, 7.0), (1.0, 1e4)], ids=str)
+def test_the_evidence_of_points_does_not_depend_on_unit_and_origin(unit, origin):
+    sites = point_sites((3, 4, 2, 3))
+    moved = [cs.Posterior(site.family, unit * site.natural + origin) for site in sites]
+    plain, fusion = cs.fuse(sites, "kl", rng=0), cs.fuse(moved, "kl", rng=0)
+    assert_allclose(fusion.objective, plain.objective, rtol=tolerances.ROOT_FINDING)
+    found, expected = (one.details["heterogeneity"]["location"] for one in (fusion, plain))
+    assert_allclose(found, unit**2 * expected, rtol=tolerances.FLAT_MINIMUM)
+    assert np.array_equal(fusion.matching.labels, plain.matching.labels)
