@@ -258,6 +258,22 @@ def fisher_speed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def float_types_table() -> str:
+    """Return how fast narrow floats are encoded and decoded, and the time of a bare cast over that."""
+    found = json.loads((ROOT / "benchmarks/float_types.json").read_text())["types"]
+    lines = [
+        "| type, from and to | encoding, million a second | cast over it | decoding, million a second | cast over it |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in found["results"]:
+        cells = (
+            f"{found['values'] / row['seconds'][way] / 1e6:,.0f} | {row['cast_over_library'][way]:.2f}"
+            for way in ("encode", "decode")
+        )
+        lines.append(f"| {row['type']}, {row['wide']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -282,6 +298,7 @@ TABLES = {
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,
+    "float-types": float_types_table,
 }
 
 

@@ -80,10 +80,9 @@ def all_finite(values: Floats) -> bool:
     return not len(values) or (isfinite(values.max()) and isfinite(values.min()))
 
 
-def all_patterns_finite(float_type: FloatType, stored: ByteArray) -> bool:
+def all_stored_finite(float_type: FloatType, stored: ByteArray) -> bool:
     """Return whether no stored number is infinite."""
-    magnitudes = stored.view(float_type.bits) & (2 ** (8 * float_type.itemsize - 1) - 1)  # without the sign bit
-    return bool(magnitudes.max() <= float_type.largest)
+    return bool(np.isfinite(stored.view(float_type.dtype)).all())
 
 
 def non_finite_message(tensor: str, model: str) -> str:

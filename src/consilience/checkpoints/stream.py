@@ -27,7 +27,7 @@ from consilience.checkpoints.buffers import (
     PieceBuffers,
     TensorReaders,
     all_finite,
-    all_patterns_finite,
+    all_stored_finite,
     grown,
     needs_float64,
     non_finite_message,
@@ -342,7 +342,7 @@ class Stream:
                 out = written[first * float_type.itemsize : (first + len(values)) * float_type.itemsize]
                 float_type.encode(values, out)
                 may_overflow = not float_type.saturates and largest > _OVERFLOW_CHECK_FROM
-                if may_overflow and not all_patterns_finite(float_type, out):
+                if may_overflow and not all_stored_finite(float_type, out):
                     raise InputError(
                         f"{task.name}: merged values reach {largest:.3g}, beyond {float_type.name}; "
                         "choose another dtype"

@@ -264,7 +264,7 @@ def test_alignment_comes_as_close_as_weight_matching_in_memory(tmp_path):
 @pytest.mark.parametrize("name", ["F16", "BF16", "F8_E4M3", "F8_E5M2"])
 def test_numbers_are_read_and_rounded_as_torch_does(name):
     kind, dtype = FLOAT_TYPES[name], TORCH[name]
-    patterns = np.arange(2 ** (8 * kind.itemsize)).astype(kind.bits)
+    patterns = np.arange(2 ** (8 * kind.itemsize)).astype(f"u{kind.itemsize}")
     values = torch.from_numpy(patterns.view(np.uint8).copy()).view(dtype).float().numpy()
     for wide in (np.float32, np.float64):
         decoded = np.empty(len(patterns), dtype=wide)
@@ -291,10 +291,38 @@ def test_numbers_are_read_and_rounded_as_torch_does(name):
     assert decoded.tolist() == [largest, -largest]
 
 
-def test_numbers_of_64_bits_are_rounded_once_not_twice():
-    exact = 1.0 + 2.0**-8 + 2.0**-30  # by way of 32 bits a tie, which would go to the even number below
-    stored = np.empty(2, dtype=np.uint8)
-    FLOAT_TYPES["BF16"].encode(np.array([exact]), stored)
-    decoded = np.empty(1)
-    FLOAT_TYPES["BF16"].decode(stored, decoded)
-    assert decoded[0] == 1.0 + 2.0**-7
+@pytest.mark.parametrize("name", ["F16", "BF16", "F8_E4M3", "F8_E5M2"])
+def test_numbers_of_64_bits_are_rounded_once_not_twice(name):
+    float_type = FLOAT_TYPES[name]
+    patterns = np.arange(2 ** (8 * float_type.itemsize - 1)).astype(f"u{float_type.itemsize}")  # of numbers from 0 on
+    numbers = np.empty(len(patterns))
+    float_type.decode(patterns.view(np.uint8), numbers)
+    n_finite = int(np.isfinite(numbers).sum())
+    lower, upper = patterns[: n_finite - 1], patterns[1:n_finite]
+    middle = (numbers[: n_finite - 1] + numbers[1:n_finite]) / 2  # exact in 64 bits
+    even = np.where(lower % 2 == 0, lower, upper)
+    # By way of 32 bits the values beside the middle would be ties too.
+    for values, expected in (
+        (middle, even),
+        (np.nextafter(middle, np.inf), upper),
+        (np.nextafter(middle, 0), lower),
+        (middle * (1 + 2.0**-30), upper),
+        (middle * (1 - 2.0**-30), lower),
+    ):
+        for sign, sign_bit in ((1, 0), (-1, len(patterns))):
+            stored = np.empty(len(values) * float_type.itemsize, dtype=np.uint8)
+            float_type.encode(sign * values, stored)
+            assert np.array_equal(stored.view(patterns.dtype), expected + patterns.dtype.type(sign_bit))
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16", "F8_E4M3", "F8_E5M2"])
+@pytest.mark.parametrize("wide", [np.float32, np.float64])
+def test_infinities_and_the_largest_values_become_the_largest_number_or_infinity(name, wide):
+    float_type = FLOAT_TYPES[name]
+    values = np.array([np.inf, -np.inf, np.finfo(wide).max, -np.finfo(wide).max], dtype=wide)
+    stored = np.empty(4 * float_type.itemsize, dtype=np.uint8)
+    float_type.encode(values, stored)
+    decoded = np.empty(4)
+    float_type.decode(stored, decoded)
+    largest = float_type.largest if float_type.saturates else np.inf
+    assert decoded.tolist() == [largest, -largest, largest, -largest]
