@@ -41,7 +41,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 
 demo: $(CORE)
 	$(BIN)/consilience demo demo-output
-	@echo "The report: $(CURDIR)/demo-output/report.html, the comparison as a picture: $(CURDIR)/demo-output/demo.png"
+	@echo "The report: $(CURDIR)/demo-output/report.html, the comparison as a picture: $(CURDIR)/demo-output/demo.svg"
 
 # One BLAS thread for each test process: the processes already fill the cores.
 test quick slow: export OMP_NUM_THREADS ?= 1

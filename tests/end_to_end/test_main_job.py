@@ -10,10 +10,10 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from numpy.testing import assert_allclose
 from sklearn.metrics import adjusted_mutual_info_score
 
@@ -122,13 +122,28 @@ def test_the_record_of_the_demo_is_complete(job, record):
     assert all(name in said for name in record["results"])
 
 
-def test_the_picture_of_the_demo_is_a_picture(job):
-    picture = imread(job / "demo" / "demo.png")
-    assert picture.shape[0] > 300
-    assert picture.shape[1] > 1000
-    assert (
-        len(np.unique(picture[::7, ::7].reshape(-1, picture.shape[2]), axis=0)) > 20
-    )  # colours, so something is drawn
+@pytest.fixture(scope="module")
+def picture(job):
+    """The root of the demo's picture, which is SVG."""
+    return ElementTree.parse(job / "demo" / "demo.svg").getroot()  # noqa: S314  (made just before)
+
+
+def test_the_picture_of_the_demo_shows_every_model_and_every_component(picture, job, record):
+    words = [element.text for element in picture.findall("{*}text")]
+    assert {name for name in record["results"] if not name.startswith("site ")} <= set(words)
+    assert {f"site {number}" for number in range(1, 6)} <= set(words)
+    assert any("Log likelihood" in word for word in words)
+    n_models = sum(not name.startswith("site ") for name in record["results"])
+    assert len(list(picture.findall("{*}circle"))) == 2 * n_models  # two scores
+    cells = [element for element in picture.findall("{*}rect") if element.get("rx")]
+    assert cs.load(job / FUSED).n_components <= len(cells) <= 5 * LOCAL_COMPONENTS
+
+
+def test_the_picture_of_the_demo_fits_its_frame(picture):
+    width, height = float(picture.get("width")), float(picture.get("height"))
+    for element in picture.iter():
+        for attributes, end in ((("x", "x1", "x2", "cx"), width), (("y", "y1", "y2", "cy"), height)):
+            assert all(0 <= float(element.get(name, 0)) <= end for name in attributes)
 
 
 def test_a_fused_file_says_how_it_was_made(job):
@@ -176,7 +191,7 @@ def test_files_carry_parameters_only(job):
 
 def test_nothing_is_pickled(job, tmp_path, monkeypatch):
     written = [path for path in job.rglob("*") if path.is_file()]
-    assert {path.suffix for path in written} == {".safetensors", ".json", ".png", ".html", ".txt"}
+    assert {path.suffix for path in written} == {".safetensors", ".json", ".svg", ".html", ".txt"}
     for path in written:
         # Every pickle of protocol 2 and above; a safetensors file may start with the first of these bytes alone.
         assert not path.read_bytes().startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))

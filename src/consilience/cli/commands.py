@@ -76,6 +76,6 @@ def _print_method(method: type[Method] | type[NetworkMethod] | type[TensorMethod
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def demo(folder: Path, seeds: int, quiet: bool) -> None:
     """Train five sites on real data, fuse their files, and compare, in FOLDER."""
-    from consilience.cli.demo import run_demo  # here, so that the other commands start without matplotlib
+    from consilience.cli.demo import run_demo  # here, so that the other commands start without its imports
 
     run_demo(folder, seeds, (lambda _line: None) if quiet else click.echo)

@@ -24,7 +24,7 @@ from consilience import api
 from consilience.checks import Array, Labels
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import library_versions
-from consilience.drawing.figures import comparison_figure, save_figure
+from consilience.drawing.comparison import comparison_drawing
 from consilience.errors import InputError
 from consilience.files.atomic import write_bytes
 from consilience.posteriors.files import read_posterior
@@ -73,7 +73,7 @@ class _Repetition:
 
 
 def run_demo(folder: Path, seeds: int, print_line: PrintLine) -> None:
-    """Run the demo in `folder`: site files, fused files, ``demo.json``, ``demo.png`` and ``report.html``.
+    """Run the demo in `folder`: site files, fused files, ``demo.json``, ``demo.svg`` and ``report.html``.
 
     Parameters
     ----------
@@ -103,9 +103,9 @@ def run_demo(folder: Path, seeds: int, print_line: PrintLine) -> None:
     print_line("\n" + "\n".join(_format_table(table)))
     record = {"settings": _settings(seeds), "versions": library_versions(), "results": table}
     write_bytes(folder / "demo.json", (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
-    _draw_comparison(folder / "demo.png", table, repetitions[0])
+    _draw_comparison(folder / "demo.svg", table, repetitions[0])
     repetitions[0].fusion.report(folder / "report.html")
-    print_line(f"\nwrote {folder / 'demo.json'} and {folder / 'demo.png'}; the fused model is in {folder / 'seed-0'},")
+    print_line(f"\nwrote {folder / 'demo.json'} and {folder / 'demo.svg'}; the fused model is in {folder / 'seed-0'},")
     print_line(f"and {folder / 'report.html'} tells all about it: open it in a browser")
 
 
@@ -264,4 +264,5 @@ def _draw_comparison(path: Path, table: dict[str, dict[str, list[float]]], first
     ]
     matching = first.fusion.matching
     meaning = "commonest digit of the site's component"
-    save_figure(comparison_figure(names, scores, matching.labels, matching.owner, first.labels, meaning), path)
+    picture = comparison_drawing(names, scores, matching.labels, matching.owner, first.labels, meaning)
+    write_bytes(path, (picture + "\n").encode())
