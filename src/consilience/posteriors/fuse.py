@@ -27,7 +27,7 @@ from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of, rebuild
+from consilience.posteriors.rebuild import adapter_of, adapter_of_source, rebuild
 from consilience.posteriors.vocabulary import VocabularyAlignment
 
 RECOMMENDED = "kl"
@@ -37,7 +37,7 @@ RECOMMENDED = "kl"
 def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
     described, alignment, problems = describe_inputs(request.inputs, request.n_observations)
-    method = recommended_method(request.method, request.options, described[0].posterior if described else None)
+    method = recommended_method(request.method, request.options, described[0].posterior.source if described else {})
     weights = request.weights
     if weights is not None:
         weights = in_order(weights, [named_input.name for named_input in request.inputs], "weights")
@@ -157,11 +157,11 @@ def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> li
     return adapter.refuse(ensemble) + refused_options
 
 
-def recommended_method(method: Any, options: Mapping[str, Any], first: Posterior | None) -> Method:
-    """Return the named method, or the recommended one for models like `first`."""
+def recommended_method(method: Any, options: Mapping[str, Any], source: Mapping[str, Any]) -> Method:
+    """Return the named method, or the one recommended for models of this source; an empty one is no library's."""
     if method is not None:
         return make_method(method, options)
-    adapter = None if first is None else adapter_of(first)
+    adapter = adapter_of_source(source)
     if adapter is None:
         return make_method(RECOMMENDED, options)
     return make_method(adapter.recommended, {**adapter.recommended_options, **options})

@@ -55,7 +55,7 @@ class Posteriors(Kind):
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Method:
         """Return a method for posteriors; see `Kind.make_method`."""
-        return recommended_method(method, options, None)
+        return recommended_method(method, options, {})
 
     def averages(self, method: Any) -> bool:
         """Return whether a method averages copies, so that it can be robust."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from consilience.errors import InputError, UnsupportedError
@@ -11,14 +12,19 @@ from consilience.posteriors.posterior import Posterior
 
 
 def adapter_of(posterior: Posterior) -> Adapter | None:
-    """Return the adapter of the kind that ``posterior.source`` names; None for a posterior of no library's model.
+    """Return the adapter of the kind that ``posterior.source`` names, as ``adapter_of_source`` does."""
+    return adapter_of_source(posterior.source)
+
+
+def adapter_of_source(source: Mapping[str, Any]) -> Adapter | None:
+    """Return the adapter of the kind that a posterior's source names; None for a posterior of no library's model.
 
     Raises
     ------
     UnsupportedError
         When this version has no adapter for that kind.
     """
-    kind = posterior.source.get("kind")
+    kind = source.get("kind")
     if kind is None:
         return None
     for adapter in known_adapters():

@@ -29,13 +29,11 @@ from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.fuse import RECOMMENDED, fuse_described, history_values
+from consilience.posteriors.fuse import fuse_described, history_values, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
-from consilience.posteriors.methods import make_method
-from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of, rebuild
+from consilience.posteriors.rebuild import adapter_of_source, rebuild
 from consilience.posteriors.sharded.methods import SHARDED, ShardedInput, refusals
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
 from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
@@ -89,7 +87,8 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     """
     rng, seed, progress = request.rng, request.seed, request.progress
     shards, pilot_sites, method_options = _open_shards(models, request.options)
-    method, adapter = _choose_method(request.method, method_options, shards)
+    method = recommended_method(request.method, method_options, shards.kind.source)
+    adapter = adapter_of_source(shards.kind.source)
     with running(request.engine) as engine:
         # Twice the file: columns, and what is prepared of them. Chosen by hand, for engines with a limit on memory.
         memory = [2 * source.size for source in shards.sources]
@@ -166,7 +165,8 @@ def _check_shards(models: Any, request: Request) -> list[str]:
         shards, pilot_sites, method_options = _open_shards(models, request.options)
     except InputError as error:
         return list(error.problems)
-    method, adapter = _choose_method(request.method, method_options, shards)
+    method = recommended_method(request.method, method_options, shards.kind.source)
+    adapter = adapter_of_source(shards.kind.source)
     problems = refusals(method) + _adapter_refusals(adapter) if shards.n_sites > pilot_sites else []
     with running(request.engine) as engine:
         sources = engine.place(_identity, shards.sources)
@@ -191,21 +191,6 @@ def _open_shards(models: Any, options: Mapping[str, Any]) -> tuple[Shards, int, 
     if shards.n_sites < 2:
         raise InputError(f"fusing takes at least two models, found {shards.n_sites}")
     return shards, int(pilot_sites), method_options
-
-
-def _choose_method(
-    method: str | Method | None, options: Mapping[str, Any], shards: Shards
-) -> tuple[Method, Adapter | None]:
-    """Return the method, recommended by the adapter where none is named, and the adapter of the sites' models."""
-    # An adapter is told by the source alone. A posterior with parameters would need a shard to be loaded.
-    source_only = Posterior.__new__(Posterior)
-    object.__setattr__(source_only, "source", shards.kind.source)
-    adapter = adapter_of(source_only)
-    if method is not None:
-        return make_method(method, options), adapter
-    if adapter is None:
-        return make_method(RECOMMENDED, options), adapter
-    return make_method(adapter.recommended, {**adapter.recommended_options, **options}), adapter
 
 
 def _adapter_refusals(adapter: Adapter | None) -> list[str]:
