@@ -89,6 +89,8 @@ class ComponentColumns:
         Natural parameters of the prior of every site, or of the one prior of all.
     attached : mapping from str to RaggedColumn
         Attached arrays by name.
+    names : tuple of str of length J, optional
+        What to call each site in reports. Default: empty, where nobody reports.
     """
 
     kind: ShardSchema
@@ -98,6 +100,7 @@ class ComponentColumns:
     weights: Array | None = None
     prior: Array | None = None
     attached: Mapping[str, RaggedColumn] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
     @property
     def n_sites(self) -> int:

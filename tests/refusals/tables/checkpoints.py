@@ -262,7 +262,7 @@ SHARDS = {
         "a method by name for networks": {"method": "consensus"}, "an option that does not exist": {"speed": 9},
         "a negative weight": {"weights": [1.0, -1.0, 1.0]}, "a robust method": {"robust": "trim"},
         "a method that does not run over shards": {"method": "concatenate"}, "dp": {"method": "dp"},
-        "minority dropped": {"minority": "drop"}, "a product": {"combine": "product"}, "rng": {"rng": -1},
+        "a product": {"combine": "product"}, "rng": {"rng": -1},
         "fewer components than a site": {"n_components": 2}, "an engine that is none": {"engine": 5},
         "an engine that does not answer": {"engine": "nonsense"}, "spahm below a site": {"method": "spahm",
         "max_components": 2},

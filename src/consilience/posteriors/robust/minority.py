@@ -15,8 +15,9 @@ find each other there, and a wild copy stays alone (docs/adr/0017).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,47 +51,116 @@ MIN_RADIUS = 1e-12
 Match = Callable[[Ensemble], "Assignment"]
 
 
-def count_holders(owner: Labels, labels: Labels, n_groups: int) -> Labels:
-    """Return the number of sites that hold each fused component (G,)."""
+@dataclass(frozen=True, eq=False)
+class GroupHolders:
+    """How many sites hold each fused component: sums over sites, so additive over shards of whole sites.
+
+    Parameters
+    ----------
+    n_sites : int
+        Number of sites that have a say.
+    sites : Labels of shape (G,)
+        Number of these that have a component in each group.
+    counts : Array of shape (G,) or None
+        Effective observations of the members of each group; None where a site does not state them.
+    """
+
+    n_sites: int
+    sites: Labels
+    counts: Array | None
+
+    def __add__(self, other: GroupHolders) -> GroupHolders:
+        counts = None if self.counts is None or other.counts is None else self.counts + other.counts
+        return GroupHolders(self.n_sites + other.n_sites, self.sites + other.sites, counts)
+
+    @property
+    def minority(self) -> Labels:
+        """Groups that fewer than half of the sites hold, ascending.
+
+        Half, since that many can be hostile at most: what half of the sites hold or more, no minority has invented.
+        """
+        return np.flatnonzero(2 * self.sites < self.n_sites)
+
+    def without_minority(self) -> tuple[Labels, Labels]:
+        """Return the groups that remain, ascending, and the new label of each group, with -1 for those dropped.
+
+        The new labels (G + 1,) have a last entry of -1, so that the label -1 of a component stays.
+
+        Raises
+        ------
+        InputError
+            When nothing would be left.
+        """
+        n_groups = len(self.sites)
+        remaining = np.setdiff1d(np.arange(n_groups), self.minority)
+        if not remaining.size:
+            raise InputError("minority='drop': no component is held by half of the models, so none would be left")
+        new_labels = np.full(n_groups + 1, -1, dtype=np.int64)
+        new_labels[remaining] = np.arange(len(remaining))
+        return remaining, new_labels
+
+    def records(self, names: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Return the minority components as JSON values.
+
+        Parameters
+        ----------
+        names : sequence
+            For each group of `minority`, names of its holders, from ``holder_names``.
+
+        Returns
+        -------
+        list
+            For each: ``component``, ``sites`` (how many), ``names`` (the first eight), ``counts`` (of all its members).
+        """
+        return [
+            {
+                "component": group,
+                "sites": int(self.sites[group]),
+                "names": list(names_of_group),
+                "counts": None if self.counts is None else round(float(self.counts[group]), 6),
+            }
+            for group, names_of_group in zip(self.minority.tolist(), names, strict=True)
+        ]
+
+
+def group_holders(owner: Labels, labels: Labels, counts: Array | None, n_sites: int, n_groups: int) -> GroupHolders:
+    """Return how many of some sites hold each group.
+
+    Parameters
+    ----------
+    owner, labels : Labels of shape (L,)
+        Site and group of each component; -1 is no group.
+    counts : Array of shape (L,) or None
+        Effective observations of each component, where all sites state them.
+    n_sites : int
+        Number of sites that have a say, with components in groups or without.
+    n_groups : int
+        Number G of groups.
+    """
     pairs = np.unique(np.stack([labels, owner])[:, labels >= 0], axis=1)
-    return np.bincount(pairs[0], minlength=n_groups)
+    is_matched = labels >= 0
+    observations: Array | None = None
+    if counts is not None:
+        observations = np.bincount(labels[is_matched], counts[is_matched], n_groups).astype(np.float64, copy=False)
+    return GroupHolders(n_sites, np.bincount(pairs[0], minlength=n_groups), observations)
+
+
+def holder_names(owner: Labels, labels: Labels, names: Sequence[str], groups: Labels) -> list[list[str]]:
+    """Return the names of the sites that hold each of some groups: the first eight, in alphabetical order."""
+    return [first_names([names[site] for site in np.unique(owner[labels == group])]) for group in groups.tolist()]
+
+
+def first_names(names: Iterable[str]) -> list[str]:
+    """Return the first eight of some names in alphabetical order; those of all sites are among those of each shard."""
+    return nsmallest(MAX_NAMED_SITES, names)
 
 
 def minority_components(
     owner: Labels, labels: Labels, names: Sequence[str], counts: Array | None, n_groups: int
 ) -> list[dict[str, Any]]:
-    """Return the components that fewer than half of the sites hold, as JSON values.
-
-    Half, since that many can be hostile at most: what half of the sites hold or more, no minority has invented.
-
-    Parameters
-    ----------
-    owner, labels : Labels of shape (L,)
-        Site and group of each component.
-    names : sequence of str
-        Names of the sites (J,).
-    counts : Array of shape (L,) or None
-        Effective observations of each component, where all sites state them.
-    n_groups : int
-        Number G of groups.
-
-    Returns
-    -------
-    list
-        For each: ``component``, ``sites`` (how many), ``names`` (the first eight), ``counts`` (of all its members).
-    """
-    records = []
-    for group in np.flatnonzero(2 * count_holders(owner, labels, n_groups) < len(names)).tolist():
-        rows = np.flatnonzero(labels == group)
-        sites = np.unique(owner[rows])
-        record = {
-            "component": group,
-            "sites": len(sites),
-            "names": sorted(names[site] for site in sites[: 4 * MAX_NAMED_SITES])[:MAX_NAMED_SITES],
-            "counts": None if counts is None else round(float(counts[rows].sum()), 6),
-        }
-        records.append(record)
-    return records
+    """Return the components that fewer than half of the sites hold, as JSON values; see ``GroupHolders.records``."""
+    holders = group_holders(owner, labels, counts, len(names), n_groups)
+    return holders.records(holder_names(owner, labels, names, holders.minority))
 
 
 def report_minority(assignment: Assignment, ensemble: Ensemble) -> Assignment:
@@ -110,22 +180,16 @@ def without_minority(assignment: Assignment, ensemble: Ensemble) -> Assignment:
         When nothing would be left.
     """
     n_groups = int(assignment.labels.max()) + 1
-    dropped = [
-        record["component"]
-        for record in minority_components(ensemble.owner, assignment.labels, ensemble.names, None, n_groups)
-    ]
-    if len(dropped) == n_groups:
-        raise InputError("minority='drop': no component is held by half of the models, so none would be left")
-    remaining = np.setdiff1d(np.arange(n_groups), dropped)
-    new_labels = np.full(n_groups + 1, -1, dtype=np.int64)
-    new_labels[remaining] = np.arange(len(remaining))
+    holders = group_holders(ensemble.owner, assignment.labels, None, ensemble.n_sites, n_groups)
+    remaining, new_labels = holders.without_minority()
+    n_dropped = n_groups - len(remaining)
     return replace(
         assignment,
         labels=new_labels[assignment.labels],
         coupling=None if assignment.coupling is None else assignment.coupling[:, remaining],
         averaged=None if assignment.averaged is None else assignment.averaged[remaining],
         atoms=None if assignment.atoms is None else assignment.atoms.take(remaining),
-        details={**assignment.details, "dropped": len(dropped)} if dropped else assignment.details,
+        details={**assignment.details, "dropped": n_dropped} if n_dropped else assignment.details,
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,20 @@ from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.rebuild import adapter_of_source, rebuild
-from consilience.posteriors.sharded.methods import SHARDED, ShardedInput, refusals
+from consilience.posteriors.robust.minority import GroupHolders
+from consilience.posteriors.sharded.methods import SHARDED, ShardedFit, ShardedInput, refusals
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
 from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
 from consilience.posteriors.sharded.shard_pass import label_all_rows
 from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
-from consilience.posteriors.sharded.totals import add_totals, fused_posterior, shard_totals
+from consilience.posteriors.sharded.totals import (
+    add_totals,
+    fused_posterior,
+    merge_names,
+    shard_holder_names,
+    shard_holders,
+    shard_totals,
+)
 
 PILOT_SITES = 256
 """Sites in the pilot sample; as many or fewer are fused in memory. Chosen by hand; nobody has measured other values."""
@@ -56,7 +65,8 @@ class _LoadComponents:
     """Loads a shard's components."""
 
     def __call__(self, source: ShardSource) -> ComponentColumns:
-        return load_shard(source).components
+        packed = load_shard(source)
+        return replace(packed.components, names=packed.names)
 
 
 def prepare_shards(request: Request) -> Prepared:
@@ -121,6 +131,10 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         prepared = PreparedShards(engine, placed, tangent, direction, sample.n_sites, n_components)
         sharded_input = ShardedInput(prepared, pilot, sample.largest_site, sample.smallest_site)
         fit = SHARDED[type(method)](method, sharded_input, rng, progress)
+        if method.minority == "drop":
+            fit = _without_minority(prepared, fit)
+        holders: GroupHolders = prepared.sum(shard_holders, fit.n_groups, each=fit.labels)
+        holders_by_name = prepared.reduce(shard_holder_names, merge_names, holders.minority, each=fit.labels)
         totals = prepared.reduce(shard_totals, add_totals, fit.n_groups, each=fit.labels)
         posterior = fused_posterior(prepared, shards.kind, totals, method.combine, fit.averages)
         # Labels of all L components: sites without weight are matched to the fused components too.
@@ -132,9 +146,13 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     order = fused_order(posterior, labels)  # (G,)
     posterior = posterior.take(order)
     # Index -1, of dropped components, reads the last entry, which is -1 again.
-    labels = np.append(np.argsort(order), -1)[labels]  # (L,)
+    new_labels = np.append(np.argsort(order), -1)  # (G + 1,)
+    labels = new_labels[labels]  # (L,)
     owner = np.repeat(np.arange(len(components_of_site), dtype=np.int64), components_of_site)  # (L,)
     details = {"sites": sample.n_sites, "shards": len(shards.sources), **fit.details}
+    if minority := holders.records(holders_by_name):
+        renumbered = [{**record, "component": int(new_labels[record["component"]])} for record in minority]
+        details["minority"] = sorted(renumbered, key=itemgetter("component"))
     objective = float(fit.history[-1]) if fit.history.size else float("nan")
     result = {
         "n_components": posterior.n_components,
@@ -156,6 +174,21 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         inputs=(),
         _rebuild=rebuild,
         atoms=None if fit.atoms is None else fit.atoms.take(order),
+    )
+
+
+def _without_minority(shards: PreparedShards, fit: ShardedFit) -> ShardedFit:
+    """Return a fit without the components that fewer than half of the sites hold."""
+    holders: GroupHolders = shards.sum(shard_holders, fit.n_groups, each=fit.labels)
+    remaining, new_labels = holders.without_minority()
+    n_dropped = fit.n_groups - len(remaining)
+    return replace(
+        fit,
+        labels=[new_labels[labels] for labels in fit.labels],
+        n_groups=len(remaining),
+        details={**fit.details, "dropped": n_dropped} if n_dropped else fit.details,
+        averages=None if fit.averages is None else fit.averages[remaining],
+        atoms=None if fit.atoms is None else fit.atoms.take(remaining),
     )
 
 

@@ -290,8 +290,10 @@ def refusals(method: Method) -> list[str]:
         names = ", ".join(sorted(kind.name for kind in SHARDED))
         return [f"method {method.name!r} does not run over shards; methods that do: {names}"]
     reasons = []
-    if method.robust is not None or method.minority == "drop":
-        reasons.append("robust fusion and minority='drop' do not run over shards; fuse the posterior files themselves")
+    if method.robust is not None:
+        reasons.append(
+            "robust fusion does not run over shards, minority='drop' does; fuse the posterior files themselves"
+        )
     if isinstance(method, KLFusion) and method.divergence != "kl":
         reasons.append(f"divergence={method.divergence!r} does not run over shards; use 'kl'")
     if isinstance(method, KLFusion) and method.assignment != "integral":

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,11 @@ def _active_rows(components: ComponentColumns, weights: Array | None, min_count:
     return active, np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
 
 
+def add_all(parts: Sequence[Any]) -> Any:
+    """Return the sum of the sums of several shards."""
+    return reduce(add, parts)
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedShards:
     """All shards, prepared and held by an engine, and what they have in common.
@@ -217,6 +223,10 @@ class PreparedShards:
     ) -> Any:
         """Return a function of every shard, reduced over all; parameters as in ``Engine.reduce``."""
         return self.engine.reduce(function, combine, self.shards, *common, each=each)
+
+    def sum(self, function: Callable[..., Any], *common: Any, each: Sequence[Any] | None = None) -> Any:
+        """Return the sum of a function of every shard whose results can be added; parameters as in ``map``."""
+        return self.engine.reduce(function, add_all, self.shards, *common, each=each)
 
     def group_averages(self, groups: GroupSums) -> Array:
         """Return the natural parameters (G, P) of the averages of groups, which all have mass, by sums of factors.

@@ -24,6 +24,7 @@ from consilience.posteriors.attached_average import AttachedSums, carry, fused_a
 from consilience.posteriors.average import Combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.posterior import Attached, Posterior
+from consilience.posteriors.robust.minority import GroupHolders, first_names, group_holders, holder_names
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 
 
@@ -112,6 +113,26 @@ def shard_totals(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupTo
         None if mixture_weights is None else _group_totals(mixture_weights[active] * weights, labels, n_groups)
     )
     return GroupTotals(groups, priors, prior, float(site_weights.sum()), counts, mixture_sums, attached)
+
+
+def shard_holders(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupHolders:
+    """Return how many sites of one shard hold each group; parameters as in ``shard_totals``."""
+    counts = shard.components.counts
+    if counts is not None and shard.active is not None:
+        counts = counts[shard.active]
+    n_sites = shard.components.n_sites if shard.weights is None else int(np.count_nonzero(shard.weights))
+    return group_holders(shard.owner, labels, counts, n_sites, n_groups)
+
+
+def shard_holder_names(shard: PreparedShard, labels: Labels, groups: Labels) -> list[list[str]]:
+    """Return names of the sites of one shard that hold each of some groups, the first ones."""
+    return holder_names(shard.owner, labels, shard.components.names, groups)
+
+
+def merge_names(parts: Sequence[list[list[str]]]) -> list[list[str]]:
+    """Return the first names of several shards, for each group."""
+    return [first_names(name for names in names_of_group for name in names)
+            for names_of_group in zip(*parts, strict=True)]  # fmt: skip
 
 
 def _group_totals(values: Array, labels: Labels, n_groups: int) -> Array:
