@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.matching.site_by_site import ascend
-from consilience.posteriors.ensemble import Stack
+from consilience.posteriors.ensemble import Stack, StackLike
 from consilience.posteriors.methods.kl.descent import fit_number, without_one_group
 from consilience.posteriors.methods.kl.evidence import Evidence
 from consilience.posteriors.methods.kl.heterogeneity import discount_by_heterogeneity, estimate_heterogeneity
@@ -95,13 +96,13 @@ def select_n_components(
     report : callable
         Called with (rounds done, rounds at most).
     """
-    problem = KLProblem.of(stack)
+    problem = InMemory.of(stack)
     best: SelectedNumber | None = None
     sizes = _first_sizes(int(stack.sizes.max()), limit)
     for index, (size, child) in enumerate(zip(sizes, rng.spawn(len(sizes)), strict=True)):
         report(index, len(sizes))
         fits = [
-            _descend(problem, problem.seeds(size, generator), generator)
+            problem.descend(problem.seeds(size, generator), generator)
             for generator in child.spawn(min(restarts, STARTS_PER_SIZE))
         ]
         # All numbers G are searched at one discount, since only then the evidence of two matchings compares; the
@@ -118,7 +119,7 @@ def select_n_components(
 
 
 def refine_until_stationary(
-    stack: Stack, selected: SelectedNumber, limit: int, rng: np.random.Generator
+    stack: StackLike, selected: SelectedNumber, limit: int, rng: np.random.Generator
 ) -> SelectedNumber:
     """Estimate heterogeneity and search in turn until the matching stays; parameters as in ``select_n_components``."""
     for _ in range(MAX_CALIBRATIONS):
@@ -144,7 +145,7 @@ def _first_sizes(smallest: int, limit: int) -> list[int]:
 
 
 def _estimate_and_search(
-    stack: Stack, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator
+    stack: StackLike, labels: Labels, limit: int, start: Array | None, rng: np.random.Generator
 ) -> SelectedNumber:
     """Estimate heterogeneity from one matching and search for the matching of the greatest evidence."""
     heterogeneity = estimate_heterogeneity(stack, labels, start)
@@ -155,9 +156,48 @@ def _estimate_and_search(
     return SelectedNumber(best_labels, evidence, heterogeneity, search.path, tuple(search.history), is_stationary)
 
 
-def _descend(problem: KLProblem, centres: Array, rng: np.random.Generator) -> KLFit:
-    """Return a solution of (6) from `centres`, without refinement."""
-    return fit_number(problem, centres, rng, MAX_DESCENT_STEPS, DESCENT_TOLERANCE)
+class SearchProblem(Protocol):
+    """Equation (6) for the components of a stack: what the search over numbers of components asks of it."""
+
+    def seeds(self, count: int, rng: np.random.Generator) -> Array:
+        """Return components drawn as first centres (count, P), spread out."""
+
+    def barycenters(self, labels: Labels, n_groups: int) -> Array:
+        """Return the averages (G, P) of a matching."""
+
+    def descend(self, centres: Array, rng: np.random.Generator) -> KLFit:
+        """Return a solution of (6) from `centres`, without refinement."""
+
+    def without_one_group(self, fit: KLFit) -> Array:
+        """Return the centres (G - 1, P) left when the group goes whose members cost least to place elsewhere."""
+
+
+class InMemory(KLProblem):
+    """The problem of components in memory."""
+
+    def descend(self, centres: Array, rng: np.random.Generator) -> KLFit:
+        """Return a solution of (6) from `centres`, without refinement."""
+        return fit_number(self, centres, rng, MAX_DESCENT_STEPS, DESCENT_TOLERANCE)
+
+    def without_one_group(self, fit: KLFit) -> Array:
+        """Return the centres left without one group; see ``descent.without_one_group``."""
+        return without_one_group(self, fit)
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """Components in shards, which make their search problem themselves."""
+
+    def search_problem(self) -> SearchProblem:
+        """Return equation (6) for these components."""
+
+
+def search_problem(stack: StackLike) -> SearchProblem:
+    """Return equation (6) for the components of a stack, in memory or in shards."""
+    if isinstance(stack, Stack):
+        return InMemory.of(stack)
+    assert isinstance(stack, Searchable)  # noqa: S101  (stacks in shards are)
+    return stack.search_problem()
 
 
 class _Search:
@@ -181,19 +221,19 @@ class _Search:
 
     def search_path(self, labels: Labels) -> Labels:
         """Return the best matching on two paths down to the largest site: from `labels`, and from `limit` seeds."""
-        problem = KLProblem.of(self.evidence.stack)
+        problem = search_problem(self.evidence.stack)
         largest_site = int(self.evidence.stack.sizes.max())
         self._offer(labels)
         fits = [
-            _descend(problem, problem.barycenters(labels, int(labels.max()) + 1), self.rng),
-            _descend(problem, problem.seeds(self.limit, self.rng), self.rng),
+            problem.descend(problem.barycenters(labels, int(labels.max()) + 1), self.rng),
+            problem.descend(problem.seeds(self.limit, self.rng), self.rng),
         ]
         for fit in fits:
             while True:  # one group fewer at a time: each solution starts the next
                 self._offer(fit.labels)
                 if fit.n_groups <= largest_site:
                     break
-                fit = _descend(problem, without_one_group(problem, fit), self.rng)
+                fit = problem.descend(problem.without_one_group(fit), self.rng)
         best_size = max(self.path, key=self.path.__getitem__)
         # (6) is descended, the evidence decides: the best solution is improved on the evidence itself, site by site.
         if len(labels) <= MAX_ASCENT_ROWS:

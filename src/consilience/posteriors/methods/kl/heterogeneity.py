@@ -12,11 +12,14 @@ is the maximum of the evidence of a matching, block by block, by a grid in log h
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from consilience.checks import Array, Labels
-from consilience.posteriors.ensemble import Ensemble, Stack
+from consilience.posteriors.ensemble import Ensemble, Stack, StackLike
 from consilience.posteriors.methods.kl.evidence import Evidence
 
 MAX_EFFECTIVE_SITES = 25.0
@@ -53,17 +56,29 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
     priors = [posterior.prior for posterior in ensemble.posteriors]
     if family == ensemble.family and all(prior is not None for prior in priors):
         site_priors = np.stack([prior for prior in priors if prior is not None])[ensemble.owner]  # (L, P)
-        without_prior = family.without_prior(natural, site_priors)
-        improper = {row for row, _ in family.check(without_prior)}
-        is_judged = np.array([row not in improper for row in range(len(natural))], dtype=bool)
-        is_judged[is_judged] = np.all(family.information(without_prior[is_judged]) >= family.enough, axis=1)
-        if 2 * is_judged.sum() > len(natural):
+        without_prior, is_judged = without_priors(stack, site_priors)
+        if is_mostly_judged(is_judged):
             rows = np.flatnonzero(is_judged)
-            return Stack(family, without_prior, ensemble.offsets, ensemble.row_weights).take(rows), rows
+            return without_prior.take(rows), rows
     return stack, np.arange(len(natural))
 
 
-def discount_by_heterogeneity(stack: Stack, heterogeneity: Array) -> Evidence:
+def without_priors(stack: Stack, site_priors: Array) -> tuple[Stack, NDArray[np.bool_]]:
+    """Return components without their sites' priors (L, P), and which of them say enough to be judged (L,)."""
+    family = stack.family
+    without_prior = family.without_prior(stack.natural, site_priors)
+    improper = {row for row, _ in family.check(without_prior)}
+    is_judged = np.array([row not in improper for row in range(len(without_prior))], dtype=bool)
+    is_judged[is_judged] = np.all(family.information(without_prior[is_judged]) >= family.enough, axis=1)
+    return replace(stack, natural=without_prior), is_judged
+
+
+def is_mostly_judged(is_judged: NDArray[np.bool_]) -> bool:
+    """Return whether more than half of the components can be judged by their data alone, so that priors go."""
+    return bool(2 * is_judged.sum() > len(is_judged))
+
+
+def discount_by_heterogeneity(stack: StackLike, heterogeneity: Array) -> Evidence:
     """Return the evidence of matchings of the components, each discounted by the heterogeneity.
 
     Discounted copies still differ in ways that one number per block does not describe (a shift along one axis, say),
@@ -73,7 +88,7 @@ def discount_by_heterogeneity(stack: Stack, heterogeneity: Array) -> Evidence:
 
     Parameters
     ----------
-    stack : Stack
+    stack : StackLike
         What the sites' data say (L, P), not discounted.
     heterogeneity : Array of shape (B,)
         h of each block of sufficient statistics.
@@ -82,7 +97,7 @@ def discount_by_heterogeneity(stack: Stack, heterogeneity: Array) -> Evidence:
     return _evidence(stack, heterogeneity, power)
 
 
-def estimate_heterogeneity(stack: Stack, labels: Labels, start: Array | None = None) -> Array:
+def estimate_heterogeneity(stack: StackLike, labels: Labels, start: Array | None = None) -> Array:
     """Return h (B,), how much copies of one component differ between sites: that of the greatest evidence.
 
     Every block of sufficient statistics has its own; they are found one after the other, on a grid of log h and then
@@ -90,7 +105,7 @@ def estimate_heterogeneity(stack: Stack, labels: Labels, start: Array | None = N
 
     Parameters
     ----------
-    stack : Stack
+    stack : StackLike
         What the sites' data say (L, P), not discounted.
     labels : Labels of shape (L,)
         A matching.
@@ -98,7 +113,8 @@ def estimate_heterogeneity(stack: Stack, labels: Labels, start: Array | None = N
         Values to search near. Default: around the inverse of the median information, widely.
     """
     if start is None:
-        estimate, grid = 1.0 / np.median(stack.family.information(stack.natural), axis=0), WIDE_LOG_GRID
+        information = np.concatenate(stack.map(_information))  # (L, B)
+        estimate, grid = 1.0 / np.median(information, axis=0), WIDE_LOG_GRID
     else:
         estimate, grid = start.copy(), NARROW_LOG_GRID
     # One pass over the blocks, not to convergence: matching and h are refitted in turn by ``refine_until_stationary``.
@@ -129,8 +145,18 @@ def estimate_heterogeneity(stack: Stack, labels: Labels, start: Array | None = N
     return estimate
 
 
-def _evidence(stack: Stack, heterogeneity: Array, power: float) -> Evidence:
+def _evidence(stack: StackLike, heterogeneity: Array, power: float) -> Evidence:
     """Return the evidence of discounted components, taken to a power (which multiplies their weights)."""
-    natural = stack.family.discounted(stack.natural, heterogeneity)
-    discounted = Stack(stack.family, natural, stack.offsets, power * stack.row_weights)
-    return Evidence.of(discounted, stack.family.observed(stack.natural, heterogeneity))
+    return Evidence.of(stack.transform(_discounted, heterogeneity, power))
+
+
+def _discounted(stack: Stack, heterogeneity: Array, power: float) -> Stack:
+    """Return one shard discounted, its weights multiplied by a power."""
+    family, natural = stack.family, stack.natural
+    observed = family.observed(natural, heterogeneity)
+    return Stack(family, family.discounted(natural, heterogeneity), stack.offsets, power * stack.row_weights, observed)
+
+
+def _information(stack: Stack) -> Array:
+    """Return the information of each component of one shard (n, B)."""
+    return stack.family.information(stack.natural)

@@ -9,13 +9,16 @@ is compared with the log evidence of each member as a blend of two other compone
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.matching.groups import group_sums
-from consilience.posteriors.ensemble import Stack
+from consilience.families.evidence import EvidenceFamily
+from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.groups import GroupSums, group_sums
+from consilience.posteriors.ensemble import Stack, StackLike
 from consilience.posteriors.methods.kl.evidence import Evidence
 
 BLEND_SHARES = np.linspace(0.1, 0.9, 9)[:, None]
@@ -38,7 +41,7 @@ LOG_FAILURE_PROBABILITY = float(np.log(0.01))
 """Log prior probability that a local fit went wrong: a guess, as docs/adr/0008 says."""
 
 
-def find_blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
+def find_blends(stack: StackLike, evidence: Evidence, heterogeneity: Array, labels: Labels) -> Labels:
     """Return the rows that are better explained as local fits gone wrong than as components of their own.
 
     A mixture fitted with too few components merges two true ones; one fitted with too many splits one. The evidence of
@@ -51,7 +54,7 @@ def find_blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: 
 
     Parameters
     ----------
-    stack : Stack
+    stack : StackLike
         What the data say (L, P), not discounted.
     evidence : Evidence
         Evidence of the discounted components.
@@ -67,28 +70,38 @@ def find_blends(stack: Stack, evidence: Evidence, heterogeneity: Array, labels: 
     """
     family = stack.family
     n_members = np.bincount(labels)
-    copies = group_sums(stack.natural - family.flat, labels, np.ones(len(labels)), len(n_members)).means()  # (G, P)
-    values = evidence.groups.value(evidence.groups.sums(labels))  # (G,) log evidence, members' own part included
+    copies = stack.sum(_sums, family.flat, len(n_members), each=labels).means()  # (G, P)
+    values = evidence.value(evidence.sums(labels))  # (G,) log evidence, members' own part included
+    suspect_groups = np.flatnonzero(n_members <= max(MAX_SUSPECT_MEMBERS, MAX_SUSPECT_SHARE * stack.n_sites))
+    suspects = np.flatnonzero(np.isin(labels, suspect_groups))  # only these rows are looked at one by one
+    suspect_natural = stack.gather(suspects).natural
+    suspect_evidence = replace(evidence, stack=evidence.stack.gather(suspects)).groups
     blend_rows: list[int] = []
-    for group in np.flatnonzero(n_members <= max(MAX_SUSPECT_MEMBERS, MAX_SUSPECT_SHARE * stack.n_sites)):
+    for group in suspect_groups:
         # Only larger groups explain a smaller one: else two small groups would explain each other away.
         others = np.flatnonzero((n_members > n_members[group]) & (np.arange(len(n_members)) != group))
         if not others.size:
             continue
-        rows = np.flatnonzero(labels == group)
-        as_component = values[group] - evidence.groups.alone[rows].sum()
-        as_blends = sum(_as_blend(stack, evidence, heterogeneity, row, copies[others]) for row in rows.tolist())
+        members = np.flatnonzero(labels[suspects] == group)
+        as_component = values[group] - suspect_evidence.alone[members].sum()
+        as_blends = sum(
+            _as_blend(suspect_natural[row], suspect_evidence, heterogeneity, row, copies[others], stack.n_sites)
+            for row in members.tolist()
+        )
         if as_blends > as_component:
-            blend_rows += rows.tolist()
+            blend_rows += suspects[members].tolist()
     if len(blend_rows) > max(1.0, MAX_BLEND_SHARE * len(labels)):
         blend_rows = []
     return np.array(sorted(blend_rows), dtype=np.int64)
 
 
-def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, copies: Array) -> float:
+def _as_blend(
+    natural: Array, evidence: ConjugateGroups, heterogeneity: Array, row: int, copies: Array, n_sites: int
+) -> float:
     """Return the log evidence of one row as a copy or a blend of two of `copies` (G, P), over that of being alone."""
-    family = stack.family
-    information = family.information(stack.natural[row : row + 1])
+    family = evidence.family
+    assert isinstance(family, EvidenceFamily)  # noqa: S101  (components in their evidence form)
+    information = family.information(natural[None])
 
     def log_evidence(statistics: Array) -> Array:
         """Return the log evidence (n,) of the row under a prior of these sufficient statistics (n, P)."""
@@ -96,8 +109,8 @@ def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, 
         scaled = family.reweighted(template, information / family.information(template))
         # Two copies of one component differ by the heterogeneity of both.
         prior = family.discounted(scaled, 2.0 * heterogeneity)
-        marginal = family.log_normalizer(prior + evidence.groups.pieces[row])
-        result: Array = marginal - family.log_normalizer(prior) - evidence.groups.alone[row]
+        marginal = family.log_normalizer(prior + evidence.pieces[row])
+        result: Array = marginal - family.log_normalizer(prior) - evidence.alone[row]
         return result
 
     as_copy = log_evidence(copies)
@@ -109,10 +122,10 @@ def _as_blend(stack: Stack, evidence: Evidence, heterogeneity: Array, row: int, 
             best = max(best, float(log_evidence(blended_statistics.reshape(-1, copies.shape[1])).max()))
     # Every copy and every blend of two in one of the shares is equally likely beforehand, at each of J sites.
     n_explanations = n_copies + len(BLEND_SHARES) * n_copies * (n_copies - 1) / 2
-    return best + LOG_FAILURE_PROBABILITY - float(np.log(n_explanations * stack.n_sites))
+    return best + LOG_FAILURE_PROBABILITY - float(np.log(n_explanations * n_sites))
 
 
-def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
+def find_far_sites(stack: StackLike, labels: Labels) -> dict[int, str]:
     """Return the sites that do not belong, and why.
 
     The distance of a site is the mean divergence of its components from the barycenters of the other members of their
@@ -126,7 +139,7 @@ def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
 
     Parameters
     ----------
-    stack : Stack
+    stack : StackLike
         What the data say (L, P), not discounted: an outlier makes copies look more different than they are.
     labels : Labels of shape (L,)
         Group of each component.
@@ -136,16 +149,12 @@ def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
     dict of int to str
         Reason by site.
     """
-    family, weights = stack.family, np.ones(len(labels))
-    sums = group_sums(stack.natural, labels, weights, int(labels.max()) + 1)
-    shared = np.flatnonzero(sums.mass[labels] > 1)
-    other_means = sums.sums[labels[shared]] - stack.natural[shared]  # (n, P): leave one out
-    other_means /= (sums.mass[labels[shared]] - 1.0)[:, None]
-    divergences = family.kl_pairs(other_means, stack.natural[shared])
-    sites, site_of_row = np.unique(stack.owner[shared], return_inverse=True)
+    sums = stack.sum(_sums, 0.0, int(labels.max()) + 1, each=labels)
+    site_distances = np.concatenate(stack.map(_site_distances, sums, each=labels))  # (J,), NaN where nothing is shared
+    sites = np.flatnonzero(~np.isnan(site_distances))
+    distances = site_distances[sites]
     reasons = {}
     if len(sites) >= MIN_SITES_FOR_QUARTILES:
-        distances = np.bincount(site_of_row, weights=divergences) / np.bincount(site_of_row)
         lower, median, upper = np.quantile(distances, [0.25, 0.5, 0.75])
         fence = max(FAR_SITE_RATIO * median, upper + FAR_SITE_IQRS * (upper - lower))
         for index in np.flatnonzero(distances > fence):
@@ -155,6 +164,23 @@ def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
         unmatched = np.setdiff1d(np.flatnonzero(stack.sizes > 1), sites)
         reasons |= {int(site): "none of its components is found at another site" for site in unmatched}
     return reasons
+
+
+def _sums(stack: Stack, labels: Labels, origin: Array | float, n_groups: int) -> GroupSums:
+    """Return sums and numbers of the members of each group in one shard, less an origin."""
+    return group_sums(stack.natural - origin, labels, np.ones(len(labels)), n_groups)
+
+
+def _site_distances(stack: Stack, labels: Labels, sums: GroupSums) -> Array:
+    """Return d_j of each site of one shard (J,), given the sums of the groups of all; NaN where nothing is shared."""
+    shared = np.flatnonzero(sums.mass[labels] > 1)
+    other_means = sums.sums[labels[shared]] - stack.natural[shared]  # (n, P): leave one out
+    other_means /= (sums.mass[labels[shared]] - 1.0)[:, None]
+    divergences = stack.family.kl_pairs(other_means, stack.natural[shared])
+    owner, n_sites = stack.owner[shared], len(stack.sizes)
+    n_shared = np.bincount(owner, minlength=n_sites)
+    distances: Array = np.bincount(owner, weights=divergences, minlength=n_sites) / np.where(n_shared, n_shared, np.nan)
+    return distances
 
 
 def describe_outliers(names: tuple[str, ...], blend_sites: Labels, far_sites: dict[int, str]) -> list[dict[str, Any]]:

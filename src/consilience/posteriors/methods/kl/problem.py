@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class KLProblem:
     geometry: Geometry
 
     @classmethod
-    def of(cls, ensemble: Stacked, direction: Direction = "forward") -> KLProblem:
+    def of(cls, ensemble: Stacked, direction: Direction = "forward") -> Self:
         """Return the problem with a Kullback-Leibler divergence."""
         return cls(ensemble, KLGeometry(ensemble.family, ensemble.natural, direction))
 
