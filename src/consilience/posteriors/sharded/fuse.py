@@ -231,6 +231,10 @@ def _adapter_refusals(adapter: Adapter | None) -> list[str]:
     if adapter is None:
         return []
     needs_all_sites = type(adapter).recombine is not Adapter.recombine or type(adapter).refuse is not Adapter.refuse
+    if adapter.components == "labelled":
+        return [
+            f"the components of a {adapter.kind} have labels, which only a fusion in memory reads; hand in the files"
+        ]
     if not needs_all_sites:
         return []
     return [f"a {adapter.kind} is worked out from all sites at once, so it does not run over shards"]
