@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+from consilience.errors import InputError
+from consilience.files.safetensors_file import SafetensorsFile
+
+Content = TypeVar("Content")
 
 _BLOCK = 2**16
 
@@ -56,6 +61,58 @@ def make_provenance(
         "result": _storable(dict(result)),
         "versions": dict(library_versions()),
     }
+
+
+def read_inputs_of(
+    fused: SafetensorsFile,
+    recorded_digests: Sequence[str | None],
+    sites: Sequence[SafetensorsFile],
+    read: Callable[[SafetensorsFile], Content],
+) -> list[Content | None]:
+    """Return what is in the file of every input of a fused file; None for an input whose file is not at hand.
+
+    Parameters
+    ----------
+    fused
+        The fused file.
+    recorded_digests
+        SHA-256 of the inputs, as its provenance records them; None for one that was in memory.
+    sites
+        Files that it was made from, in any order, not necessarily all.
+    read
+        Returns what is in a file.
+
+    Raises
+    ------
+    InputError
+        Listing the files that cannot be read, that it was not made from, and that are there more than once.
+    """
+    input_of_digest = {digest: number for number, digest in enumerate(recorded_digests) if digest is not None}
+    contents: list[Content | None] = [None] * len(recorded_digests)
+    file_of_input: dict[int, SafetensorsFile] = {}
+    problems: list[str] = []
+    for site in sites:
+        try:
+            content, digest = read(site), site.digest
+        except InputError as error:
+            problems += error.problems
+            continue
+        number = input_of_digest.get(digest)
+        if not input_of_digest:
+            problems.append(
+                f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
+            )
+        elif number is None:
+            problems.append(
+                f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
+            )
+        elif number in file_of_input:
+            problems.append(f"{site}: is the same file as {file_of_input[number]}; leave one out")
+        else:
+            contents[number], file_of_input[number] = content, site
+    if problems:
+        raise InputError(problems)
+    return contents
 
 
 def _storable(value: Any) -> Any:

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from consilience.core.provenance import read_inputs_of
 from consilience.drawing.words import natural_key, short_names
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError
 from consilience.files.document import validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.files import NetworkFile, read_network
@@ -152,38 +153,12 @@ def _read_sites(
     read: Callable[[SafetensorsFile], NetworkFile],
 ) -> list[NetworkFile | Network | None]:
     """Return the network of every input whose file was given: with the symmetry, where the fused file has one."""
-    record_of_digest = {record.sha256: i for i, record in enumerate(inputs) if record.sha256 is not None}
-    networks: list[NetworkFile | Network | None] = [None] * len(inputs)
-    file_of_record: dict[int, SafetensorsFile] = {}
-    problems: list[str] = []
-    for site in sites:
-        try:
-            digest = site.digest
-            if not record_of_digest:
-                problems.append(
-                    f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
-                )
-            elif digest not in record_of_digest:
-                problems.append(
-                    f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
-                )
-            elif record_of_digest[digest] in file_of_record:
-                problems.append(
-                    f"{site}: is the same file as {file_of_record[record_of_digest[digest]]}; leave one out"
-                )
-            else:
-                record = read(site)
-                networks[record_of_digest[digest]] = (
-                    record if file.symmetry is None else Network(record.arrays, file.symmetry, str(site))
-                )
-                file_of_record[record_of_digest[digest]] = site
-        except InputError as error:
-            problems += error.problems
-        except OSError as error:
-            problems.append(f"{site}: cannot be read: {error.strerror or error}")
-    if problems:
-        raise InputError(problems)
-    return networks
+    digests = [record.sha256 for record in inputs]
+    contents = read_inputs_of(fused, digests, sites, lambda site: (read(site), str(site)))
+    symmetry = file.symmetry
+    if symmetry is None:
+        return [None if content is None else content[0] for content in contents]
+    return [None if content is None else Network(content[0].arrays, symmetry, name=content[1]) for content in contents]
 
 
 def _distances_unmoved(

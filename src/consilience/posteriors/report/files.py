@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from consilience.core.provenance import read_inputs_of
 from consilience.errors import FileFormatError, InputError
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.files import read_posterior
@@ -44,35 +45,12 @@ def content_of_files(
             f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
         )
     records = provenance["inputs"]
-    record_of_digest = {record["sha256"]: i for i, record in enumerate(records) if record.get("sha256") is not None}
     if not records:
         raise FileFormatError(f"{fused}: its provenance names no inputs")
-    site_posteriors: list[Posterior | None] = [None] * len(records)
-    file_of_record: dict[int, SafetensorsFile] = {}
-    problems: list[str] = []
-    for site in sites:
-        try:
-            site_posterior, digest = read_posterior(site)[0], site.digest
-        except InputError as error:
-            problems += error.problems
-            continue
-        if not record_of_digest:
-            problems.append(
-                f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
-            )
-        elif digest not in record_of_digest:
-            problems.append(
-                f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
-            )
-        elif record_of_digest[digest] in file_of_record:
-            problems.append(f"{site}: is the same file as {file_of_record[record_of_digest[digest]]}; leave one out")
-        else:
-            site_posteriors[record_of_digest[digest]], file_of_record[record_of_digest[digest]] = (
-                _over_fused_words(fused_posterior, site_posterior),
-                site,
-            )
-    if problems:
-        raise InputError(problems)
+    digests = [record.get("sha256") for record in records]
+    site_posteriors = read_inputs_of(
+        fused, digests, sites, lambda site: _over_fused_words(fused_posterior, read_posterior(site)[0])
+    )
     illustration = illustrate(fused_posterior, data, truth)
     try:
         return content_of(provenance, fused_posterior, site_posteriors, illustration)
