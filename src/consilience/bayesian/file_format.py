@@ -22,7 +22,7 @@ from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import storable_arrays, write_arrays
-from consilience.files.document import METADATA_KEY, check_version, parse_document, validate_document
+from consilience.files.document import check_version, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
@@ -139,7 +139,7 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
         _summary(where, parse_document(path, text), shapes, dtypes)
     except FileFormatError as error:  # what no reader would take is the caller's mistake, not a file's
         raise InputError(error.problems) from error
-    write_arrays(path, stored, {METADATA_KEY: text})
+    write_arrays(path, stored, text)
 
 
 def _header_text(where: str, network: BayesianFile) -> str:

@@ -6,7 +6,7 @@ torch is imported only where an array is a tensor, or a file holds what NumPy ca
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError, InputError
-from consilience.files.atomic import write_atomically
-from consilience.files.document import open_safetensors
+from consilience.files.atomic import write_atomically, write_bytes
+from consilience.files.document import METADATA_KEY
 
 _NUMPY_TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "C64": "complex64", "BOOL": "bool",
@@ -31,6 +31,10 @@ _TORCH_TYPES = {
 }  # fmt: skip
 DTYPES = _NUMPY_TYPES | _TORCH_TYPES
 """What NumPy and torch call the types of safetensors."""
+
+
+MAX_BYTES_IN_MEMORY = 2**26
+"""Bytes of arrays up to which a file is made in memory before it is written: 64 MiB. Chosen by hand."""
 
 
 def storable_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
@@ -91,19 +95,25 @@ def same_bits(a: AnyArray, b: AnyArray) -> bool:
     return bool(torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)))
 
 
-def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str, str]) -> None:
-    """Write storable arrays, whole or not at all; the same bytes from whichever library.
+def write_arrays(path: Path, arrays: Mapping[str, AnyArray], document: str) -> None:
+    """Write storable arrays and a JSON document beside them, whole or not at all; the same bytes from either library.
 
-    They go from their memory to the disk, since a copy of a network may not fit beside it.
+    Large ones go from their memory to the disk, since a copy of a network may not fit beside it; of small ones the
+    bytes are made first, so that errors are those of the system and not of a library.
 
     Raises
     ------
     InputError
         When the system refuses.
     """
+    metadata = {METADATA_KEY: document}
+    are_numpy = all(isinstance(values, np.ndarray) for values in arrays.values())
+    if are_numpy and sum(values.nbytes for values in arrays.values()) <= MAX_BYTES_IN_MEMORY:
+        write_bytes(path, safetensors.numpy.save(dict(arrays), metadata))
+        return
     try:
         with write_atomically(path) as partial:
-            if all(isinstance(values, np.ndarray) for values in arrays.values()):
+            if are_numpy:
                 safetensors.numpy.save_file(dict(arrays), partial, metadata)
             else:
                 from safetensors.torch import save_file  # which imports torch
@@ -111,47 +121,6 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str,
                 save_file(dict(arrays), partial, metadata)
     except SafetensorError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
-
-
-def shapes_and_types(file: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    """Return shapes and types (by NumPy's or torch's name) of the tensors of an open safetensors file."""
-    shapes, dtypes = {}, {}
-    for name in file.keys():  # noqa: SIM118  (not a dict)
-        tensor = file.get_slice(name)
-        dtype = str(tensor.get_dtype())
-        shapes[name], dtypes[name] = tuple(tensor.get_shape()), DTYPES.get(dtype, dtype)
-    return shapes, dtypes
-
-
-def read_arrays(path: Path, names: Sequence[str], dtypes: Mapping[str, str], remedy: str) -> dict[str, AnyArray]:
-    """Return tensors of a safetensors file by name: NumPy arrays, or tensors where any has a type that only torch has.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    names : sequence of str
-        The tensors to read.
-    dtypes : mapping of str to str
-        Types of all tensors of the file, as ``shapes_and_types`` returns them.
-    remedy : str
-        Remedy in messages.
-
-    Raises
-    ------
-    FileFormatError
-        Naming a tensor that cannot be read.
-    """
-    arrays = {}
-    with open_safetensors(path, remedy, framework_for(path, dtypes)) as file:
-        for name in names:
-            try:
-                arrays[name] = file.get_tensor(name)
-            # Shapes without entries may be longer than either library can say.
-            except (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-                reason = str(error).partition("\n")[0]
-                raise FileFormatError(f"{path}: tensor {name!r} cannot be read ({reason}); {remedy}") from error
-    return arrays
 
 
 def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
-from consilience.files.document import MAX_HEADER_BYTES, METADATA_KEY, check_version, parse_document, validate_document
+from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import StrictModel
 from consilience.networks.file_header import REMEDY, NetworkSummary, header_text, read_network_summary
@@ -100,7 +100,7 @@ def write_network(
     if symmetry is not None:
         symmetry.units({name: tuple(values.shape) for name, values in stored.items()}, f"{path}: cannot be written")
         _refuse_untied(path, stored, symmetry)
-    write_arrays(path, stored, {METADATA_KEY: header_text(path, symmetry, provenance)})
+    write_arrays(path, stored, header_text(path, symmetry, provenance))
 
 
 def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:

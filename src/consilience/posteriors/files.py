@@ -17,15 +17,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
-from safetensors.numpy import save as to_safetensors
 
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
-from consilience.files.arrays import DTYPES
-from consilience.files.atomic import write_bytes
+from consilience.files.arrays import DTYPES, write_arrays
 from consilience.files.budget import pad_text
-from consilience.files.document import METADATA_KEY, REMEDY
+from consilience.files.document import REMEDY
 from consilience.files.safetensors_file import (
     SafetensorsFile,
     TensorHeader,
@@ -152,7 +150,7 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
         document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except InputError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
-    write_bytes(path, to_safetensors(arrays, metadata={METADATA_KEY: document}))
+    write_arrays(path, arrays, document)
 
 
 def read_summary(where: Path | SafetensorsFile) -> FileSummary:

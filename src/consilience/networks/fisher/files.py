@@ -15,7 +15,7 @@ from typing import Literal
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import storable_arrays, write_arrays
-from consilience.files.document import METADATA_KEY, check_version, validate_document
+from consilience.files.document import check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood
@@ -91,9 +91,7 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
         "aliases": dict(sorted(information.aliases.items())),
         **{name: getattr(information, name) for name in _FIELDS},
     }
-    write_arrays(
-        path, storable_arrays(path, arrays), {METADATA_KEY: json.dumps(header, sort_keys=True, allow_nan=False)}
-    )
+    write_arrays(path, storable_arrays(path, arrays), json.dumps(header, sort_keys=True, allow_nan=False))
 
 
 def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:

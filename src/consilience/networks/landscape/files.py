@@ -11,19 +11,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_safetensors
 
 from consilience.checks import Array
 from consilience.errors import FileFormatError, InputError
-from consilience.files.atomic import write_bytes
+from consilience.files.arrays import write_arrays as write_file
+from consilience.files.safetensors_file import SafetensorsFile
 
 T = TypeVar("T")
 Arrays = dict[str, Array]
 Names = dict[str, list[str]]
-_METADATA_KEY = "consilience"
-"""Key of the JSON document in the header of a file."""
-
 _FORMAT_VERSION = 1
 """Version of the format of curves and surfaces; a file of another version is refused."""
 
@@ -44,7 +40,7 @@ def write_arrays(path: str | Path, kind: str, arrays: Mapping[str, Array], names
     """
     header = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION, "names": dict(names)}
     rows = {name: np.asarray(values, dtype=np.float64, order="C") for name, values in arrays.items()}
-    write_bytes(Path(path), to_safetensors(rows, metadata={_METADATA_KEY: json.dumps(header, sort_keys=True)}))
+    write_file(Path(path), rows, json.dumps(header, sort_keys=True))
 
 
 def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]) -> T:
@@ -62,12 +58,13 @@ def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]
     FileFormatError
         When the file is missing, no such file, or `build` finds an array or name missing or of another shape.
     """
+    file = SafetensorsFile(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
-            arrays = {name: np.asarray(file.get_tensor(name), dtype=np.float64) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
-        raise FileFormatError(f"{path}: cannot be read as a {kind} file: {error}") from error
+        header = file.document
+        arrays = {name: np.asarray(values, dtype=np.float64) for name, values in file.arrays().items()}
+    except FileFormatError as error:
+        reason = "; ".join(error.problems).removeprefix(f"{path}: ")
+        raise FileFormatError(f"{path}: cannot be read as a {kind} file: {reason}") from error
     expected_format = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION}
     file_format = {name: header.get(name) for name in expected_format} if isinstance(header, dict) else {}
     if file_format != expected_format:

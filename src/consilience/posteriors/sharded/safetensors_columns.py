@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
-from consilience.errors import FileFormatError, InputError
-from consilience.files.atomic import write_atomically
-from consilience.files.document import METADATA_KEY, parse_document
+from consilience.errors import FileFormatError
+from consilience.files.arrays import write_arrays
+from consilience.files.document import parse_document
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
@@ -42,11 +40,7 @@ def write_safetensors(path: Path, packed: PackedSites) -> None:
     tensors["names"] = np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8)
     tensors["digests"] = packed.digests
     arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
-    try:
-        with write_atomically(path) as partial:
-            save_file(arrays, partial, {METADATA_KEY: header_text(components.kind)})
-    except SafetensorError as error:
-        raise InputError(f"{path}: cannot be written: {error}") from error
+    write_arrays(path, arrays, header_text(components.kind))
 
 
 def read_safetensors_summary(file: SafetensorsFile) -> ShardSummary:
