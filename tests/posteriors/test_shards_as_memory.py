@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,26 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import consilience as cs
+from consilience.engines import Local
+from consilience.families.base import Tangent
+from consilience.posteriors.columns import ComponentColumns
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.methods.kl.choose_number import search_problem
+from consilience.posteriors.methods.kl.descent import refine
+from consilience.posteriors.methods.kl.heterogeneity import (
+    discount_by_heterogeneity,
+    estimate_heterogeneity,
+    likelihood_stack,
+)
+from consilience.posteriors.methods.kl.outliers import find_far_sites
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, objective
+from consilience.posteriors.sharded.gathered import gather
+from consilience.posteriors.sharded.header import kind_of
+from consilience.posteriors.sharded.passes import PreparedShards, prepare
+from consilience.posteriors.sharded.shards import stack_posteriors
+from consilience.posteriors.sharded.stacks import likelihood_shards
 from tests.posteriors.shard_sites import planted_sites, written
-from tests.tolerances import ROUNDING
+from tests.tolerances import CALIBRATION, CONJUGATE_UPDATE, DESCENT, LOCAL_OPTIMUM, ROUNDING
 
 SITES = 60
 RARE = 20  # sites that hold a component that the others lack
@@ -92,3 +111,144 @@ class TestMinority:
         options = {"n_components": 4, "weights": weights}
         here, there = _in_memory(rare_sites, **options), cs.fuse(rare_sites, pilot_sites=15, **options)
         assert there.details["minority"] == here.details["minority"]
+
+
+def _prepared(posteriors: list[cs.Posterior], parts: int, weights: np.ndarray | None = None) -> PreparedShards:
+    """Return sites prepared for passes, in so many shards."""
+    engine, kind = Local(threads=1), kind_of(posteriors[0])
+    edges = np.linspace(0, len(posteriors), parts + 1).astype(int).tolist()
+    blocks = [stack_posteriors(kind, posteriors[first:end]) for first, end in pairwise(edges)]
+    by_shard = [None] * parts if weights is None else [weights[first:end] for first, end in pairwise(edges)]
+    centre = np.concatenate([posterior.natural for posterior in posteriors]).mean(axis=0)
+    placed = engine.derive(prepare, engine.place(_same, blocks), centre, "forward", 0.0, each=by_shard)
+    n_rows = sum(posterior.n_components for posterior in posteriors)
+    return PreparedShards(engine, placed, Tangent(kind.family, centre), "forward", len(posteriors), n_rows)
+
+
+def _same(block: ComponentColumns) -> ComponentColumns:
+    return block
+
+
+class TestConfidence:
+    """How sure each match is, and what goes with it."""
+
+    @pytest.mark.parametrize("shard_bytes", [2_000, 10**8])
+    @pytest.mark.parametrize("method", ["kl", "spahm"])
+    def test_is_that_of_memory(self, rare_sites: Path, method: str, shard_bytes: int) -> None:
+        here = _in_memory(rare_sites, **METHODS[method])
+        there = cs.fuse(rare_sites, pilot_sites=15, shard_bytes=shard_bytes, **METHODS[method])
+        assert here.matching.confidence is not None
+        # SPAHM estimates its law with the matching, and stops at a step below a millionth.
+        rtol = ROUNDING if method == "kl" else CALIBRATION
+        np.testing.assert_allclose(there.matching.confidence, here.matching.confidence, rtol=rtol)
+
+    @pytest.mark.parametrize("options", [{"n_components": 4}, {}], ids=["number given", "number found"])
+    def test_heterogeneity_and_outliers_are_those_of_memory(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        posteriors = _sites_with_rare()
+        family = posteriors[0].family
+        far = family.to_natural(mean=np.full((1, 3), 12.0), variance=np.full((1, 3), 0.05))
+        natural = np.concatenate([posteriors[7].natural[:2], far])
+        posteriors[7] = cs.Posterior(family, natural, prior=posteriors[7].prior, counts=np.full(3, 30.0))
+        folder = written(posteriors, tmp_path / "sites")
+        here, there = _in_memory(folder, **options), cs.fuse(folder, pilot_sites=15, shard_bytes=5_000, **options)
+        assert np.array_equal(there.matching.labels, here.matching.labels)
+        assert there.details.get("outliers") == here.details.get("outliers")
+        assert there.details["heterogeneity"] == pytest.approx(here.details["heterogeneity"], rel=CALIBRATION)
+        np.testing.assert_allclose(there.matching.confidence, here.matching.confidence, rtol=CALIBRATION)
+
+    def test_a_site_without_weight_has_none(self, rare_sites: Path) -> None:
+        weights = np.ones(SITES)
+        weights[3] = 0.0
+        fusion = cs.fuse(rare_sites, pilot_sites=15, n_components=4, weights=weights)
+        assert fusion.matching.confidence is not None
+        assert np.array_equal(np.isnan(fusion.matching.confidence), fusion.matching.owner == 3)
+
+
+class TestRefinement:
+    """A matching is improved site by site as in memory, where memory does."""
+
+    @pytest.mark.parametrize("parts", [1, 3, 7])
+    def test_components_in_shards_are_the_ensemble_of_memory_bit_for_bit(self, parts: int) -> None:
+        posteriors, _ = planted_sites(30)
+        ensemble, origin = Ensemble.of(posteriors).canonical(relabel=True)
+        gathered = gather(_prepared(posteriors, parts))
+        assert np.array_equal(gathered.ensemble.natural, ensemble.natural)
+        assert np.array_equal(gathered.rows, origin)
+        assert gathered.ensemble.names != ()
+
+    @pytest.mark.parametrize("noise", [0.5, 1.5, 3.0])
+    def test_is_that_of_memory_and_never_raises_the_objective(self, tmp_path: Path, noise: float) -> None:
+        posteriors, _ = planted_sites(40, noise=noise, seed=2)
+        folder = written(posteriors, tmp_path / "sites")
+        options = {"n_components": 6, "restarts": 20}
+        here, there = _in_memory(folder, **options), cs.fuse(folder, pilot_sites=35, shard_bytes=5_000, **options)
+        assert np.all(np.diff(there.history) <= DESCENT * np.abs(there.history[:-1]))
+        assert there.objective == pytest.approx(here.objective, rel=LOCAL_OPTIMUM)
+        assert there.objective == pytest.approx(_objective(there, posteriors), rel=DESCENT)
+
+    @pytest.mark.parametrize("noise", [1.5, 3.0])
+    def test_what_comes_back_cannot_be_refined(self, tmp_path: Path, noise: float) -> None:
+        posteriors, _ = planted_sites(40, noise=noise, seed=2)
+        fusion = cs.fuse(written(posteriors, tmp_path / "sites"), pilot_sites=10, n_components=6)
+        problem = KLProblem.of(Ensemble.of(posteriors))
+        labels = fusion.matching.labels
+        start = KLFit(labels, problem.barycenters(labels, 6), fusion.objective * (1.0 + DESCENT), (), True)
+        again = refine(problem, start, 0.0, np.random.default_rng(9))
+        assert again.objective == pytest.approx(fusion.objective, rel=DESCENT)
+
+
+def _objective(fusion: cs.Fusion, posteriors: list[cs.Posterior]) -> float:
+    """Return equation (6) of a matching at its own barycenters."""
+    problem = KLProblem.of(Ensemble.of(posteriors))
+    labels = fusion.matching.labels
+    return objective(problem, problem.barycenters(labels, fusion.n_components), labels, 0.0)
+
+
+class TestNumberOfComponents:
+    """The number is selected by the evidence of all sites, as in memory."""
+
+    @pytest.mark.parametrize("parts", [1, 4, 9])
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_evidence_is_a_sum_over_shards(self, parts: int, weighted: bool) -> None:
+        posteriors, truth = planted_sites(30)
+        rng = np.random.default_rng(0)
+        weights = rng.random(30) + 0.1 if weighted else np.ones(30)
+        weights *= 30 / weights.sum()
+        ensemble = Ensemble.of(posteriors, weights)
+        in_memory, rows = likelihood_stack(ensemble)
+        in_shards, shard_rows = likelihood_shards(_prepared(posteriors, parts, weights if weighted else None), ensemble)
+        assert in_shards is not None
+        assert np.array_equal(rows, shard_rows)
+        expected, found = (estimate_heterogeneity(stack, truth[rows]) for stack in (in_memory, in_shards))
+        np.testing.assert_allclose(found, expected, rtol=CALIBRATION)
+        here, there = (discount_by_heterogeneity(stack, expected) for stack in (in_memory, in_shards))
+        for labels in (truth[rows], rng.permutation(truth[rows]), np.where(truth[rows] == 5, -1, truth[rows])):
+            assert there.score(labels) == pytest.approx(here.score(labels), rel=CONJUGATE_UPDATE)
+        assert there.likelihood(truth) == pytest.approx(here.likelihood(truth), rel=CONJUGATE_UPDATE)
+        assert find_far_sites(in_shards, truth[rows]) == find_far_sites(in_memory, truth[rows])
+
+    def test_one_group_goes_as_in_memory(self) -> None:
+        posteriors, truth = planted_sites(30, noise=1.0)
+        ensemble = Ensemble.of(posteriors)
+        in_memory, _ = likelihood_stack(ensemble)
+        in_shards, _ = likelihood_shards(_prepared(posteriors, 4), ensemble)
+        here, there = search_problem(in_memory), search_problem(in_shards)  # type: ignore[arg-type]
+        rng = np.random.default_rng(1)
+        for centres in (here.barycenters(truth, 6), here.seeds(9, rng)):
+            first, second = here.descend(centres, rng), there.descend(centres, rng)
+            assert np.array_equal(first.labels, second.labels)
+            np.testing.assert_allclose(first.centres, second.centres, rtol=CONJUGATE_UPDATE)
+            np.testing.assert_allclose(
+                here.without_one_group(first), there.without_one_group(second), rtol=CONJUGATE_UPDATE
+            )
+
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("shard_bytes", [10_000, 10**8])
+    def test_is_that_of_memory(self, tmp_path: Path, seed: int, shard_bytes: int) -> None:
+        posteriors, _ = planted_sites(120, groups=5, seed=seed)
+        folder = written(posteriors, tmp_path / "sites")
+        here, there = _in_memory(folder), cs.fuse(folder, pilot_sites=12, shard_bytes=shard_bytes)
+        assert there.n_components == here.n_components == 5
+        _assert_same(there, here, CONJUGATE_UPDATE)
+        assert there.objective == pytest.approx(here.objective, rel=CALIBRATION)
+        assert np.all(np.diff(there.history) <= 0.0)

@@ -105,17 +105,22 @@ def descend(
     history: list[float] = []
     status = Status.MAX_ITERATIONS
     centres = _priced_centres(shards, natural, users, strength)
-    n_spare = 0
+    n_spare = n_unused = 0
+    moves_unused = exclusive and strength == 0
     for iteration in range(max_iterations):
         progress(iteration, max_iterations)
-        n_farthest = min(MAX_NEW_GROUPS, limit - len(natural)) if strength > 0 else 0
+        # Without a price, groups that nobody used are moved to the worst-matched components, as in memory.
+        n_farthest = min(MAX_NEW_GROUPS, limit - len(natural)) if strength > 0 else n_unused
         sums: PassSums = shards.reduce(assign_and_sum, add_pass_sums, centres, exclusive, max(n_farthest, 0))
         # The objective at the labels of this pass and the centres that they were assigned to.
         objective = sums.cost + strength * float(np.sqrt(sums.users).sum())
         history.append(objective)
         # A pass in which a new group found members goes on, though opening it at a price can cost what it gains.
         is_stationary = iteration and history[-2] - objective <= max(tolerance, OBJECTIVE_ROUNDING) * abs(objective)
-        if is_stationary and not has_used_spare(sums, n_spare):
+        n_unused_before, n_unused = n_unused, int(np.count_nonzero(sums.users == 0)) if moves_unused else 0
+        # The farthest components are asked for one pass after a group was seen to be unused.
+        is_moving_unused = n_unused > 0 and n_unused != n_unused_before
+        if is_stationary and not is_moving_unused and not has_used_spare(sums, n_spare):
             status = Status.CONVERGED
             break
         if iteration + 1 == max_iterations:
@@ -126,6 +131,9 @@ def descend(
             type(sums.groups)(sums.groups.sums[is_used], sums.groups.mass[is_used])
         )
         users_of_group = sums.users  # (G,)
+        if moves_unused and len(sums.farthest_natural):
+            unused = np.flatnonzero(users_of_group == 0)[: len(sums.farthest_natural)]
+            natural[unused] = sums.farthest_natural[: len(unused)]
         if strength > 0:  # groups that nobody uses make room for others
             natural, users_of_group = natural[users_of_group > 0], users_of_group[users_of_group > 0]
             # A new group has no users yet, so its first one pays lambda: opening never raises the next objective.

@@ -141,6 +141,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         labels = np.concatenate(
             prepared.map(label_all_rows, posterior.natural, direction, method.relabels, each=fit.labels)
         )
+        confidence = None if fit.confidence is None else np.concatenate(prepared.map(_scatter, each=fit.confidence))
         components_of_site: Labels = np.concatenate(prepared.map(_site_sizes))  # (J,)
         digests = _file_digests(shards, engine)
     order = fused_order(posterior, labels)  # (G,)
@@ -165,7 +166,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     inputs = _input_records(shards, sample, site_weights, digests)
     return PosteriorFusion(
         posterior=posterior,
-        matching=Matching(labels, owner, posterior.n_components),
+        matching=Matching(labels, owner, posterior.n_components, confidence=confidence),
         objective=objective,
         history=fit.history,
         status=fit.status,
@@ -243,14 +244,18 @@ def _adapter_refusals(adapter: Adapter | None) -> list[str]:
 def _weights_by_shard(
     weights: ArrayLike | None, shards: Shards, engine: Engine, columns: Placed[ComponentColumns]
 ) -> tuple[Array | None, list[Array | None]]:
-    """Return weights of all sites (J,), scaled to mean 1, and those of each shard; None where all count the same."""
+    """Return weights of all sites (J,) and those of each shard, or None where all count the same.
+
+    The former have mean 1 over all sites, as they are recorded; the latter over those that have a say, as in memory.
+    """
     if weights is None:
         return None, [None] * len(shards.sources)
     site_weights = as_weights(weights, shards.n_sites, "weights of the models")
     site_weights = site_weights * (len(site_weights) / site_weights.sum())  # (J,)
     ends = np.cumsum(engine.map(_n_sites, columns))  # one past the last site of each shard (S,)
     starts = [0, *ends[:-1]]
-    shard_weights: list[Array | None] = [site_weights[start:end] for start, end in zip(starts, ends, strict=True)]
+    voting_weights = site_weights * (np.count_nonzero(site_weights) / site_weights.sum())
+    shard_weights: list[Array | None] = [voting_weights[start:end] for start, end in zip(starts, ends, strict=True)]
     return site_weights, shard_weights
 
 
@@ -277,6 +282,10 @@ def _site_sizes(shard: PreparedShard) -> Labels:
 
 def _tangent(shard: PreparedShard) -> Any:
     return shard.tangent
+
+
+def _scatter(shard: PreparedShard, values: Array) -> Array:
+    return shard.scatter(values)
 
 
 def _identity(source: ShardSource) -> ShardSource:

@@ -20,19 +20,26 @@ from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import OptionError
 from consilience.families import Point
+from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
+from consilience.matching.site_by_site import match_probabilities
 from consilience.posteriors.average import kl_average
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.average import Average
-from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.methods.kl.problem import KLProblem
+from consilience.posteriors.methods.kl.choose_number import select_from_matching
+from consilience.posteriors.methods.kl.descent import refine
+from consilience.posteriors.methods.kl.diagnostics import MAX_DIAGNOSED_ROWS, diagnose, settle_number
+from consilience.posteriors.methods.kl.method import REFINE_BEST_ROWS, KLFusion
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.descent import ShardDescent, descend
+from consilience.posteriors.sharded.gathered import gather, n_active_rows, split_by_shard
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 from consilience.posteriors.sharded.shard_pass import Centres, site_costs
 from consilience.posteriors.sharded.spahm import ascend_shards
+from consilience.posteriors.sharded.stacks import likelihood_shards
 
 MAX_PILOTS = 2
 """Samples that ``fit_kl`` fuses at most: the pilot sample, then once with the worst-matched sites of all shards in it.
@@ -50,6 +57,9 @@ Where as many groups as the largest site has components are that heterogeneous, 
 components were probably taken for one. Chosen by hand; it was judged on the fifty planted components of the benchmark
 of shards, of which each site holds five (docs/scale.md).
 """
+
+MAX_SEARCHED_ROWS = 50_000
+"""Components up to which the number is selected by the evidence of all sites. Chosen by hand for its cost."""
 
 GROUPS_PER_SITE = 3
 """Groups at most where nobody says otherwise, in components of the largest site. Chosen by hand (docs/scale.md)."""
@@ -75,6 +85,8 @@ class ShardedFit:
         Fused components of methods that determine them with the matching; None for averages of the matched components.
     atoms : Posterior, optional
         Posterior over the points that stand for the fused components (G, D), for methods that have one.
+    confidence : sequence of Array of shape (n,), optional
+        Probability of each match of the active rows of every shard.
     """
 
     labels: Sequence[Labels]
@@ -84,6 +96,7 @@ class ShardedFit:
     details: Mapping[str, Any] = field(default_factory=dict)
     averages: Array | None = None
     atoms: Posterior | None = None
+    confidence: Sequence[Array] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,13 +174,76 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     assert descent is not None  # noqa: S101  (at least one sample is fused)
     details |= {name: pilot_details[name] for name in ("path", "heterogeneity") if name in pilot_details}
     details["pilot_sites"] = sample.n_sites
-    status = descent.status
-    heterogeneity = max(pilot_details.get("heterogeneity", {}).values(), default=0.0)
-    if status is Status.CONVERGED and descent.n_groups == sites.largest_site and heterogeneity > POOLED_HETEROGENEITY:
-        status = Status.POOLED
-    if status is Status.CONVERGED and method.n_components is None and descent.n_groups == limit < shards.n_rows:
-        status = Status.AT_CAPACITY
-    return ShardedFit(descent.labels, descent.n_groups, descent.history, status, details)
+    fit = ShardedFit(descent.labels, descent.n_groups, descent.history, descent.status, details)
+    if method.finds_number and method.regularization == "auto":
+        fit = _select_number(fit, shards, sample, limit, rng)
+    else:
+        fit = _refine_and_diagnose(fit, shards, method, strength, rng)
+    status, heterogeneity = fit.status, max(fit.details.get("heterogeneity", {}).values(), default=0.0)
+    if status is Status.CONVERGED and method.finds_number:
+        if fit.n_groups == sites.largest_site and heterogeneity > POOLED_HETEROGENEITY:
+            status = Status.POOLED
+        elif fit.n_groups == limit < shards.n_rows:
+            status = Status.AT_CAPACITY
+    return replace(fit, status=status)
+
+
+def _select_number(
+    fit: ShardedFit, shards: PreparedShards, sample: Ensemble, limit: int, rng: np.random.Generator
+) -> ShardedFit:
+    """Return the matching of the greatest evidence of all sites, by searches that start from a fit.
+
+    The sample's number stays where there are too many components, or where their evidence is no sum over shards.
+    """
+    if sum(shards.map(n_active_rows)) > MAX_SEARCHED_ROWS:
+        return fit
+    stack, rows = likelihood_shards(shards, sample.canonical(relabel=True)[0].voting())
+    if stack is None:
+        return fit
+    first_labels = np.unique(np.concatenate(fit.labels)[rows], return_inverse=True)[1]
+    limit = min(limit, len(rows))
+    selected = select_from_matching(stack, first_labels, limit, rng)
+    names = [name for names_of_shard in shards.map(_site_names) for name in names_of_shard]
+    sizes = shards.map(n_active_rows)
+    assignment = settle_number(stack, rows, names, selected, limit, rng, int(np.sum(sizes)))
+    return replace(
+        fit,
+        labels=split_by_shard(assignment.labels, sizes),
+        n_groups=int(assignment.labels.max()) + 1,
+        history=assignment.history,
+        status=assignment.status,
+        details={**fit.details, **assignment.details},
+        confidence=None if assignment.confidence is None else split_by_shard(assignment.confidence, sizes),
+    )
+
+
+def _refine_and_diagnose(
+    fit: ShardedFit, shards: PreparedShards, method: KLFusion, strength: float, rng: np.random.Generator
+) -> ShardedFit:
+    """Return a fit refined site by site, and with the confidence of its matches, up to as many rows as in memory."""
+    n_rows = sum(shards.map(n_active_rows))
+    if n_rows > MAX_DIAGNOSED_ROWS:
+        return fit
+    gathered = gather(shards)
+    labels = gathered.labels(fit.labels)
+    if n_rows <= REFINE_BEST_ROWS:
+        problem = KLProblem.of(gathered.ensemble, method.direction)
+        labels, centres = compact(problem, labels)
+        refined = refine(problem, KLFit(labels, centres, float(fit.history[-1]), (), True), strength, rng)
+        labels = refined.labels
+        by_shard = gathered.by_shard(labels)
+        fit = replace(fit, labels=by_shard, n_groups=refined.n_groups, history=np.append(fit.history, refined.history))
+    confidence, diagnostics = diagnose(gathered.ensemble, labels)
+    return replace(
+        fit,
+        details={**fit.details, **diagnostics},
+        confidence=None if confidence is None else gathered.by_shard(confidence),
+    )
+
+
+def _site_names(shard: PreparedShard) -> tuple[str, ...]:
+    """Return the names of the sites of one shard."""
+    return shard.components.names
 
 
 def _limit(requested: int | None, largest_site: int, n_rows: int) -> int:
@@ -275,7 +351,15 @@ def fit_spahm(method: SPAHM, sites: ShardedInput, rng: np.random.Generator, prog
     }
     has_points = isinstance(sites.shards.family, Point)
     averages = atoms.parameters()["mean"] if has_points and method.shrink else None
-    return ShardedFit(ascent.labels, n_groups, -np.array(ascent.history), ascent.status, details, averages, atoms)
+    confidence = None
+    if sum(sites.shards.map(n_active_rows)) <= MAX_DIAGNOSED_ROWS:
+        gathered = gather(sites.shards)
+        points = sites.shards.family.points(gathered.ensemble.natural) - ascent.centre
+        sharing = BetaBernoulliPrior(sites.shards.n_sites, method.concentration, method.mass, method.clip)
+        objective = GaussianAtoms(points, gathered.ensemble.offsets, ascent.law, sharing, method.marginal)
+        confidence = gathered.by_shard(match_probabilities(objective, gathered.labels(ascent.labels)))
+    history = -np.array(ascent.history)
+    return ShardedFit(ascent.labels, n_groups, history, ascent.status, details, averages, atoms, confidence)
 
 
 Fit = Callable[[Any, ShardedInput, np.random.Generator, Progress], ShardedFit]

@@ -106,13 +106,13 @@ class PreparedShard:
                 yield rows, self.offsets[first : end + 1] - self.offsets[first]
             first = end
 
-    def scatter(self, labels: Labels) -> Labels:
-        """Return labels of the active rows (n,) as labels of all rows (L,), -1 for the others."""
+    def scatter(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return labels or values of the active rows (n,) as those of all rows (L,): the others have -1, or NaN."""
         if self.active is None:
-            return labels
-        all_labels = np.full(len(self.components.natural), -1, dtype=np.int64)
-        all_labels[self.active] = labels
-        return all_labels
+            return values
+        all_values = np.full(len(self.components.natural), np.nan if values.dtype.kind == "f" else -1, values.dtype)
+        all_values[self.active] = values
+        return all_values
 
 
 def prepare(

@@ -130,18 +130,30 @@ def _assignments(
     has_prices = bool(np.any(centres.prices))
     for rows, offsets in shard.chunks():
         factors = shard.factor(rows)  # (n, P)
-        costs: Array = factors @ -centres.factors.T  # (n, G), in place from here on: this product is most of a pass
-        costs += shard.levels[rows, None]
-        costs += centres.levels
-        # A divergence is not negative, but cancellation between its three terms may leave it slightly below zero.
-        np.maximum(costs, 0.0, out=costs)
-        if shard.weights is not None:
-            costs *= shard.row_weights(rows)[:, None]
+        costs = _weighted_costs(shard, centres, rows, factors)
         if has_prices:
             costs += centres.prices  # a price is for a user of a group, whatever the weight of its site
         labels = assign_blocks(costs, offsets) if exclusive else costs.argmin(axis=1)
         divergences = costs[np.arange(len(labels)), labels]
         yield rows, factors, labels, divergences - centres.prices[labels] if has_prices else divergences
+
+
+def costs_by_chunk(shard: PreparedShard, centres: Centres) -> Iterator[tuple[Array, Labels]]:
+    """Yield for each chunk of whole sites the weighted divergences from all centres (n, G), and the sites' offsets."""
+    for rows, offsets in shard.chunks():
+        yield _weighted_costs(shard, centres, rows, shard.factor(rows)), offsets
+
+
+def _weighted_costs(shard: PreparedShard, centres: Centres, rows: slice, factors: Array) -> Array:
+    """Return the weighted divergences of some rows with these factors from all centres (n, G)."""
+    costs: Array = factors @ -centres.factors.T  # (n, G), in place from here on: this product is most of a pass
+    costs += shard.levels[rows, None]
+    costs += centres.levels
+    # A divergence is not negative, but cancellation between its three terms may leave it slightly below zero.
+    np.maximum(costs, 0.0, out=costs)
+    if shard.weights is not None:
+        costs *= shard.row_weights(rows)[:, None]
+    return costs
 
 
 def add_pass_sums(parts: Sequence[PassSums]) -> PassSums:

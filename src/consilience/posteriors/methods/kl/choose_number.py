@@ -118,6 +118,23 @@ def select_n_components(
     return best
 
 
+def select_from_matching(stack: StackLike, labels: Labels, limit: int, rng: np.random.Generator) -> SelectedNumber:
+    """Return the matching of the greatest evidence that searches from one matching lead to.
+
+    Parameters
+    ----------
+    stack : StackLike
+        What the sites' data say (L, P), in memory or in shards.
+    labels : Labels of shape (L,)
+        Where to start, consecutive from 0.
+    limit : int
+        Largest number of components tried, at least that of the largest site.
+    rng : Generator
+        Draws seeds and orders.
+    """
+    return refine_until_stationary(stack, _estimate_and_search(stack, labels, limit, None, rng), limit, rng)
+
+
 def refine_until_stationary(
     stack: StackLike, selected: SelectedNumber, limit: int, rng: np.random.Generator
 ) -> SelectedNumber:
