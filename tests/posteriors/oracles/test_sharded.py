@@ -185,7 +185,8 @@ def read(where: Path, posteriors: Sequence[cs.Posterior], weights: Floats | None
     """Fuse shards, many at once, and read the result."""
     fusion = cs.fuse(where, pilot_sites=PILOT, weights=weights, **options)
     assert fusion.details["sites"] == len(posteriors)
-    share = np.ones(len(posteriors)) if weights is None else weights * len(weights) / weights.sum()
+    # Mean 1 over the sites that have a say, as in memory.
+    share = np.ones(len(posteriors)) if weights is None else weights * np.count_nonzero(weights) / weights.sum()
     return Read(posteriors, fusion, share)
 
 
