@@ -12,8 +12,8 @@ posterior that pooling the data would give. A product that leaves the family's d
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached, Posterior
 
 Combine = Literal["barycenter", "product"]
+Value = TypeVar("Value")
 AverageFunction = Callable[[Ensemble, Labels, int], Array]
 """Gives the averages (G, P) of an ensemble's groups from labels (L,) and their number."""
 
@@ -41,14 +42,61 @@ def from_averaged(family: Family, means: Array, direction: Direction) -> Array:
     return means if direction == "forward" else family.from_mean(means)
 
 
-def common_prior(ensemble: Ensemble) -> Array | None:
+class Inclusion:
+    """Which copies are averaged, and how much of what sites state is believed: all of it.
+
+    ``robust.average.RobustInclusion`` believes less. Rows are the L stacked components, and groups have members.
+    """
+
+    def site_shares(self, priors: Array, site_weights: Array) -> Array:
+        """Return the share (J,) of each site in the mean of the priors (J, P); they sum to 1."""
+        del priors
+        shares: Array = site_weights / site_weights.sum()
+        return shares
+
+    def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
+        """Return the averages (G, P) of the groups."""
+        return average(ensemble, labels, n_groups)
+
+    def likelihood_sums(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
+        """Return the sums (G, P) of what the data of each group's components say, for their product."""
+        del average
+        return group_sums(likelihoods(ensemble), labels, ensemble.row_weights, n_groups).sums
+
+    def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
+        """Return the counts (L,) that are believed."""
+        del ensemble
+        return counts
+
+    def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
+        """Return the weighted sums (G,) of values (L,) over the groups."""
+        is_matched = labels >= 0
+        weights = (values * ensemble.row_weights)[is_matched]
+        totals = np.bincount(labels[is_matched], weights=weights, minlength=n_groups)
+        return totals.astype(np.float64, copy=False)
+
+    def attached(self, arrays: Sequence[Attached], ensemble: Ensemble, labels: Labels, n_groups: int) -> Attached:
+        """Return an array that every site attaches, carried through the matching."""
+        sums = carry(arrays, ensemble.offsets, labels, ensemble.site_weights, n_groups)
+        return fused_attached(sums, arrays[0].axes, arrays[0].rule)
+
+    def agreed(self, values: Sequence[Value]) -> Value:
+        """Return what the fused model is said to be, of what each site says: the first."""
+        return values[0]
+
+
+ALL_COPIES = Inclusion()
+"""Every site is trusted."""
+
+
+def common_prior(ensemble: Ensemble, inclusion: Inclusion = ALL_COPIES) -> Array | None:
     """Return the weighted mean of the sites' priors (P,): their prior, when they share one; None where one lacks it."""
     priors = [posterior.prior for posterior in ensemble.posteriors]
     stated = [prior for prior in priors if prior is not None]
     if len(stated) < len(priors):
         return None
-    site_shares = ensemble.site_weights / ensemble.site_weights.sum()
-    mean: Array = site_shares @ np.stack(stated)
+    rows = np.stack(stated)  # (J, P)
+    mean: Array = inclusion.site_shares(rows, ensemble.site_weights) @ rows
     return mean
 
 
@@ -59,7 +107,14 @@ def kl_average(ensemble: Ensemble, labels: Labels, n_groups: int, direction: Dir
     return from_averaged(ensemble.family, means, direction)
 
 
-def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, average: AverageFunction) -> Posterior:
+def combine(
+    ensemble: Ensemble,
+    labels: Labels,
+    n_groups: int,
+    how: Combine,
+    average: AverageFunction,
+    inclusion: Inclusion = ALL_COPIES,
+) -> Posterior:
     """Return the fused posterior of a matching: components, prior, counts, weights and what is attached.
 
     Parameters
@@ -73,36 +128,42 @@ def combine(ensemble: Ensemble, labels: Labels, n_groups: int, how: Combine, ave
     how : {"barycenter", "product"}
         Which average.
     average : callable
-        Gives the barycenters (G, P) from the ensemble, the labels and their number; a product has none.
+        Gives the barycenters (G, P) from the ensemble, the labels and their number.
+    inclusion : Inclusion, optional
+        Which copies are averaged. Default: all.
 
     Raises
     ------
     InputError
         When a product leaves the family's domain.
     """
-    prior = common_prior(ensemble)
+    prior = common_prior(ensemble, inclusion)
     if how == "product" and prior is not None:
-        natural = _product(ensemble, labels, n_groups, prior)
+        # Each site's own prior is removed from each of its components, and the common prior put back once.
+        natural = prior + inclusion.likelihood_sums(ensemble, labels, n_groups, average)
+        for row, text in ensemble.family.check(natural)[:1]:
+            raise InputError(
+                f"the product of the posteriors matched to component {row} {text}: check the sites' priors"
+            )
     else:
-        natural = average(ensemble, labels, n_groups)
+        natural = inclusion.averages(ensemble, labels, n_groups, average)
     counts = ensemble.column("counts")
-    fused_counts = None if counts is None else _totals(counts, labels, ensemble.row_weights, n_groups)
+    if counts is not None:
+        counts = inclusion.credible_counts(counts, ensemble)
+    features = [p.features for p in ensemble.posteriors]
+    names = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
     return Posterior(
         ensemble.family,
         natural,
         prior=prior,
-        counts=fused_counts,
-        weights=_mixture_weights(ensemble, labels, n_groups),
-        attached=_carry(ensemble, labels, n_groups),
-        features=next((p.features for p in ensemble.posteriors if p.features.names), ensemble.posteriors[0].features),
+        counts=None if counts is None else inclusion.totals(counts, ensemble, labels, n_groups),
+        weights=_mixture_weights(ensemble, counts, labels, n_groups, inclusion),
+        attached={  # arrays that some site lacks are dropped
+            name: inclusion.attached([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups)
+            for name in sorted(names)
+        },
+        features=inclusion.agreed([stated for stated in features if stated.names] or features),
     )
-
-
-def _totals(values: Array, labels: Labels, weights: Array, n_groups: int) -> Array:
-    """Return the weighted sums of values (L,) over the groups (G,)."""
-    is_matched = labels >= 0
-    totals = np.bincount(labels[is_matched], weights=(values * weights)[is_matched], minlength=n_groups)
-    return totals.astype(np.float64, copy=False)
 
 
 def likelihoods(ensemble: Ensemble) -> Array:
@@ -129,37 +190,17 @@ def conjugate_groups(ensemble: Ensemble, level: Array) -> ConjugateGroups:
     return ConjugateGroups(ensemble.family, prior, pieces, ensemble.offsets, level, proper)
 
 
-def _product(ensemble: Ensemble, labels: Labels, n_groups: int, prior: Array) -> Array:
-    """Each site's own prior removed from each of its components, summed, and the common prior put back."""
-    natural: Array = prior + group_sums(likelihoods(ensemble), labels, ensemble.row_weights, n_groups).sums
-    faults = ensemble.family.check(natural)
-    if faults:
-        row, text = faults[0]
-        raise InputError(f"the product of the posteriors matched to component {row} {text}: check the sites' priors")
-    return natural
-
-
-def _mixture_weights(ensemble: Ensemble, labels: Labels, n_groups: int) -> Array | None:
+def _mixture_weights(
+    ensemble: Ensemble, counts: Array | None, labels: Labels, n_groups: int, inclusion: Inclusion
+) -> Array | None:
     """Return mixture weights (G,): each site's weights in proportion to its observations, where these are known."""
     weights = ensemble.column("weights")
     if weights is None:
         return None
     totals = np.add.reduceat(weights, ensemble.offsets[:-1])  # (J,)
     share = weights / np.where(totals > 0, totals, 1.0)[ensemble.owner]
-    counts = ensemble.column("counts")
     if counts is not None:  # a site's weights sum to one; what it says of the pool is in proportion to its data
         share = share * np.add.reduceat(counts, ensemble.offsets[:-1])[ensemble.owner]
-    mass = _totals(share, labels, ensemble.row_weights, n_groups)  # (G,)
+    mass = inclusion.totals(share, ensemble, labels, n_groups)  # (G,)
     total = mass.sum()
     return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
-
-
-def _carry(ensemble: Ensemble, labels: Labels, n_groups: int) -> dict[str, Attached]:
-    """Return what all sites attach, carried through the matching."""
-    names = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
-    fused = {}
-    for name in sorted(names):  # arrays that some site lacks are dropped
-        arrays = [posterior.attached[name] for posterior in ensemble.posteriors]
-        sums = carry(arrays, ensemble.offsets, labels, ensemble.site_weights, n_groups)
-        fused[name] = fused_attached(sums, arrays[0].axes, arrays[0].rule)
-    return fused

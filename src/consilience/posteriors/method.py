@@ -23,10 +23,10 @@ from consilience.errors import InputError
 from consilience.families import Direction, FixedSide
 from consilience.matching.assignment import assign_block
 from consilience.matching.result import Matching
-from consilience.posteriors.average import Combine, combine, kl_average
+from consilience.posteriors.average import ALL_COPIES, AverageFunction, Combine, combine, kl_average
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.robust.average import most_common, robust_combine
+from consilience.posteriors.robust.average import RobustInclusion
 from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator, RobustRule
 from consilience.posteriors.robust.minority import match_supported_first, report_minority, without_minority
 
@@ -278,16 +278,14 @@ class Method(Options, ABC):
         if self.minority == "drop" and self.matches:
             assignment = without_minority(assignment, voting)
         n_components = int(assignment.labels.max()) + 1
-        if robust is None:
-            averaged = assignment.averaged
-            average = self.average if averaged is None else lambda _ensemble, _labels, _n_groups: averaged
-            posterior = combine(voting, assignment.labels, n_components, self.combine, average)
-        else:
-            direction, average = self.average_direction, self.average
-            posterior = robust_combine(
-                voting, assignment.labels, n_components, self.combine, average, direction, robust
-            )
+        inclusion = ALL_COPIES if robust is None else RobustInclusion(robust, self.average_direction)
+        average: AverageFunction = self.average
+        averaged = assignment.averaged
+        if robust is not None:
             assignment = replace(assignment, atoms=None)  # the law of atoms counts every copy, hostile ones included
+        elif averaged is not None:
+            average = lambda _ensemble, _labels, _n_groups: averaged  # noqa: E731
+        posterior = combine(voting, assignment.labels, n_components, self.combine, average, inclusion)
         if self.relabels and groups is None:
             order = fused_order(posterior, assignment.labels)
             posterior = posterior.take(order)
@@ -313,7 +311,7 @@ class Method(Options, ABC):
             names=ensemble.names,
         )
         sources = [local.source for local in canonical.posteriors]
-        posterior = replace(posterior, source=dict(sources[0] if robust is None else most_common(sources)))
+        posterior = replace(posterior, source=dict(inclusion.agreed(sources)))
         return PosteriorOutcome(
             posterior,
             matching,

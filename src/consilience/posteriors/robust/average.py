@@ -13,78 +13,76 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.errors import InputError
 from consilience.families import Direction
-from consilience.posteriors.average import Combine, likelihoods
+from consilience.posteriors.attached_average import MIN_PRECISION
+from consilience.posteriors.average import AverageFunction, Inclusion, Value, likelihoods
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.posterior import Attached, Posterior
+from consilience.posteriors.posterior import Attached
 from consilience.posteriors.robust.estimators import RobustEstimator, group_votes, squared_distance
 
-AverageFunction = Callable[[Ensemble, Labels, int], Array]
-"""Gives the averages (G, P) of an ensemble's groups from labels (L,) and their number."""
-Value = TypeVar("Value")
 
-MIN_PRECISION = 1e-300
-"""Precision of an entry that no site has: positive, since a precision must be, and next to nothing."""
-
-
-def robust_combine(
-    ensemble: Ensemble,
-    labels: Labels,
-    n_groups: int,
-    how: Combine,
-    average: AverageFunction,
-    direction: Direction,
-    robust: RobustEstimator,
-) -> Posterior:
-    """Return the fused posterior of a matching as ``combine`` does, robustly.
+@dataclass(frozen=True)
+class RobustInclusion(Inclusion):
+    """The copies near to where most are, and no more of any total than other sites make credible.
 
     Parameters
     ----------
-    ensemble, labels, n_groups, how, average
-        As for ``combine``.
+    estimator : RobustEstimator
+        The rule, and how many sites may be hostile.
     direction : {"forward", "reverse"}
         Divergence that the geometric median takes: KL(fused || local) or KL(local || fused).
-    robust : RobustEstimator
-        The rule, and how many sites may be hostile.
-
-    Raises
-    ------
-    InputError
-        When a product leaves the family's domain.
     """
-    prior = _prior(ensemble, robust)
-    natural, inliers = robust.average(ensemble, labels, n_groups, average, direction)
-    if how == "product" and prior is not None:
-        natural = _product(ensemble, labels, inliers, n_groups, prior)
-    counts = ensemble.column("counts")
-    if counts is not None:
-        # Sites are cut before groups: one site could else be largest in every group, each time by little.
-        counts = counts * capped_sites(counts, ensemble, robust)[ensemble.owner]
-    return Posterior(
-        ensemble.family,
-        natural,
-        prior=prior,
-        counts=None if counts is None else _totals(counts, ensemble, labels, n_groups, robust),
-        weights=_mixture_weights(ensemble, counts, labels, n_groups, robust),
-        attached=_carry(ensemble, labels, n_groups, robust),
-        features=most_common(
-            [p.features for p in ensemble.posteriors if p.features.names] or [p.features for p in ensemble.posteriors]
-        ),
-    )
 
+    estimator: RobustEstimator
+    direction: Direction
 
-def most_common(values: Iterable[Value]) -> Value:
-    """Return the value that most sites state: what only says what the model is cannot be averaged."""
-    candidates = list(values)
-    texts = [_text(value) for value in candidates]
-    return candidates[texts.index(Counter(texts).most_common(1)[0][0])]
+    def site_shares(self, priors: Array, site_weights: Array) -> Array:
+        """Return equal shares by weight of the priors that are inliers, 0 of the others."""
+        groups = np.zeros(len(priors), dtype=np.int64)
+        inliers, _ = self.estimator.inliers(squared_distance, priors, groups, np.ones(len(priors)), 1)
+        shares: Array = inliers * site_weights
+        return shares / shares.sum() if shares.sum() > 0 else inliers / inliers.sum()
+
+    def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
+        """Return the robust averages."""
+        return self.estimator.average(ensemble, labels, n_groups, average, self.direction)[0]
+
+    def likelihood_sums(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
+        """Return the sums over the inliers, as if the copies left out had said what the others say."""
+        inliers = self.estimator.average(ensemble, labels, n_groups, average, self.direction)[1]
+        assigned = labels >= 0
+        weights = group_votes(ensemble, labels) * ensemble.row_weights  # (L,)
+        all_weight = np.bincount(labels[assigned], weights=ensemble.row_weights[assigned], minlength=n_groups)
+        inlier_weight = np.bincount(labels[assigned], weights=(weights * inliers)[assigned], minlength=n_groups)
+        sums = np.zeros((n_groups, ensemble.natural.shape[1]))
+        np.add.at(sums, labels[assigned], (likelihoods(ensemble) * (weights * inliers)[:, None])[assigned])
+        # Inliers stand for all members: their likelihoods are scaled up to the weight of everyone in the group.
+        scaled: Array = sums * (all_weight / inlier_weight)[:, None]
+        return scaled
+
+    def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
+        """Return the counts with sites cut before groups: one site could else be largest in every group."""
+        return counts * capped_sites(counts, ensemble, self.estimator)[ensemble.owner]
+
+    def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
+        """Return the sums of values that are cut to what remains credible in their group."""
+        return super().totals(_capped(values, labels, n_groups, self.estimator), ensemble, labels, n_groups)
+
+    def attached(self, arrays: Sequence[Attached], ensemble: Ensemble, labels: Labels, n_groups: int) -> Attached:
+        """Return the robust average of an attached array."""
+        return _average_attached(arrays, ensemble, labels, n_groups, self.estimator)
+
+    def agreed(self, values: Sequence[Value]) -> Value:
+        """Return what most sites say: what only says what the model is cannot be averaged."""
+        texts = [_text(value) for value in values]
+        return values[texts.index(Counter(texts).most_common(1)[0][0])]
 
 
 def _text(value: Any) -> str:
@@ -118,69 +116,8 @@ def _capped(values: Array, labels: Labels, n_groups: int, robust: RobustEstimato
     return np.minimum(values, limits[labels])
 
 
-def _totals(values: Array, ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:
-    """Return the sums of capped values over the groups (G,)."""
-    capped = _capped(values, labels, n_groups, robust) * ensemble.row_weights
-    assigned = labels >= 0
-    return np.bincount(labels[assigned], weights=capped[assigned], minlength=n_groups).astype(np.float64, copy=False)
-
-
-def _mixture_weights(
-    ensemble: Ensemble, counts: Array | None, labels: Labels, n_groups: int, robust: RobustEstimator
-) -> Array | None:
-    """Return mixture weights (G,) as ``combine`` does, of counts that are credible (`counts` are cut already)."""
-    weights = ensemble.column("weights")
-    if weights is None:
-        return None
-    totals = np.add.reduceat(weights, ensemble.offsets[:-1])
-    share = weights / np.where(totals > 0, totals, 1.0)[ensemble.owner]
-    if counts is not None:
-        share = share * np.add.reduceat(counts, ensemble.offsets[:-1])[ensemble.owner]
-    mass = _totals(share, ensemble, labels, n_groups, robust)
-    total = mass.sum()
-    return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
-
-
-def _prior(ensemble: Ensemble, robust: RobustEstimator) -> Array | None:
-    """Return the mean of the priors that are inliers (P,); None where a site states none."""
-    priors = [posterior.prior for posterior in ensemble.posteriors]
-    stated = [prior for prior in priors if prior is not None]
-    if len(stated) < len(priors):
-        return None
-    rows = np.stack(stated)  # (J, P)
-    inliers, _ = robust.inliers(squared_distance, rows, np.zeros(len(rows), dtype=np.int64), np.ones(len(rows)), 1)
-    site_shares = inliers * ensemble.site_weights
-    site_shares = site_shares / site_shares.sum() if site_shares.sum() > 0 else inliers / inliers.sum()
-    mean: Array = site_shares @ rows
-    return mean
-
-
-def _product(ensemble: Ensemble, labels: Labels, inliers: Array, n_groups: int, prior: Array) -> Array:
-    """Return the product of the inliers (G, P), as if the copies left out had said what the others say."""
-    assigned = labels >= 0
-    weights = group_votes(ensemble, labels) * ensemble.row_weights  # (L,)
-    all_weight = np.bincount(labels[assigned], weights=ensemble.row_weights[assigned], minlength=n_groups)
-    inlier_weight = np.bincount(labels[assigned], weights=(weights * inliers)[assigned], minlength=n_groups)
-    sums = np.zeros((n_groups, ensemble.natural.shape[1]))
-    np.add.at(sums, labels[assigned], (likelihoods(ensemble) * (weights * inliers)[:, None])[assigned])
-    # Inliers stand for all members: their likelihoods are scaled up to the weight of everyone in the group.
-    natural: Array = prior + sums * (all_weight / inlier_weight)[:, None]
-    for row, text in ensemble.family.check(natural):
-        raise InputError(f"the product of the posteriors matched to component {row} {text}: check the sites' priors")
-    return natural
-
-
-def _carry(ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator) -> dict[str, Attached]:
-    """Return what all sites attach, averaged robustly."""
-    shared = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
-    return {
-        name: _average_attached([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups, robust)
-        for name in sorted(shared)
-    }
-
-
 def _average_attached(
-    arrays: list[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator
+    arrays: Sequence[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator
 ) -> Attached:
     """Return one attached array: a robust average in every cell, of blocks of the fixed axes.
 
