@@ -7,7 +7,8 @@ on one thread, round by round.
 network once for each image and goes backward once for each class. ``masked``: self-supervised merging of three networks
 of 400 parameters, masks fixed, by conjugate gradients and by the 5,000 steps of the published descent, from the same
 start. ``low_rank``: three networks of a million parameters with 256 factors each, in a process of its own; *bare* is
-what conjugate gradients cannot do without, two products with every site's factors in each iteration.
+what conjugate gradients cannot do without, two products with every site's factors in each iteration. ``gradients``:
+squares of per-sample gradients of five kinds of networks, by each of the ways of `GradientMethod` that can do them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from timing import interleaved, medians, seconds, write_parts
 from torch import nn
 
 import consilience as cs
+from consilience.networks.fisher.compute import _observations_at_once
+from consilience.networks.fisher.sample_gradients import GradientMethod, PerSampleBackward
 from consilience.networks.methods.fisher.masked_objective import MaskedObjective
 from consilience.networks.methods.fisher.ssf_descent import stochastic_descent
 
@@ -216,7 +219,118 @@ def run_low_rank() -> dict[str, Any]:
     return {**LARGE, "results": results}
 
 
-PARTS = {"information": run_information, "masked": run_masked, "low_rank": run_low_rank}
+class Encoder(nn.Module):
+    """An embedding and a layer of attention, written with linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.first_norm, self.second_norm = nn.Embedding(500, 32), nn.LayerNorm(32), nn.LayerNorm(32)
+        self.projections, self.mixed = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.up, self.down, self.out = nn.Linear(32, 128), nn.Linear(128, 32), nn.Linear(32, CLASSES)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, classes) of sequences of words (n, positions)."""
+        states = self.embedding(words)
+        query, key, value = self.projections(self.first_norm(states)).chunk(3, dim=-1)
+        shares = (query @ key.transpose(1, 2) / 32**0.5).softmax(dim=-1)
+        states = states + self.mixed(shares @ value)
+        states = states + self.down(self.up(self.second_norm(states)).relu())
+        return self.out(states.mean(dim=1))
+
+
+class Recurrent(nn.Module):
+    """An LSTM and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTM(16, 32, batch_first=True), nn.Linear(32, CLASSES)
+
+    def forward(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, classes) of sequences (n, steps, 16)."""
+        return self.out(self.cell(sequences)[0][:, -1])
+
+
+class OwnWeights(nn.Module):
+    """A perceptron whose first layer is written by hand, so that no layer of a known kind owns its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(0.05 * torch.randn(784, 64)), nn.Parameter(torch.zeros(64))
+        self.out = nn.Linear(64, CLASSES)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, classes) of images (n, 784)."""
+        return self.out((images @ self.weight + self.bias).relu())
+
+
+def gradient_networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    """Return networks of ten classes by name, each with 256 inputs."""
+    n = 256
+    perceptron = nn.Sequential(
+        nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, CLASSES)
+    )  # fmt: skip
+    normalised = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1, groups=4), nn.GroupNorm(4, 32), nn.ReLU(),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(32, CLASSES),
+    )  # fmt: skip
+    return {
+        "perceptron": (perceptron, torch.randn(n, 784)),
+        "ConvNet": (convnet(), torch.randn(n, 1, 28, 28)),
+        "ConvNet with normalisation": (normalised, torch.randn(n, 3, 32, 32)),
+        "attention": (Encoder(), torch.randint(500, (n, 24))),
+        "LSTM": (Recurrent(), torch.randn(n, 12, 16)),
+        "weights of its own": (OwnWeights(), torch.randn(n, 784)),
+    }
+
+
+def squared_gradients(backward: PerSampleBackward, inputs: torch.Tensor, method: GradientMethod) -> list[torch.Tensor]:
+    """Return the sum over observations and classes of the squared gradients of logits, by parameter."""
+    n_parameters = sum(values.numel() for values in backward.parameters.values())
+    total = [torch.zeros_like(values) for values in backward.parameters.values()]
+    for rows in inputs.split(_observations_at_once(backward, inputs, method, n_parameters, factors=False)):
+        outputs, pullback = backward.forward(rows, method)
+        for label in range(CLASSES):
+            column = torch.zeros_like(outputs)
+            column[:, label] = 1.0
+            gradients = pullback(column)
+            for sums, name in zip(total, backward.parameters, strict=True):
+                sums += gradients.squares(name)
+    return total
+
+
+def run_gradients() -> dict[str, Any]:
+    """Compare the ways to take per-sample gradients on the same networks."""
+    results = []
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        for name, (network, inputs) in gradient_networks().items():
+            backward = PerSampleBackward(network.eval(), dict(network.named_parameters()))
+            chosen = backward.choose_method(inputs)
+            expected = squared_gradients(backward, inputs, GradientMethod.ONE_BY_ONE)
+            ways = {}
+            for method in GradientMethod:
+                try:
+                    found = squared_gradients(backward, inputs, method)
+                except (KeyError, RuntimeError):  # no closed form of a parameter; no rule of torch.func
+                    continue
+                ways[method.name] = lambda m=method, b=backward, x=inputs: squared_gradients(b, x, m)
+                for one, other in zip(found, expected, strict=True):
+                    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.max()))
+            results.append(
+                {
+                    "seed": seed,
+                    "network": name,
+                    "parameters": sum(values.numel() for values in network.parameters()),
+                    "chosen": chosen.name,
+                    "seconds": medians(interleaved(ways, REPEATS, {})),
+                }
+            )
+    return {"observations": 256, "classes": CLASSES, "repeats": REPEATS, "results": results}
+
+
+PARTS = {"gradients": run_gradients, "information": run_information, "masked": run_masked, "low_rank": run_low_rank}
 
 
 def main(parts: list[str]) -> None:

@@ -258,6 +258,28 @@ def fisher_speed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def per_sample_gradients_table() -> str:
+    """Return the time of torch.func and of single backward passes over that of closed forms, a number for each seed."""
+    found = json.loads((ROOT / "benchmarks/fisher.json").read_text())["gradients"]["results"]
+    lines = [
+        "| network | parameters | torch.func over closed forms | one by one over closed forms | over torch.func |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name in dict.fromkeys(row["network"] for row in found):
+        rows = [row for row in found if row["network"] == name]
+        cells = []
+        for slow, fast in (
+            ("VECTORISED", "CLOSED_FORMS"),
+            ("ONE_BY_ONE", "CLOSED_FORMS"),
+            ("ONE_BY_ONE", "VECTORISED"),
+        ):
+            pairs = [row["seconds"] for row in rows if slow in row["seconds"] and fast in row["seconds"]]
+            ratios = [pair[slow] / pair[fast] for pair in pairs]
+            cells.append(", ".join(f"{ratio:.0f}" if ratio > 10 else f"{ratio:.1f}" for ratio in ratios))
+        lines.append(f"| {name} | {rows[0]['parameters']:,} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def float_types_table() -> str:
     """Return how fast narrow floats are encoded and decoded, and the time of a bare cast over that."""
     found = json.loads((ROOT / "benchmarks/float_types.json").read_text())["types"]
@@ -298,6 +320,7 @@ TABLES = {
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,
+    "per-sample-gradients": per_sample_gradients_table,
     "float-types": float_types_table,
 }
 

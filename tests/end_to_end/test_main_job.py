@@ -134,7 +134,7 @@ def test_the_picture_of_the_demo_shows_every_model_and_every_component(picture, 
     assert {f"site {number}" for number in range(1, 6)} <= set(words)
     assert any("Log likelihood" in word for word in words)
     n_models = sum(not name.startswith("site ") for name in record["results"])
-    assert len(list(picture.findall("{*}circle"))) == 2 * n_models  # two scores
+    assert len(picture.findall("{*}circle")) == 2 * n_models  # two scores
     cells = [element for element in picture.findall("{*}rect") if element.get("rx")]
     assert cs.load(job / FUSED).n_components <= len(cells) <= 5 * LOCAL_COMPONENTS
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.networks.fisher.sample_gradients import PerSampleBackward
+from consilience.networks.fisher.sample_gradients import GradientMethod, PerSampleBackward
 from consilience.networks.network import Network, complete_orders
 from consilience.networks.symmetry.transport import permutation
 from tests.networks.fusable_nets import proved, random_orders, raw
@@ -17,16 +17,22 @@ from tests.networks.informed_nets import dense, flat, observations, one_by_one, 
 from tests.networks.zoo import ZOO
 from tests.tolerances import ROUNDING, SINGLE_PRECISION, STANDARD_ERRORS
 
-AT_ONCE = [
+CLOSED_FORMS = [
     "mlp", "lenet", "resnet18", "densenet", "squeeze and excitation", "resnext", "depthwise", "group norm",
     "layer norm", "lstm both ways", "projected lstm", "gru", "rnn", "tied embedding",
 ]  # fmt: skip
-ONE_BY_ONE = ["transposed in blocks", "instance norm", "multi-head attention", "gpt", "flattened by view"]
+VECTORISED = ["transposed in blocks", "instance norm", "gpt", "flattened by view"]
+ONE_BY_ONE = ["multi-head attention"]
+METHODS = {
+    **dict.fromkeys(CLOSED_FORMS, GradientMethod.CLOSED_FORMS),
+    **dict.fromkeys(VECTORISED, GradientMethod.VECTORISED),
+    **dict.fromkeys(ONE_BY_ONE, GradientMethod.ONE_BY_ONE),
+}
 without_projections_warning = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported:UserWarning")
 
 
 @without_projections_warning
-@pytest.mark.parametrize("name", [*AT_ONCE, *ONE_BY_ONE])
+@pytest.mark.parametrize("name", METHODS)
 def test_the_diagonal_is_that_of_gradients_taken_one_by_one(name):
     module, inputs = ZOO[name].module().double(), ZOO[name].inputs()
     inputs = inputs.double() if inputs.is_floating_point() else inputs
@@ -39,11 +45,11 @@ def test_the_diagonal_is_that_of_gradients_taken_one_by_one(name):
 
 
 @without_projections_warning
-@pytest.mark.parametrize("name", [*AT_ONCE, *ONE_BY_ONE])
-def test_the_usual_layers_are_differentiated_for_all_observations_at_once(name):
+@pytest.mark.parametrize("name", METHODS)
+def test_the_usual_layers_have_closed_forms_and_others_are_vectorised(name):
     module = ZOO[name].module()
     trained = {key: values for key, values in module.named_parameters() if values.requires_grad}
-    assert PerSampleBackward(module, trained).is_batchable(ZOO[name].inputs()) == (name in AT_ONCE)
+    assert PerSampleBackward(module, trained).choose_method(ZOO[name].inputs()) is METHODS[name]
 
 
 class Unusual(nn.Module):
@@ -61,7 +67,7 @@ class Unusual(nn.Module):
         return self.last(self.frozen(self.again(self.again(x))))
 
 
-@pytest.mark.parametrize("left_out", [(), ("gain",)], ids=["one by one", "at once"])
+@pytest.mark.parametrize("left_out", [(), ("gain",)], ids=["torch.func", "closed forms"])
 def test_shared_frozen_and_bare_parameters_are_counted_once_and_right(left_out):
     torch.manual_seed(0)
     module = Unusual().double()
@@ -69,12 +75,59 @@ def test_shared_frozen_and_bare_parameters_are_counted_once_and_right(left_out):
         getattr(module, key).requires_grad_(False)
     trained = {key: values for key, values in module.named_parameters() if values.requires_grad}
     x = observations(0, 12)
-    assert PerSampleBackward(module, trained).is_batchable(x) == bool(left_out)
+    expected_method = GradientMethod.CLOSED_FORMS if left_out else GradientMethod.VECTORISED
+    assert PerSampleBackward(module, trained).choose_method(x) is expected_method
     information = cs.fisher(module, x, "factors", rank=None, minimum=1)
     expected = one_by_one(module, x)
     assert list(information.residual) == list(trained)
     assert (dense(information) - expected.T @ expected).abs().max() < 1e2 * ROUNDING * (expected**2).sum()
     assert information.aliases == {"last.weight": "first.weight"}
+
+
+class Branching(nn.Module):
+    """A scale of its own, and another path for inputs of a negative sum, which no vectorised network can take."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.out = nn.Parameter(torch.tensor([0.5, -1.0, 2.0])), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(x * self.scale if float(x.sum()) > 0 else x - self.scale)
+
+
+def test_control_flow_that_depends_on_inputs_is_followed_one_by_one():
+    torch.manual_seed(0)
+    module, x = Branching().double(), observations(0, 12)
+    assert PerSampleBackward(module, dict(module.named_parameters())).choose_method(x) is GradientMethod.ONE_BY_ONE
+    expected = (one_by_one(module, x) ** 2).sum(dim=0)
+    diagonal = flat(cs.fisher(module, x, minimum=1).residual)
+    assert (diagonal - expected).abs().max() <= 1e3 * ROUNDING * expected.max()
+
+
+class WithTable(nn.Module):
+    """Rows are looked up in a table that all observations share, and scaled by a parameter that no layer owns."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.out = nn.Parameter(torch.tensor([0.5, -1.0, 2.0])), nn.Linear(3, 3)
+
+    def forward(self, rows, table=None, doubled=False):
+        return self.out(table[rows] * self.scale) * (2.0 if doubled else 1.0)
+
+
+def test_keyword_arguments_that_serve_all_observations_are_not_split():
+    torch.manual_seed(0)
+    module, table = WithTable().double(), observations(0, 5)
+    batch = {"rows": torch.arange(12) % 5, "table": table, "doubled": True}
+    backward = PerSampleBackward(module, dict(module.named_parameters()))
+    assert backward.choose_method(batch) is GradientMethod.VECTORISED
+    (outputs, together), (_, alone) = (
+        backward.forward(batch, method) for method in (GradientMethod.VECTORISED, GradientMethod.ONE_BY_ONE)
+    )
+    column = torch.ones_like(outputs)
+    for name in backward.parameters:
+        expected = alone(column).gradients(name)
+        assert (together(column).gradients(name) - expected).abs().max() <= 1e3 * ROUNDING * expected.abs().max()
 
 
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from consilience.errors import InputError
 from consilience.networks.fisher.information import FisherInformation, Likelihood, parameter_digest
 from consilience.networks.fisher.likelihoods import information_square_root, sample_labels, sampled_scores
 from consilience.networks.fisher.sample_gradients import (
+    GradientMethod,
+    ModuleWithParameters,
     PerSampleBackward,
     PerSampleGradients,
     batch_length,
@@ -42,9 +43,17 @@ from consilience.networks.torch_modules import aliases_of_module, arrays_of_modu
 Progress = Callable[[int, int], None]
 NamedTensors = dict[str, Tensor]
 
-_MAX_ENTRIES = 2**25
-"""Numbers of all observations together that are in memory at once (128 MiB in float32). Chosen by hand; only speed and
-memory depend on it, and nobody has measured other values."""
+_MAX_GRADIENT_ENTRIES = 2**25
+"""Entries of per-sample gradients of all parameters in memory at once (128 MiB in float32). Chosen by hand; only speed
+and memory depend on it, and nobody has measured other values."""
+
+_MAX_LAYER_ENTRIES = 2**23
+"""Entries of inputs and outputs of layers in memory at once, for closed forms (32 MiB). 2**25 took 1.2 times as long
+for a ConvNet with maps of 32 x 32, and as long for smaller networks."""
+
+_MAX_VECTORISED_ENTRIES = 2**21
+"""Entries of per-sample gradients that torch.func makes at once (8 MiB). 2**25 took three times as long for perceptrons
+of 50,000 and 110,000 parameters, and as long for a ConvNet of 22,000."""
 
 _MAX_OBSERVATIONS_AT_ONCE = 512
 """Observations in one backward pass, at most. Chosen by hand; nobody has measured other values."""
@@ -89,24 +98,19 @@ def fisher_information(
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     with evaluation_mode(module):
         backward = PerSampleBackward(module, parameters)
-        batched: bool | None = None  # not known yet
-        step = 1
+        method, step = GradientMethod.ONE_BY_ONE, 1
+        is_chosen = False
         for batch in inputs:
             if not n_seen:
                 _refuse_unfit(backward, batch)
                 is_linear = _is_linear(module, parameters, batch, generator)
             # One observation alone cannot show whether several interact.
-            if batched is None and batch_length(batch) > 1:
-                batched = _in_single_precision(backward).is_batchable(batch)
-                # Memory of one observation: inputs and outputs of layers, or gradients of all parameters.
-                per_observation = max(
-                    backward.entries_per_observation(batch) if batched else n_parameters,
-                    n_parameters if factors else 1,
-                )
-                step = max(1, min(_MAX_ENTRIES // max(1, per_observation), _MAX_OBSERVATIONS_AT_ONCE))
+            if not is_chosen and batch_length(batch) > 1:
+                method, is_chosen = _in_single_precision(backward).choose_method(batch), True
+                step = _observations_at_once(backward, batch, method, n_parameters, factors)
             for start in range(0, batch_length(batch), step):
                 rows = batch_rows(batch, slice(start, start + step))
-                outputs, backward_pass = backward.forward(rows, bool(batched))
+                outputs, backward_pass = backward.forward(rows, method)
                 _refuse_outputs(outputs, likelihood)
                 for column in _output_gradients(outputs, likelihood, noise, n_draws, generator, compat):
                     accumulator.add(backward_pass(column))
@@ -277,6 +281,20 @@ def _in_single_precision(backward: PerSampleBackward) -> PerSampleBackward:
     return PerSampleBackward(module, {name: named[name] for name in backward.parameters})
 
 
+def _observations_at_once(
+    backward: PerSampleBackward, batch: Any, method: GradientMethod, n_parameters: int, factors: bool
+) -> int:
+    """Return how many observations go backward together, by what is in memory of each of them."""
+    limits = [_MAX_OBSERVATIONS_AT_ONCE]
+    if method is GradientMethod.CLOSED_FORMS:
+        limits.append(_MAX_LAYER_ENTRIES // max(1, backward.entries_per_observation(batch)))
+    if method is GradientMethod.VECTORISED:
+        limits.append(_MAX_VECTORISED_ENTRIES // n_parameters)
+    if factors or method is GradientMethod.ONE_BY_ONE:
+        limits.append(_MAX_GRADIENT_ENTRIES // n_parameters)
+    return max(1, min(limits))
+
+
 def _refuse_unfit(backward: PerSampleBackward, batch: Any) -> None:
     """Raise where the network does not take its inputs.
 
@@ -286,7 +304,7 @@ def _refuse_unfit(backward: PerSampleBackward, batch: Any) -> None:
         With the first line of the network's own error.
     """
     try:
-        backward.forward(batch_rows(batch, slice(0, 1)), batched=False)
+        backward.forward(batch_rows(batch, slice(0, 1)), GradientMethod.ONE_BY_ONE)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
         if isinstance(error, InputError):
             raise
@@ -318,22 +336,9 @@ def _is_linear(module: nn.Module, parameters: Mapping[str, Tensor], batch: Any, 
     def outputs_at(sign: float) -> Tensor:
         moved = {name: values.detach() + sign * steps[name] for name, values in parameters.items()}
         with torch.no_grad():
-            return call_module(_WithParameters(module, moved), trial)
+            return call_module(ModuleWithParameters(module, moved), trial)
 
     middle, up, down = outputs_at(0.0), outputs_at(1.0), outputs_at(-1.0)
     if not isinstance(middle, Tensor):
         return False
     return bool((up + down - 2.0 * middle).abs().max() <= _LINEARITY_TOLERANCE * (up - down).abs().max())
-
-
-class _WithParameters(nn.Module):
-    """A network with other values for its parameters."""
-
-    def __init__(self, module: nn.Module, values: Mapping[str, Tensor]) -> None:
-        """Take the network and the values."""
-        super().__init__()
-        self.module, self.values = module, values
-
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return its outputs."""
-        return functional_call(self.module, dict(self.values), arguments, keywords)

@@ -1,23 +1,32 @@
-"""Per-sample gradients of a network, from backward passes for many observations together.
+"""Per-sample gradients of a network: of each observation the vector-Jacobian product J_n^T s_n.
 
-Layers of known kinds (linear, convolutions, normalisation, embeddings, recurrent) are hooked while the network runs;
-their inputs and the gradients of their outputs give the gradient of every observation (`parameter_uses`). Whether that
-holds for a network is tried on a few observations taken alone: where parameters are used otherwise, or observations
-interact, gradients are taken one observation after another, which is slower. (A network that uses its layers otherwise
-for other inputs may pass the trial: three observations cannot tell.)
+The rule is `torch.func`: the network is vectorised over observations, each of which has parameters theta_n = theta of
+its own, so that one vector-Jacobian product of all observations has the gradient of each.
+
+A measured exception: where all trained parameters belong to layers of known kinds (linear, convolutions, normalisation,
+embeddings, recurrent), one ordinary backward pass gives inputs and output gradients of the layers, and closed forms
+give the gradients or the sums of their squares (`parameter_uses`). For every network measured that was faster than
+torch.func: 1.1 to 2.1 times for convolutions and attention, 40 to 60 times for perceptrons, whose squares factorise
+(docs/benchmarks.md). And torch.func has no rule for recurrent layers.
+
+What neither can do, such as torch's own multi-head attention in evaluation mode, is differentiated one observation
+after another. Which way is right for a network is tried on a few observations taken alone. (A network that computes
+otherwise for other inputs may pass the trial: three observations cannot tell.)
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from math import prod
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.errors import InputError, UnsupportedError
@@ -28,19 +37,28 @@ from consilience.networks.repair.partial_forward import call_module
 from consilience.networks.repair.recurrent_layers import at_least_float32, is_recurrent
 
 _N_TRIAL_OBSERVATIONS = 3
-"""Observations whose batched gradients are compared with those of each alone. Two would show whether observations
-interact; three was chosen by hand, nobody has measured other values."""
+"""Observations whose gradients taken together are compared with those of each alone. Two would show whether
+observations interact; three was chosen by hand, nobody has measured other values."""
 
 _GRADIENT_ROUNDING_UNITS = 1e4
-"""Batched and single gradients agree if they differ by at most this many rounding units (eps) of the largest entry.
-Chosen by hand; nobody has measured other values."""
+"""Gradients taken together and alone agree if they differ by at most this many rounding units (eps) of the largest
+entry of the parameter. Chosen by hand; nobody has measured other values."""
+
+_ZERO_ROUNDING_UNITS = 1e2
+"""Or by this many units of the largest entry of all parameters, for gradients that are zero but for rounding (a shift
+before a normalisation): there 5 units were seen."""
 
 
-@dataclass(frozen=True, eq=False)
+class GradientMethod(Enum):
+    """How the gradients of several observations are taken."""
+
+    VECTORISED = "vectorised by torch.func"
+    CLOSED_FORMS = "closed forms of known layers"
+    ONE_BY_ONE = "one observation after another"
+
+
 class PerSampleGradients(ABC):
     """Gradients of all parameters for every observation of a batch, for one gradient of the outputs."""
-
-    n_observations: int
 
     @abstractmethod
     def squares(self, name: str) -> Tensor:
@@ -52,17 +70,20 @@ class PerSampleGradients(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class _BatchedGradients(PerSampleGradients):
-    """From one backward pass for all observations.
+class _ClosedFormGradients(PerSampleGradients):
+    """From one ordinary backward pass for all observations.
 
     Parameters
     ----------
+    n_observations : int
+        Observations of the batch.
     uses : mapping of str to sequence of ParameterUse
         By parameter.
     output_gradients : mapping of int to Tensor
         By the `id` of a use's output, the gradient g of that output.
     """
 
+    n_observations: int
     uses: Mapping[str, Sequence[ParameterUse]]
     output_gradients: Mapping[int, Tensor]
 
@@ -84,8 +105,8 @@ class _BatchedGradients(PerSampleGradients):
 
 
 @dataclass(frozen=True, eq=False)
-class _SingleGradients(PerSampleGradients):
-    """From a backward pass for each observation: gradients (n, *shape) by parameter."""
+class _StackedGradients(PerSampleGradients):
+    """Gradients (n, *shape) by parameter."""
 
     by_parameter: Mapping[str, Tensor]
 
@@ -132,38 +153,56 @@ class PerSampleBackward:
                     "own; give a network with running statistics (track_running_stats=True)"
                 )
 
-    def forward(self, batch: Any, batched: bool) -> tuple[Tensor, Backward]:
+    def forward(self, batch: Any, method: GradientMethod) -> tuple[Tensor, Backward]:
         """Return the outputs for a batch (n, ...), and the function that gives the gradients of every observation.
 
         Parameters
         ----------
         batch : Tensor, mapping or tuple
             Inputs.
-        batched : bool
-            Whether one backward pass serves all observations, which `is_batchable` tells; otherwise each has its own.
+        method : GradientMethod
+            One that is right for the network, which `choose_method` tells; `ONE_BY_ONE` always is.
         """
-        return self._forward_batched(batch) if batched else self._forward_singly(batch)
+        if method is GradientMethod.VECTORISED:
+            return self._forward_vectorised(batch)
+        if method is GradientMethod.CLOSED_FORMS:
+            return self._forward_with_uses(batch)
+        return self._forward_one_by_one(batch)
 
-    def is_batchable(self, batch: Any) -> bool:
-        """Return whether one backward pass gives the gradient of each observation, tried on the first ones."""
+    def choose_method(self, batch: Any) -> GradientMethod:
+        """Return the fastest way that gives the gradient of each observation, tried on the first ones."""
         trial = batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS))
-        with self._recorded_uses() as uses:
-            outputs = _outputs(self.module, trial)
-        if {use.parameter for use in uses} != set(self.parameters):
-            return False
+        outputs, backward = self._forward_one_by_one(trial)
         # A random gradient of the outputs: a difference in any of them shows.
         column = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
+        expected = backward(column)
+        if self._has_closed_forms(trial) and self._agrees(GradientMethod.CLOSED_FORMS, trial, column, expected):
+            return GradientMethod.CLOSED_FORMS
+        if self._agrees(GradientMethod.VECTORISED, trial, column, expected):
+            return GradientMethod.VECTORISED
+        return GradientMethod.ONE_BY_ONE
+
+    def _has_closed_forms(self, trial: Any) -> bool:
+        """Return whether layers of known kinds use all trained parameters."""
+        with self._recorded_uses() as uses:
+            _outputs(self.module, trial)
+        return {use.parameter for use in uses} == set(self.parameters)
+
+    def _agrees(self, method: GradientMethod, trial: Any, column: Tensor, expected: PerSampleGradients) -> bool:
+        """Return whether a way runs and gives the gradients of each observation taken alone."""
         try:
-            per_sample = self._backward(uses, outputs, column)
-            batched = {name: per_sample.gradients(name) for name in self.parameters}
-        except (RuntimeError, IndexError):  # something has another shape than such layers have
+            outputs, backward = self.forward(trial, method)
+            if outputs.shape != column.shape:
+                return False
+            per_sample = backward(column)
+            largest = max(_largest(expected.gradients(name)) for name in self.parameters)
+            return all(
+                _are_close(per_sample.gradients(name), expected.gradients(name), largest, torch.finfo(values.dtype).eps)
+                for name, values in self.parameters.items()
+            )
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            # A layer has another shape than its kind, or torch.func has no rule for an operation.
             return False
-        _, backward_singly = self._forward_singly(trial)
-        single = backward_singly(column)
-        return all(
-            _are_close(batched[name], single.gradients(name), torch.finfo(values.dtype).eps)
-            for name, values in self.parameters.items()
-        )
 
     def entries_per_observation(self, batch: Any) -> int:
         """Return how many numbers are kept for each observation between forward and backward pass."""
@@ -171,7 +210,33 @@ class PerSampleBackward:
             _outputs(self.module, batch_rows(batch, slice(0, 1)))
         return sum(use.output.numel() + use.inputs.numel() for use in uses if isinstance(use, LinearUse))
 
-    def _forward_batched(self, batch: Any) -> tuple[Tensor, Backward]:
+    def _forward_vectorised(self, batch: Any) -> tuple[Tensor, Backward]:
+        inputs = batch_rows(batch, slice(None))
+        axes: Any = 0
+        if isinstance(inputs, Mapping):
+            inputs = dict(inputs)
+            axes = {key: 0 if key in _keys_by_row(inputs) else None for key in inputs}
+
+        def outputs_of_one(parameters: dict[str, Tensor], observation: Any) -> Tensor:
+            outputs = call_module(ModuleWithParameters(self.module, parameters), _as_batch(observation, axes))
+            return _with_two_axes(outputs, 1)[0]
+
+        def outputs_of_all(parameters: dict[str, Tensor]) -> Tensor:
+            return vmap(outputs_of_one, in_dims=(0, axes))(parameters, inputs)
+
+        n = batch_length(batch)
+        copies = {name: values.detach().expand(n, *values.shape) for name, values in self.parameters.items()}
+        with _without_vectorisation_warnings():
+            outputs, pullback, *_ = vjp(outputs_of_all, copies)
+
+        def backward(column: Tensor) -> PerSampleGradients:
+            with _without_vectorisation_warnings():
+                (gradients,) = pullback(column)
+            return _StackedGradients({name: at_least_float32(values) for name, values in gradients.items()})
+
+        return _all_finite(outputs.detach()), backward
+
+    def _forward_with_uses(self, batch: Any) -> tuple[Tensor, Backward]:
         with self._recorded_uses() as uses:
             outputs = _outputs(self.module, batch)
         return outputs.detach(), lambda column: self._backward(uses, outputs, column)
@@ -186,9 +251,9 @@ class PerSampleBackward:
         by_output = {
             id(output): at_least_float32(gradient) for output, gradient in zip(use_outputs, gradients, strict=True)
         }
-        return _BatchedGradients(len(outputs), uses_by_parameter, by_output)
+        return _ClosedFormGradients(len(outputs), uses_by_parameter, by_output)
 
-    def _forward_singly(self, batch: Any) -> tuple[Tensor, Backward]:
+    def _forward_one_by_one(self, batch: Any) -> tuple[Tensor, Backward]:
         with torch.backends.cudnn.flags(enabled=False):  # whose recurrent layers go backward in training mode only
             outputs = [_outputs(self.module, batch_rows(batch, slice(i, i + 1))) for i in range(batch_length(batch))]
             parameters = list(self.parameters.values())
@@ -204,7 +269,7 @@ class PerSampleBackward:
                     name: at_least_float32(torch.stack(gradients))
                     for name, gradients in zip(self.parameters, zip(*rows, strict=True), strict=True)
                 }
-                return _SingleGradients(len(outputs), stacked)
+                return _StackedGradients(stacked)
 
             return torch.cat(outputs).detach(), backward
 
@@ -232,6 +297,34 @@ class PerSampleBackward:
             yield uses
 
 
+class ModuleWithParameters(nn.Module):
+    """A network with other values for its parameters.
+
+    Parameters
+    ----------
+    module : Module
+        The network.
+    parameters : mapping of str to Tensor
+        Values by name, in the shapes of the parameters.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.module, self.values = module, dict(parameters)
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return its outputs."""
+        return functional_call(self.module, self.values, arguments, keywords)
+
+
+@contextmanager
+def _without_vectorisation_warnings() -> Iterator[None]:
+    """Ignore that torch warns of operations which it vectorises slowly."""
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _outputs(module: nn.Module, batch: Any) -> Tensor:
     """Return the outputs of a network for a batch, (n, ...) with at least two axes.
 
@@ -242,15 +335,25 @@ def _outputs(module: nn.Module, batch: Any) -> Tensor:
     """
     with torch.enable_grad():
         outputs = call_module(module, batch)
+    return _all_finite(_with_two_axes(outputs, batch_length(batch)))
+
+
+def _with_two_axes(outputs: Any, n_observations: int) -> Tensor:
+    """Return outputs (n, ...) with at least two axes."""
     if not isinstance(outputs, Tensor):
         raise InputError(f"the network answers a {type(outputs).__name__}; wrap it so that it answers a tensor")
     if outputs.ndim == 1:
         outputs = outputs.unsqueeze(1)
-    if outputs.ndim == 0 or len(outputs) != batch_length(batch):
+    if outputs.ndim == 0 or len(outputs) != n_observations:
         raise InputError(
-            f"the network answers shape {tuple(outputs.shape)} for {batch_length(batch)} observations; the first axis "
+            f"the network answers shape {tuple(outputs.shape)} for {n_observations} observations; the first axis "
             "of what goes in and of what comes out must count them"
         )
+    return outputs
+
+
+def _all_finite(outputs: Tensor) -> Tensor:
+    """Return outputs that are all finite."""
     if not bool(torch.isfinite(outputs).all()):
         raise InputError("the network answers NaN or infinite values on these inputs; look at both")
     return outputs
@@ -266,19 +369,42 @@ def batch_length(batch: Any) -> int:
 def batch_rows(batch: Any, rows: slice) -> Any:
     """Return some observations of a batch; of inputs with labels, the inputs alone."""
     if isinstance(batch, Mapping):
-        size = batch_length(batch)
-        # Keyword arguments of another length, such as flags or tables, go to every observation whole.
-        by_row = {
-            key: isinstance(values, Tensor) and values.ndim > 0 and len(values) == size for key, values in batch.items()
-        }
-        return {key: values[rows] if by_row[key] else values for key, values in batch.items()}
+        by_row = _keys_by_row(batch)
+        return {key: values[rows] if key in by_row else values for key, values in batch.items()}
     return (batch[0] if isinstance(batch, (tuple, list)) else batch)[rows]
 
 
-def _are_close(batched: Tensor, single: Tensor, eps: float) -> bool:
-    """Return whether gradients from two ways of computing them agree but for rounding."""
-    if batched.shape != single.shape:
+def _keys_by_row(batch: Mapping[str, Any]) -> set[str]:
+    """Return the keyword arguments with a row for each observation; others, such as flags or tables, serve all."""
+    size = batch_length(batch)
+    return {key for key, values in batch.items() if isinstance(values, Tensor) and values.ndim and len(values) == size}
+
+
+def _as_batch(observation: Any, axes: Any) -> Any:
+    """Return one observation as a batch of one; `axes` is None for the keyword arguments that serve all."""
+    if isinstance(observation, Mapping):
+        return {key: values if axes[key] is None else values.unsqueeze(0) for key, values in observation.items()}
+    return observation.unsqueeze(0)
+
+
+def _are_close(together: Tensor, alone: Tensor, largest: float, eps: float) -> bool:
+    """Return whether gradients from two ways of computing them agree but for rounding.
+
+    Parameters
+    ----------
+    together, alone : Tensor of shape (n, *shape)
+        Gradients of one parameter.
+    largest : float
+        Largest entry of the gradients of all parameters.
+    eps : float
+        Rounding unit of the parameter's type.
+    """
+    if together.shape != alone.shape:
         return False
-    largest = float(single.abs().max()) if prod(single.shape) else 0.0
-    # The floor of 1e-30 lets two zero gradients agree.
-    return bool((batched - single).abs().max() <= _GRADIENT_ROUNDING_UNITS * eps * max(largest, 1e-30))
+    tolerance = eps * max(_GRADIENT_ROUNDING_UNITS * _largest(alone), _ZERO_ROUNDING_UNITS * largest)
+    return _largest(together - alone) <= tolerance
+
+
+def _largest(values: Tensor) -> float:
+    """Return the largest magnitude; 0 where there are no values."""
+    return float(values.abs().max()) if values.numel() else 0.0
