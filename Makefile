@@ -2,6 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
+LOWEST ?= .venv-lowest
 WORKERS ?= 2
 
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick slow alone lint types walls docs check clean
+.PHONY: help demo test quick slow alone lowest lint types walls docs check clean
 
 help:
 	@echo "make demo    sites train, their files are fused, a picture shows the result (installs the library alone)"
@@ -21,6 +22,7 @@ help:
 	@echo "make quick   a few tests of every room of the library, in less than a minute"
 	@echo "make slow    only the slow tests"
 	@echo "make alone   the slow tests with processes and deadlines of their own, on a machine that does nothing else"
+	@echo "make lowest  the quick tests with the lowest versions that pyproject.toml allows, in an environment of their own"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
 	@echo "make walls   import-linter: an import may only go down"
@@ -58,6 +60,14 @@ slow: $(DEV)
 alone: $(DEV)
 	$(BIN)/python -m pytest -m alone tests/end_to_end/test_federated.py
 
+# The lowest versions that pyproject.toml allows instead of those of constraints.txt; of what these need, the newest.
+lowest: export OMP_NUM_THREADS ?= 1
+lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) tests/lowest_versions.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install -q --prefer-binary -c $(LOWEST)/lowest.txt -e ".[dev]"
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) @tests/quick.txt
+
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,6 +86,6 @@ check: test
 	$(MAKE) lint types walls docs
 
 clean:
-	rm -rf .venv build dist docs/_build demo-output
+	rm -rf .venv .venv-lowest build dist docs/_build demo-output
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
