@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+PINNED = PROJECT.with_name("constraints.txt")
+UNTRIED = frozenset({"torch"})
+"""Requirements whose lowest version nobody could try, since there was no build of it: they are taken as pinned."""
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<version>[^,;\s]+)(,<[^,;\s]+)?")
 
 
@@ -44,6 +47,13 @@ def project_requirements() -> list[str]:
     return [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
 
 
+def pinned_versions() -> dict[str, str]:
+    """Return the versions of constraints.txt by name."""
+    lines = PINNED.read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
 if __name__ == "__main__":
+    pinned = pinned_versions()
     for name, version in sorted(lowest_versions(project_requirements()).items()):
-        sys.stdout.write(f"{name}=={version}\n")
+        sys.stdout.write(f"{name}=={pinned[name] if name in UNTRIED else version}\n")

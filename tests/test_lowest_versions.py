@@ -6,15 +6,13 @@ import pytest
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.lowest_versions import PROJECT, lowest_versions, project_requirements
+from tests.lowest_versions import PROJECT, UNTRIED, lowest_versions, pinned_versions, project_requirements
 
 EXTRAS = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
 
 
 def test_pinned_versions_are_no_older_than_the_lowest():
-    lines = PROJECT.with_name("constraints.txt").read_text().splitlines()
-    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
-    pinned = {canonicalize_name(name): Version(version) for name, version in pinned.items()}
+    pinned = {canonicalize_name(name): Version(version) for name, version in pinned_versions().items()}
     lowest = lowest_versions(project_requirements())
     too_old = [name for name, version in lowest.items() if pinned[canonicalize_name(name)] < Version(version)]
     assert not too_old
@@ -33,3 +31,7 @@ def test_requirements_without_one_lower_bound_are_refused(requirements):
 
 def test_upper_bounds_are_left_to_pip():
     assert lowest_versions(["flwr>=1.41,<1.42", "consilience[all]"]) == {"flwr": "1.41"}
+
+
+def test_what_could_not_be_tried_is_pinned():
+    assert set(pinned_versions()) >= UNTRIED
