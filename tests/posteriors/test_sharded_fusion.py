@@ -340,7 +340,6 @@ class TestRefusals:
         [
             ({"method": "amps"}, "methods that do: average, kl, kmeans, spahm"),
             ({"method": "average"}, "average needs models of equal size"),
-            ({"divergence": "hellinger"}, "does not run over shards; use 'kl'"),
             ({"regularization": 0.1, "assignment": "relaxed"}, "use 'integral'"),
             ({"method": "spahm", "likelihood": "conjugate"}, "use 'gaussian'"),
             ({"robust": "median"}, "robust fusion"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,13 @@ from consilience.posteriors.methods.kl.heterogeneity import (
 )
 from consilience.posteriors.methods.kl.outliers import find_far_sites
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, objective
-from consilience.posteriors.sharded.gathered import gather
+from consilience.posteriors.sharded.gathered import gather, n_active_rows, split_by_shard
 from consilience.posteriors.sharded.header import kind_of
-from consilience.posteriors.sharded.passes import PreparedShards, prepare
+from consilience.posteriors.sharded.passes import Divergence, PreparedShards, prepare
 from consilience.posteriors.sharded.shards import stack_posteriors
 from consilience.posteriors.sharded.stacks import likelihood_shards
 from tests.posteriors.shard_sites import planted_sites, written
-from tests.tolerances import CALIBRATION, CONJUGATE_UPDATE, DESCENT, LOCAL_OPTIMUM, ROUNDING
+from tests.tolerances import CALIBRATION, CONJUGATE_UPDATE, DESCENT, FIXED_POINT, LOCAL_OPTIMUM, ROUNDING
 
 SITES = 60
 RARE = 20  # sites that hold a component that the others lack
@@ -252,3 +253,90 @@ class TestNumberOfComponents:
         _assert_same(there, here, CONJUGATE_UPDATE)
         assert there.objective == pytest.approx(here.objective, rel=CALIBRATION)
         assert np.all(np.diff(there.history) <= 0.0)
+
+
+DIVERGENCES: dict[str, dict[str, Any]] = {
+    "renyi": {"divergence": "renyi", "order": 0.7},
+    "hellinger": {"divergence": "hellinger"},
+    "wasserstein": {"divergence": "wasserstein"},
+}
+FAMILIES = {
+    "diagonal": lambda mean, width: (
+        cs.families.DiagonalGaussian(dim=2),
+        {"mean": mean, "variance": width[:, None] * np.array([1.0, 2.0])},
+    ),
+    "spherical": lambda mean, width: (cs.families.SphericalGaussian(dim=2), {"mean": mean, "variance": width}),
+    "full": lambda mean, width: (
+        cs.families.Gaussian(dim=2),
+        {"mean": mean, "covariance": width[:, None, None] * np.array([[1.0, 0.4], [0.4, 2.0]])},
+    ),
+    "normal-wishart": lambda mean, width: (
+        cs.families.NormalWishart(dim=2),
+        {
+            "mean": mean,
+            "kappa": 30.0 + 0.0 * width,
+            "dof": 30.0 + 0.0 * width,
+            "inverse_scale": 30.0 * width[:, None, None] * np.array([[1.0, 0.4], [0.4, 2.0]]),
+        },
+    ),
+}
+
+
+def _gaussian_sites(family: str, sites: int = 40) -> list[cs.Posterior]:
+    """Return sites that hold two or three of three components that lie apart, of other widths at every site."""
+    rng = np.random.default_rng(4)
+    places = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+    posteriors = []
+    for _ in range(sites):
+        own = places[rng.permutation(3)[: rng.integers(2, 4)]]
+        mean = own + 0.4 * rng.standard_normal(own.shape)
+        made, parameters = FAMILIES[family](mean, rng.uniform(0.5, 2.0, len(own)))
+        posteriors.append(cs.Posterior(made, made.to_natural(**parameters), counts=rng.uniform(20.0, 60.0, len(own))))
+    return posteriors
+
+
+class TestDivergences:
+    """Every divergence runs over shards and gives what it gives in memory."""
+
+    @pytest.mark.parametrize(
+        ("divergence", "family"),
+        [
+            pytest.param(divergence, family, marks=pytest.mark.slow if is_slow else ())
+            for divergence in DIVERGENCES
+            for family in FAMILIES
+            for is_slow in [family == "normal-wishart" and divergence != "wasserstein"]
+        ],
+    )
+    def test_components_are_those_of_memory(self, tmp_path: Path, divergence: str, family: str) -> None:
+        folder = written(_gaussian_sites(family), tmp_path / "sites")
+        options = {"n_components": 3, **DIVERGENCES[divergence]}
+        here = _in_memory(folder, **options)
+        for shard_bytes in (3_000, 10**8):
+            there = cs.fuse(folder, pilot_sites=10, shard_bytes=shard_bytes, **options)
+            _assert_same(there, here, FIXED_POINT)
+            assert there.objective == pytest.approx(here.objective, rel=FIXED_POINT)
+            assert np.all(np.diff(there.history) <= DESCENT * np.abs(there.history[:-1]))
+
+    @pytest.mark.parametrize("divergence", DIVERGENCES)
+    @pytest.mark.parametrize("parts", [1, 2, 5])
+    def test_averages_are_sums_over_shards(self, divergence: str, parts: int) -> None:
+        posteriors = _gaussian_sites("full", 20)
+        rng = np.random.default_rng(6)
+        labels = np.concatenate([rng.permutation(3)[: posterior.n_components] for posterior in posteriors])
+        ensemble = Ensemble.of(posteriors, rng.random(20) + 0.1)
+        weights = ensemble.site_weights
+        method = cs.KLFusion(**DIVERGENCES[divergence])
+        expected = method.average(ensemble, labels, 3)
+        shards = replace(_prepared(posteriors, parts, weights), divergence=Divergence(method.divergence, method.order))
+        found = shards.averages_of(split_by_shard(labels, shards.map(n_active_rows)), 3)
+        if parts == 1:
+            assert np.array_equal(found, expected)
+        else:
+            np.testing.assert_allclose(found, expected, rtol=FIXED_POINT, atol=FIXED_POINT)
+
+    def test_the_number_is_that_of_kl(self, tmp_path: Path) -> None:
+        folder = written(planted_sites(60, groups=5)[0], tmp_path / "sites")
+        options = {"pilot_sites": 20, "shard_bytes": 10_000}
+        kl, fusion = cs.fuse(folder, **options), cs.fuse(folder, **options, divergence="hellinger")
+        assert fusion.n_components == kl.n_components
+        assert fusion.details["path"] == kl.details["path"]

@@ -80,7 +80,7 @@ LIBRARIES = {
         {**TENSORS, **{f"attached.{n}": np.ones(1) for n in range(2000)}},
         attached={str(n): {"axes": ["fixed"], "rule": "mean"} for n in range(2000)}))),
     **each("fuse shards with an option that does not run: ", {
-        "divergence": {"divergence": "hellinger"}, "assignment": {"assignment": "relaxed"},
+        "assignment": {"assignment": "relaxed"},
         "conjugate": {"method": "spahm", "likelihood": "conjugate"},
         "a product the other way": {"combine": "product", "direction": "reverse"},
     }, lambda options: fused(sites(normal(7, size=4)), **options)),

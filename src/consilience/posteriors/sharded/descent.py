@@ -24,6 +24,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.matching.groups import GroupSums
 from consilience.posteriors.sharded.passes import PreparedShards
 from consilience.posteriors.sharded.shard_pass import Centres, PassSums, add_pass_sums, assign, assign_and_sum
 
@@ -125,11 +126,10 @@ def descend(
             break
         if iteration + 1 == max_iterations:
             break
-        is_used = sums.groups.mass > 0
+        used = np.flatnonzero(sums.groups.mass > 0)
+        labels = None if shards.divergence is None else shards.map(assign, centres, exclusive)
         natural = natural.copy()  # centres without mass stay where they are
-        natural[is_used] = shards.group_averages(
-            type(sums.groups)(sums.groups.sums[is_used], sums.groups.mass[is_used])
-        )
+        natural[used] = _averages(shards, sums, used, labels)
         users_of_group = sums.users  # (G,)
         if moves_unused and len(sums.farthest_natural):
             unused = np.flatnonzero(users_of_group == 0)[: len(sums.farthest_natural)]
@@ -153,16 +153,33 @@ def _priced_centres(shards: PreparedShards, natural: Array, users: Array, streng
     """Return centres with natural parameters (G, P), each priced by the cost of its last user."""
     # A group without users is priced as for its first one, lambda.
     last_user_cost = np.where(users > 0, np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)), 1.0)
-    return Centres.from_natural(shards.tangent, natural, shards.direction, strength * last_user_cost)
+    prices = strength * last_user_cost
+    return Centres.from_natural(shards.tangent, natural, shards.direction, prices, shards.divergence)
+
+
+def _averages(shards: PreparedShards, sums: PassSums, used: Labels, labels: list[Labels] | None) -> Array:
+    """Return the averages (U, P) of the groups in use; other divergences than KL ask for the labels of all rows."""
+    if labels is None:
+        mass = np.maximum(sums.groups.mass[used], MIN_MASS)
+        return shards.group_averages(GroupSums(sums.groups.sums[used], mass))
+    new_labels = _numbers(used, len(sums.users))
+    return shards.averages_of([new_labels[labels_of_shard] for labels_of_shard in labels], len(used))
+
+
+def _numbers(used: Labels, n_groups: int) -> Labels:
+    """Return the number of each group among those in use (G,), -1 for the others."""
+    new_labels = np.full(n_groups, -1, dtype=np.int64)
+    new_labels[used] = np.arange(len(used))
+    return new_labels
 
 
 def _finish(
     shards: PreparedShards, centres: Centres, sums: PassSums, exclusive: bool, history: list[float], status: Status
 ) -> ShardDescent:
     """Return the result, with the labels of the last pass, which kept none, numbered without gaps."""
-    used_groups = np.flatnonzero(sums.users > 0)
-    new_labels = np.full(len(sums.users), -1, dtype=np.int64)  # (groups before,)
-    new_labels[used_groups] = np.arange(len(used_groups))
-    labels = [new_labels[labels_of_shard] for labels_of_shard in shards.map(assign, centres, exclusive)]
-    groups = type(sums.groups)(sums.groups.sums[used_groups], np.maximum(sums.groups.mass[used_groups], MIN_MASS))
-    return ShardDescent(labels, np.array(history), status, len(used_groups), shards.group_averages(groups))
+    used = np.flatnonzero(sums.users > 0)
+    last_labels: list[Labels] = shards.map(assign, centres, exclusive)
+    natural = _averages(shards, sums, used, None if shards.divergence is None else last_labels)
+    new_labels = _numbers(used, len(sums.users))
+    labels = [new_labels[labels_of_shard] for labels_of_shard in last_labels]
+    return ShardDescent(labels, np.array(history), status, len(used), natural)

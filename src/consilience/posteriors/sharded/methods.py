@@ -22,7 +22,6 @@ from consilience.errors import OptionError
 from consilience.families import Point
 from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.site_by_site import match_probabilities
-from consilience.posteriors.average import kl_average
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.average import Average
@@ -36,7 +35,7 @@ from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.descent import ShardDescent, descend
 from consilience.posteriors.sharded.gathered import gather, n_active_rows, split_by_shard
-from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
+from consilience.posteriors.sharded.passes import Divergence, PreparedShard, PreparedShards
 from consilience.posteriors.sharded.shard_pass import Centres, site_costs
 from consilience.posteriors.sharded.spahm import ascend_shards
 from consilience.posteriors.sharded.stacks import likelihood_shards
@@ -127,7 +126,7 @@ def _pilot_matching(
     voting = ensemble.voting()
     match = method.match(voting, rng, progress)
     n_groups = int(match.labels.max()) + 1
-    averages = kl_average(voting, match.labels, n_groups, method.average_direction)  # (G, P)
+    averages = method.average(voting, match.labels, n_groups)  # (G, P)
     users = np.bincount(match.labels[match.labels >= 0], minlength=n_groups).astype(np.float64)  # (G,)
     return averages, users, match.details
 
@@ -136,13 +135,23 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     """Fit KL-fusion: the number of components from a sample and the worst-matched sites, then passes over all shards.
 
     Matches cost a sum over sites, groups lambda sqrt(n_g): for J' of J sites the same balance has lambda sqrt(J' / J).
+    Other divergences have no evidence: as in memory they take the number that is found under Kullback-Leibler.
     """
-    shards, pilot = sites.shards, sites.pilot
+    shards, pilot, is_kl = sites.shards, sites.pilot, method.divergence == "kl"
+    if not is_kl and method.finds_number and method.regularization == "auto":
+        selected = fit_kl(replace(method, divergence="kl"), sites, rng, silent)
+        count = max(selected.n_groups, sites.largest_site)
+        fit = fit_kl(replace(method, n_components=count), sites, rng, progress)
+        return replace(fit, details={**fit.details, "path": selected.details["path"]})
+    if not is_kl:
+        shards = replace(shards, divergence=Divergence(method.divergence, method.order))
     pilot_share = pilot.n_sites / shards.n_sites
     strength, pilot_method = 0.0, method
     details: dict[str, Any] = {}
     if method.n_components is None and method.regularization != "auto":
-        spread = KLProblem.of(pilot, method.direction).spread  # standard deviation of divergences, Claici et al. 2020
+        spread = KLProblem(
+            pilot, method.geometry(pilot)
+        ).spread  # standard deviation of divergences, Claici et al. 2020
         strength = method.regularization * spread
         # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
         pilot_method = replace(method, regularization=method.regularization * pilot_share**0.5)
@@ -165,7 +174,8 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
         if descent is not None and len(averages) <= descent.n_groups:
             break  # the worst-matched sites brought no further component
         if len(averages) < sites.largest_site:  # no two components of one site may become the same
-            averages, users = _add_farthest_components(sample, averages, users, sites.largest_site - len(averages))
+            missing = sites.largest_site - len(averages)
+            averages, users = _add_farthest_components(method, sample, averages, users, missing)
         # In all shards a group has about as many times more users as there are times more sites.
         descent = passes(averages, strength, users * (shards.n_sites / sample.n_sites))
         if method.n_components is not None or strength > 0:
@@ -174,7 +184,14 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     assert descent is not None  # noqa: S101  (at least one sample is fused)
     details |= {name: pilot_details[name] for name in ("path", "heterogeneity") if name in pilot_details}
     details["pilot_sites"] = sample.n_sites
-    fit = ShardedFit(descent.labels, descent.n_groups, descent.history, descent.status, details)
+    fit = ShardedFit(
+        descent.labels,
+        descent.n_groups,
+        descent.history,
+        descent.status,
+        details,
+        averages=None if is_kl else descent.centres,
+    )
     if method.finds_number and method.regularization == "auto":
         fit = _select_number(fit, shards, sample, limit, rng)
     else:
@@ -226,7 +243,7 @@ def _refine_and_diagnose(
         return fit
     gathered = gather(shards)
     labels = gathered.labels(fit.labels)
-    if n_rows <= REFINE_BEST_ROWS:
+    if n_rows <= REFINE_BEST_ROWS and method.divergence == "kl":
         problem = KLProblem.of(gathered.ensemble, method.direction)
         labels, centres = compact(problem, labels)
         refined = refine(problem, KLFit(labels, centres, float(fit.history[-1]), (), True), strength, rng)
@@ -256,9 +273,11 @@ def _limit(requested: int | None, largest_site: int, n_rows: int) -> int:
     return min(n_rows, GROUPS_PER_SITE * largest_site if requested is None else requested)
 
 
-def _add_farthest_components(pilot: Ensemble, averages: Array, users: Array, missing: int) -> tuple[Array, Array]:
+def _add_farthest_components(
+    method: KLFusion, pilot: Ensemble, averages: Array, users: Array, missing: int
+) -> tuple[Array, Array]:
     """Return centres with the `missing` farthest components of the sample added, so that the largest site has room."""
-    costs = KLProblem.of(pilot).geometry.costs(averages).min(axis=0)  # (L of the sample,): to the nearest centre
+    costs = method.geometry(pilot).costs(averages).min(axis=0)  # (L of the sample,): to the nearest centre
     farthest = np.resize(np.argsort(-costs, kind="stable"), missing)
     return np.concatenate([averages, pilot.natural[farthest]]), np.concatenate([users, np.zeros(missing)])
 
@@ -378,8 +397,6 @@ def refusals(method: Method) -> list[str]:
         reasons.append(
             "robust fusion does not run over shards, minority='drop' does; fuse the posterior files themselves"
         )
-    if isinstance(method, KLFusion) and method.divergence != "kl":
-        reasons.append(f"divergence={method.divergence!r} does not run over shards; use 'kl'")
     if isinstance(method, KLFusion) and method.assignment != "integral":
         reasons.append(f"assignment={method.assignment!r} does not run over shards; use 'integral'")
     if isinstance(method, SPAHM) and method.likelihood != "gaussian":

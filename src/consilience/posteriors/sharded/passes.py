@@ -31,6 +31,7 @@ from consilience.families import Direction, Family
 from consilience.families.base import Tangent
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.columns import ComponentColumns
+from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry
 
 CHUNK_BYTES = 2**22
 """Bytes of float64 parameters in a chunk of rows: 4 MiB, about a processor's cache.
@@ -175,6 +176,27 @@ def _active_rows(components: ComponentColumns, weights: Array | None, min_count:
     return active, np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
 
 
+@dataclass(frozen=True)
+class Divergence:
+    """A divergence that is not Kullback-Leibler, by its name and order; see ``methods.kl.divergences``."""
+
+    name: DivergenceName
+    order: float
+
+    def geometry(self, family: Family, natural: Array) -> Geometry:
+        """Return the geometry of some components (n, P)."""
+        return make_geometry(self.name, self.order, "forward", family, natural)
+
+
+def _geometry_sums(
+    shard: PreparedShard, labels: Labels, divergence: Divergence, function: Callable[..., Any], common: tuple[Any, ...]
+) -> Any:
+    """Return the sums of one shard that the average of a divergence asks for."""
+    rows = slice(0, len(labels))
+    geometry = divergence.geometry(shard.tangent.family, np.asarray(shard.natural(rows), dtype=np.float64))
+    return function(geometry, labels, shard.row_weights(rows), *common)
+
+
 def add_all(parts: Sequence[Any]) -> Any:
     """Return the sum of the sums of several shards."""
     return reduce(add, parts)
@@ -196,6 +218,8 @@ class PreparedShards:
         As in ``prepare``.
     n_sites, n_rows : int
         Numbers of sites and of components in all shards.
+    divergence : Divergence, optional
+        What replaces the Kullback-Leibler divergence between components and centres.
     """
 
     engine: Engine
@@ -204,6 +228,7 @@ class PreparedShards:
     direction: Direction
     n_sites: int
     n_rows: int
+    divergence: Divergence | None = None
 
     @property
     def family(self) -> Family:
@@ -238,3 +263,13 @@ class PreparedShards:
         if self.direction == "forward":
             return means + self.tangent.centre
         return self.family.from_mean(means + self.tangent.centre_mean)
+
+    def averages_of(self, labels: Sequence[Labels], n_groups: int) -> Array:
+        """Return the averages (G, P) that belong to the divergence, given the labels of the active rows."""
+        assert self.divergence is not None  # noqa: S101  (those of Kullback-Leibler follow from sums of factors)
+
+        def ask(function: Callable[..., Any], *common: Any) -> Any:
+            return self.sum(_geometry_sums, self.divergence, function, common, each=labels)
+
+        no_rows = np.zeros((0, self.family.size))
+        return self.divergence.geometry(self.family, no_rows).averages_by_sums(ask, n_groups)

@@ -21,7 +21,7 @@ from consilience.families import Direction
 from consilience.families.base import Tangent
 from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.posteriors.sharded.passes import PreparedShard
+from consilience.posteriors.sharded.passes import Divergence, PreparedShard
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,16 +36,30 @@ class Centres:
         b_g.
     prices : Array of shape (G,)
         c_g, what each match costs besides its divergence.
+    natural : Array of shape (G, P)
+        Natural parameters of the centres.
+    divergence : Divergence, optional
+        What replaces the Kullback-Leibler divergence, and then factors and levels.
     """
 
     factors: Array
     levels: Array
     prices: Array
+    natural: Array
+    divergence: Divergence | None = None
 
     @classmethod
-    def from_natural(cls, tangent: Tangent, natural: Array, direction: Direction, prices: Array) -> Centres:
+    def from_natural(
+        cls,
+        tangent: Tangent,
+        natural: Array,
+        direction: Direction,
+        prices: Array,
+        divergence: Divergence | None = None,
+    ) -> Centres:
         """Return the centres with natural parameters `natural` (G, P) and `prices` (G,)."""
-        return cls(*tangent.kl_factors(natural, tangent.kl_from_centre, first=direction == "forward"), prices)
+        factors, levels = tangent.kl_factors(natural, tangent.kl_from_centre, first=direction == "forward")
+        return cls(factors, levels, prices, natural, divergence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,11 +160,15 @@ def costs_by_chunk(shard: PreparedShard, centres: Centres) -> Iterator[tuple[Arr
 
 def _weighted_costs(shard: PreparedShard, centres: Centres, rows: slice, factors: Array) -> Array:
     """Return the weighted divergences of some rows with these factors from all centres (n, G)."""
-    costs: Array = factors @ -centres.factors.T  # (n, G), in place from here on: this product is most of a pass
-    costs += shard.levels[rows, None]
-    costs += centres.levels
-    # A divergence is not negative, but cancellation between its three terms may leave it slightly below zero.
-    np.maximum(costs, 0.0, out=costs)
+    if centres.divergence is not None:
+        natural = np.asarray(shard.natural(rows), dtype=np.float64)
+        costs: Array = centres.divergence.geometry(shard.tangent.family, natural).costs(centres.natural).T.copy()
+    else:
+        costs = factors @ -centres.factors.T  # (n, G), in place from here on: this product is most of a pass
+        costs += shard.levels[rows, None]
+        costs += centres.levels
+        # A divergence is not negative, but cancellation between its three terms may leave it slightly below zero.
+        np.maximum(costs, 0.0, out=costs)
     if shard.weights is not None:
         costs *= shard.row_weights(rows)[:, None]
     return costs

@@ -14,7 +14,7 @@ A search whose matching still changes after ``MAX_CALIBRATIONS`` rounds returns 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -119,7 +119,9 @@ def select_n_components(
 
 
 def select_from_matching(stack: StackLike, labels: Labels, limit: int, rng: np.random.Generator) -> SelectedNumber:
-    """Return the matching of the greatest evidence that searches from one matching lead to.
+    """Return the matching of the greatest evidence that searches from one matching lead to, or that matching.
+
+    A search at another discount may end at less evidence than it started from; then the start is kept.
 
     Parameters
     ----------
@@ -132,7 +134,13 @@ def select_from_matching(stack: StackLike, labels: Labels, limit: int, rng: np.r
     rng : Generator
         Draws seeds and orders.
     """
-    return refine_until_stationary(stack, _estimate_and_search(stack, labels, limit, None, rng), limit, rng)
+    first = _estimate_and_search(stack, labels, limit, None, rng)
+    found = refine_until_stationary(stack, first, limit, rng)
+    # As between first sizes in ``select_n_components``: the log evidence in the form that compares discounts.
+    if found.likelihood >= first.evidence.likelihood(labels):
+        return found
+    score = first.evidence.score(labels)
+    return replace(first, labels=labels, path={int(labels.max()) + 1: score}, history=(score,), converged=True)
 
 
 def refine_until_stationary(

@@ -13,15 +13,16 @@ iterations, a step that would raise the sum is rejected.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 
-from consilience.checks import Array, Labels
-from consilience.families import Direction, Family, FixedSide
-from consilience.families.wasserstein import WassersteinFamily
+from consilience.checks import Array, Labels, symmetric_part
+from consilience.families import DiagonalGaussian, Direction, Family, FixedSide, Gaussian, SphericalGaussian
+from consilience.families.wasserstein import WassersteinFamily, matrix_square_root
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.posteriors.average import averaged_parameters, from_averaged
 
@@ -38,10 +39,18 @@ LOG_NORMALIZER_ROUNDING = 1e-14
 """Relative error of a log normaliser: a smaller fall of a group's sum may be rounding and moves no average."""
 CHUNK_BYTES = 2**26
 """Memory of the natural parameters between pairs: 64 MiB, chosen by hand."""
+MAX_BURES_STEPS = 500
+"""Fixed-point steps of a Wasserstein average: the bound of ``families.wasserstein.bures_barycenter``."""
+BURES_TOLERANCE = 1e-12
+"""Relative change of a covariance below which its Wasserstein average is reached: that of ``bures_barycenter``."""
 MIN_GROUP_MASS = 1e-12
 """Weight below which a group counts as empty and keeps its centre: no division by zero in (4)."""
 MIN_AFFINITY = 1e-300
 """Smallest sum of affinities to divide by; below it, no double precision is left."""
+
+
+AskShards = Callable[..., Any]
+"""Adds up sums over shards; see ``Geometry.averages_by_sums``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +73,24 @@ class Geometry(ABC):
         """Return the divergences (G, L) of the local components from `centres` (G, P)."""
 
     @abstractmethod
+    def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
+        """Return the centres (G, P) of groups that all have members, of which sums over shards tell all that it takes.
+
+        Parameters
+        ----------
+        ask : callable
+            ``ask(function, *common)`` is the sum of ``function(geometry, labels, weights, *common)`` over all shards,
+            each with a geometry of its own components. This geometry's own components are not looked at.
+        n_groups : int
+            Number G of groups.
+        """
+
+    @final
     def averages(self, labels: Labels, weights: Array, n_groups: int) -> Array:
         """Return the centres (G, P) of groups that all have members; rows labelled -1 have no say."""
+        return self.averages_by_sums(
+            lambda function, *common: function(self, labels, weights, *common), n_groups
+        )  # memory is one shard
 
 
 @final
@@ -92,9 +117,13 @@ class KLGeometry(Geometry):
         """One matrix product and two vectors."""
         return self._fixed.costs(centres)
 
-    def averages(self, labels: Labels, weights: Array, n_groups: int) -> Array:
+    def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
         """Means in one set of parameters."""
-        return self.centres(group_sums(self.averaged, labels, weights, n_groups))
+        return self.centres(ask(KLGeometry._sums, n_groups))
+
+    def _sums(self, labels: Labels, weights: Array, n_groups: int) -> GroupSums:
+        """Return the sums of the parameters whose mean is the average."""
+        return group_sums(self.averaged, labels, weights, n_groups)
 
     def centres(self, sums: GroupSums, fallback: Array | None = None) -> Array:
         """Return the averages (G, P) of groups given by sums; those without mass keep their row of `fallback`."""
@@ -161,34 +190,69 @@ class RenyiGeometry(Geometry):
         """Return the divergences that go with gaps: D_a, or 1 - exp(-(1 - a) D_a)."""
         return -np.expm1(-gaps) if self.bounded else gaps / (1.0 - self.order)
 
-    def averages(self, labels: Labels, weights: Array, n_groups: int) -> Array:
+    def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
         """Descend from the mean of natural parameters until no group gains."""
-        rows = np.flatnonzero(labels >= 0)
-        groups = labels[rows]  # (n,): the group of each row that is matched
-        centres = group_sums(self.natural, labels, weights, n_groups).means()  # (G, P): the KL barycenter
-        gaps = self._gaps(centres[groups], rows)
-        best = np.bincount(groups, weights=weights[rows] * self._of_gap(gaps), minlength=n_groups)
-        rounding = LOG_NORMALIZER_ROUNDING * np.bincount(
-            groups, weights=weights[rows] * np.abs(self._log_normalizers[rows]), minlength=n_groups
-        )
+        centres = ask(RenyiGeometry._natural_sums, n_groups).means()  # (G, P): the KL barycenter
+        current: RenyiSums = ask(RenyiGeometry._sums, centres)
+        sums, mass, best, rounding = current.sums, current.mass, current.values, LOG_NORMALIZER_ROUNDING * current.sizes
         for _ in range(MAX_RENYI_STEPS):
-            # 1 - exp(-x) lies below its tangent, so the step of the weighted sum of gaps lowers the bounded sum too.
-            row_weights = weights[rows] * (np.exp(-gaps) if self.bounded else 1.0)
-            between = self.order * centres[groups] + (1.0 - self.order) * self.natural[rows]  # (n, P)
-            sums = group_sums(self.family.mean_parameters(between), groups, row_weights, n_groups)
-            reached = sums.mass > MIN_AFFINITY  # members that share nothing with their centre cannot move it
+            reached = mass > MIN_AFFINITY  # members that share nothing with their centre cannot move it
             proposal = centres.copy()
-            proposal[reached] = self.family.from_mean(sums.sums[reached] / sums.mass[reached, None])
-            proposal_gaps = self._gaps(proposal[groups], rows)
-            value = np.bincount(groups, weights=weights[rows] * self._of_gap(proposal_gaps), minlength=n_groups)
-            better = value < best - rounding  # (G,): groups move one by one, each only if its own sum falls
-            centres[better] = proposal[better]
-            gaps = np.where(better[groups], proposal_gaps, gaps)
-            gain = np.where(better, best - value, 0.0)
-            best = np.minimum(best, value)
+            proposal[reached] = self.family.from_mean(sums[reached] / mass[reached, None])
+            proposed: RenyiSums = ask(RenyiGeometry._sums, proposal)
+            better = proposed.values < best - rounding  # (G,): groups move one by one, each only if its own sum falls
+            centres[better], sums[better], mass[better] = proposal[better], proposed.sums[better], proposed.mass[better]
+            gain = np.where(better, best - proposed.values, 0.0)
+            best = np.minimum(best, proposed.values)
             if np.all(gain <= RENYI_TOLERANCE * best):
                 break
         return centres
+
+    def _natural_sums(self, labels: Labels, weights: Array, n_groups: int) -> GroupSums:
+        """Return the sums of natural parameters."""
+        return group_sums(self.natural, labels, weights, n_groups)
+
+    def _sums(self, labels: Labels, weights: Array, centres: Array) -> RenyiSums:
+        """Return the sums of one step from `centres` (G, P)."""
+        rows, n_groups = np.flatnonzero(labels >= 0), len(centres)
+        groups = labels[rows]  # (n,): the group of each row that is matched
+        gaps = self._gaps(centres[groups], rows)
+        values, sizes = (
+            np.bincount(groups, weights=weights[rows] * terms, minlength=n_groups).astype(np.float64, copy=False)
+            for terms in (self._of_gap(gaps), np.abs(self._log_normalizers[rows]))
+        )
+        # 1 - exp(-x) lies below its tangent, so the step of the weighted sum of gaps lowers the bounded sum too.
+        row_weights = weights[rows] * (np.exp(-gaps) if self.bounded else 1.0)
+        between = self.order * centres[groups] + (1.0 - self.order) * self.natural[rows]  # (n, P)
+        sums = group_sums(self.family.mean_parameters(between), groups, row_weights, n_groups)
+        return RenyiSums(sums.sums, sums.mass, values, sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class RenyiSums:
+    """Sums of one step of a Renyi average, additive over shards.
+
+    Parameters
+    ----------
+    sums : Array of shape (G, P)
+        Mean parameters between the centre and each member, weighted by the affinity where the divergence is bounded.
+    mass : Array of shape (G,)
+        Their weights.
+    values : Array of shape (G,)
+        Weighted divergences of the members from the centre.
+    sizes : Array of shape (G,)
+        Weighted absolute values of the members' log normalisers, which the rounding is relative to.
+    """
+
+    sums: Array
+    mass: Array
+    values: Array
+    sizes: Array
+
+    def __add__(self, other: RenyiSums) -> RenyiSums:
+        return RenyiSums(
+            self.sums + other.sums, self.mass + other.mass, self.values + other.values, self.sizes + other.sizes
+        )
 
 
 @final
@@ -200,11 +264,96 @@ class WassersteinGeometry(Geometry):
         """Squared distances of means plus Bures distances of covariances."""
         return cast(WassersteinFamily, self.family).wasserstein(centres, self.natural)
 
-    def averages(self, labels: Labels, weights: Array, n_groups: int) -> Array:
-        """Barycenters, group by group: means of means, and the Bures fixed point for full covariances."""
+    def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
+        """Barycenters: means of means, and of standard deviations or, for full covariances, the Bures fixed point.
+
+        The fixed point is that of ``families.wasserstein.bures_barycenter``, each step a sum over members.
+        """
+        if not isinstance(self.family, Gaussian | DiagonalGaussian | SphericalGaussian):
+            return self._averages_of_members(ask, n_groups)
+        mass = ask(WassersteinGeometry._mass, n_groups)
+        means, spreads = np.split(ask(WassersteinGeometry._moments, mass), [self._dim], axis=1)
+        if not self._has_covariances:
+            variances = spreads**2 if spreads.shape[1] > 1 or self._dim == 1 else spreads[:, 0] ** 2
+            return self._to_natural(means, variances)
+        covariances = spreads.reshape(n_groups, self._dim, self._dim)
+        moving = np.arange(n_groups)
+        for _ in range(MAX_BURES_STEPS):
+            roots = np.zeros_like(covariances)  # groups that have arrived have none, and are not asked for
+            for group in moving:
+                roots[group] = matrix_square_root(covariances[group])
+            middles = ask(WassersteinGeometry._bures_sums, mass, roots, moving)  # (G, D, D)
+            still_moving = []
+            for group in moving:
+                inverse_root, middle = np.linalg.inv(roots[group]), middles[group]
+                updated = symmetric_part(inverse_root @ middle @ middle @ inverse_root)
+                change = np.linalg.norm(updated - covariances[group]) / np.linalg.norm(covariances[group])
+                covariances[group] = updated
+                if change >= BURES_TOLERANCE:
+                    still_moving.append(group)
+            moving = np.array(still_moving, dtype=np.int64)
+            if not moving.size:
+                break
+        return self._to_natural(means, covariances)
+
+    def _averages_of_members(self, ask: AskShards, n_groups: int) -> Array:
+        """Return the averages of families whose Gaussians only they know, from all members in one place."""
         family = cast(WassersteinFamily, self.family)
-        members = [np.flatnonzero(labels == group) for group in range(n_groups)]  # a Bures fixed point takes no batch
-        return np.stack([family.wasserstein_barycenter(self.natural[rows], weights[rows]) for rows in members])
+        members: list[tuple[Array, Array, Labels]] = ask(WassersteinGeometry._rows)
+        natural, weights, labels = (np.concatenate(column) for column in zip(*members, strict=True))
+        groups = self._members(labels, n_groups)
+        return np.stack([family.wasserstein_barycenter(natural[rows], weights[rows]) for rows in groups])
+
+    def _rows(self, labels: Labels, weights: Array) -> list[tuple[Array, Array, Labels]]:
+        """Return the members of all groups, in a list, so that sums of shards have all."""
+        return [(self.natural, weights, labels)]
+
+    @property
+    def _has_covariances(self) -> bool:
+        return isinstance(self.family, Gaussian)
+
+    @property
+    def _dim(self) -> int:
+        return int(self.family.dim)  # type: ignore[attr-defined]  # all Gaussians have a dimension
+
+    def _to_natural(self, means: Array, spreads: Array) -> Array:
+        """Return natural parameters (G, P) of Gaussians with these means and variances or covariances."""
+        name = "covariance" if self._has_covariances else "variance"
+        pairs = zip(means, spreads, strict=True)
+        return np.stack(
+            [self.family.to_natural(**{"mean": mean[None], name: spread[None]})[0] for mean, spread in pairs]
+        )
+
+    def _members(self, labels: Labels, n_groups: int) -> list[Labels]:
+        return [np.flatnonzero(labels == group) for group in range(n_groups)]  # a Bures fixed point takes no batch
+
+    def _mass(self, labels: Labels, weights: Array, n_groups: int) -> Array:
+        """Return the weight of every group (G,)."""
+        return np.array([weights[rows].sum() for rows in self._members(labels, n_groups)])
+
+    def _moments(self, labels: Labels, weights: Array, mass: Array) -> Array:
+        """Return shares of the mean of means, and of covariances or standard deviations (G, D + ...), side by side."""
+        parameters = self.family.from_natural(self.natural)
+        shares = []
+        for rows, total in zip(self._members(labels, len(mass)), mass, strict=True):
+            row_shares = weights[rows] / total
+            mean = row_shares @ parameters["mean"][rows]
+            if self._has_covariances:
+                spread = np.einsum("n,nij->ij", row_shares, parameters["covariance"][rows])
+            else:
+                spread = row_shares @ np.sqrt(parameters["variance"][rows])
+            shares.append(np.concatenate([mean, np.ravel(spread)]))
+        return np.stack(shares)
+
+    def _bures_sums(self, labels: Labels, weights: Array, mass: Array, roots: Array, groups: Labels) -> Array:
+        """Return shares of the mean of (S^1/2 S_i S^1/2)^1/2 of some groups (G, D, D), given their S^1/2."""
+        covariances = self.family.from_natural(self.natural)["covariance"]
+        middles = np.zeros_like(roots)
+        for group in groups:
+            rows = np.flatnonzero(labels == group)
+            products = symmetric_part(roots[group] @ covariances[rows] @ roots[group])
+            middles[group] = np.einsum("n,nij->ij", weights[rows] / mass[group], matrix_square_root(products))
+        return middles
 
 
 def make_geometry(name: DivergenceName, order: float, direction: Direction, family: Family, natural: Array) -> Geometry:

@@ -161,7 +161,7 @@ class KLFusion(Method):
         )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
-        problem = KLProblem(ensemble, self._geometry(ensemble))
+        problem = KLProblem(ensemble, self.geometry(ensemble))
         details: dict[str, Any] = {}
         strength = 0.0
         if self.n_components is None and self.regularization == "auto":
@@ -202,13 +202,13 @@ class KLFusion(Method):
             details | diagnostics,
         )
 
-    def _geometry(self, ensemble: Ensemble) -> Geometry:
+    def geometry(self, ensemble: Ensemble) -> Geometry:
         """Return the divergence between fused and local components, with its average."""
         return make_geometry(self.divergence, self.order, self.direction, ensemble.family, ensemble.natural)
 
     def average(self, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
         """Return the averages (G, P) that belong to the divergence."""
-        return self._geometry(ensemble).averages(labels, ensemble.row_weights, n_groups)
+        return self.geometry(ensemble).averages(labels, ensemble.row_weights, n_groups)
 
     def _limit(self, ensemble: Ensemble) -> int:
         """Return the largest number of fused components that is tried."""
