@@ -218,7 +218,6 @@ class TestNumberOfComponents:
         ensemble = Ensemble.of(posteriors, weights)
         in_memory, rows = likelihood_stack(ensemble)
         in_shards, shard_rows = likelihood_shards(_prepared(posteriors, parts, weights if weighted else None), ensemble)
-        assert in_shards is not None
         assert np.array_equal(rows, shard_rows)
         expected, found = (estimate_heterogeneity(stack, truth[rows]) for stack in (in_memory, in_shards))
         np.testing.assert_allclose(found, expected, rtol=CALIBRATION)
@@ -227,6 +226,15 @@ class TestNumberOfComponents:
             assert there.score(labels) == pytest.approx(here.score(labels), rel=CONJUGATE_UPDATE)
         assert there.likelihood(truth) == pytest.approx(here.likelihood(truth), rel=CONJUGATE_UPDATE)
         assert find_far_sites(in_shards, truth[rows]) == find_far_sites(in_memory, truth[rows])
+
+    def test_is_that_of_memory_for_points(self, tmp_path: Path) -> None:
+        rng, family = np.random.default_rng(3), cs.families.Point(dim=2)
+        places = 9.0 * rng.standard_normal((4, 2))
+        sites = [places[rng.permutation(4)[:3]] + 0.2 * rng.standard_normal((3, 2)) for _ in range(50)]
+        folder = written([cs.Posterior(family, site) for site in sites], tmp_path / "sites")
+        here, there = _in_memory(folder), cs.fuse(folder, pilot_sites=15, shard_bytes=2_000)
+        _assert_same(there, here)
+        np.testing.assert_allclose(there.matching.confidence, here.matching.confidence, rtol=CALIBRATION)
 
     def test_one_group_goes_as_in_memory(self) -> None:
         posteriors, truth = planted_sites(30, noise=1.0)

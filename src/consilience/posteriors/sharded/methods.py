@@ -1,9 +1,10 @@
 """Methods over shards of very many sites: KL-fusion, SPAHM, k-means and average, each started from a pilot sample.
 
-Restarts, the number of components and the law of atoms come from the method itself, run in memory on a sample of sites;
-passes over all shards go on from the components found there. A component that only few sites have may be missing in the
-sample: KL-fusion therefore adds the sites that fit worst to the sample once, and starts again if they bring a further
-component. Options that only the in-memory methods have are refused (``refusals``).
+Restarts and the law of atoms come from the method itself, run in memory on a sample of sites; passes over all shards go
+on from the components found there. A component that only few sites have may be missing in the sample: KL-fusion
+therefore adds the sites that fit worst to the sample once, and starts again if they bring a further component. What
+follows is what memory does, by the same functions: the number of components by the evidence of all sites, refinement,
+confidence. Options that only the in-memory methods have are refused (``refusals``).
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import OptionError
 from consilience.families import Point
+from consilience.families.evidence import EvidenceFamily
 from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.site_by_site import match_probabilities
-from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.ensemble import Ensemble, StackLike
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.average import Average
 from consilience.posteriors.methods.kl.choose_number import select_from_matching
 from consilience.posteriors.methods.kl.descent import refine
 from consilience.posteriors.methods.kl.diagnostics import MAX_DIAGNOSED_ROWS, diagnose, settle_number
+from consilience.posteriors.methods.kl.heterogeneity import likelihood_stack
 from consilience.posteriors.methods.kl.method import REFINE_BEST_ROWS, KLFusion
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact
 from consilience.posteriors.methods.kmeans import KMeans
@@ -57,8 +60,11 @@ components were probably taken for one. Chosen by hand; it was judged on the fif
 of shards, of which each site holds five (docs/scale.md).
 """
 
-MAX_SEARCHED_ROWS = 50_000
-"""Components up to which the number is selected by the evidence of all sites. Chosen by hand for its cost."""
+MAX_SEARCHED_ROWS = 5_000
+"""Components up to which the number is selected by the evidence of all sites.
+
+Chosen for its time: a fusion of 10,000 components of 200 parameters took 3 times as long, of 40,000 22 times.
+"""
 
 GROUPS_PER_SITE = 3
 """Groups at most where nobody says otherwise, in components of the largest site. Chosen by hand (docs/scale.md)."""
@@ -149,9 +155,7 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     strength, pilot_method = 0.0, method
     details: dict[str, Any] = {}
     if method.n_components is None and method.regularization != "auto":
-        spread = KLProblem(
-            pilot, method.geometry(pilot)
-        ).spread  # standard deviation of divergences, Claici et al. 2020
+        spread = KLProblem(pilot, method.geometry(pilot)).spread  # standard deviation of divergences (Claici et al.)
         strength = method.regularization * spread
         # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
         pilot_method = replace(method, regularization=method.regularization * pilot_share**0.5)
@@ -197,11 +201,10 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     else:
         fit = _refine_and_diagnose(fit, shards, method, strength, rng)
     status, heterogeneity = fit.status, max(fit.details.get("heterogeneity", {}).values(), default=0.0)
-    if status is Status.CONVERGED and method.finds_number:
-        if fit.n_groups == sites.largest_site and heterogeneity > POOLED_HETEROGENEITY:
-            status = Status.POOLED
-        elif fit.n_groups == limit < shards.n_rows:
-            status = Status.AT_CAPACITY
+    if status is Status.CONVERGED and fit.n_groups == sites.largest_site and heterogeneity > POOLED_HETEROGENEITY:
+        status = Status.POOLED
+    if status is Status.CONVERGED and method.finds_number and fit.n_groups == limit < shards.n_rows:
+        status = Status.AT_CAPACITY
     return replace(fit, status=status)
 
 
@@ -212,25 +215,31 @@ def _select_number(
 
     The sample's number stays where there are too many components, or where their evidence is no sum over shards.
     """
-    if sum(shards.map(n_active_rows)) > MAX_SEARCHED_ROWS:
+    sizes: list[int] = shards.map(n_active_rows)
+    n_rows = sum(sizes)
+    stack: StackLike
+    by_shard: Callable[[Any], list[Any]]
+    if isinstance(shards.family, EvidenceFamily) and n_rows <= MAX_SEARCHED_ROWS:
+        stack, rows = likelihood_shards(shards, sample.canonical(relabel=True)[0].voting())
+        labels, by_shard = np.concatenate(fit.labels), partial(split_by_shard, sizes=sizes)
+        names = [name for names_of_shard in shards.map(_site_names) for name in names_of_shard]
+    elif not isinstance(shards.family, EvidenceFamily) and n_rows <= MAX_DIAGNOSED_ROWS:
+        gathered = gather(shards)  # their evidence form depends on all components together
+        stack, rows = likelihood_stack(gathered.ensemble)
+        labels, by_shard, names = gathered.labels(fit.labels), gathered.by_shard, list(gathered.ensemble.names)
+    else:
         return fit
-    stack, rows = likelihood_shards(shards, sample.canonical(relabel=True)[0].voting())
-    if stack is None:
-        return fit
-    first_labels = np.unique(np.concatenate(fit.labels)[rows], return_inverse=True)[1]
     limit = min(limit, len(rows))
-    selected = select_from_matching(stack, first_labels, limit, rng)
-    names = [name for names_of_shard in shards.map(_site_names) for name in names_of_shard]
-    sizes = shards.map(n_active_rows)
-    assignment = settle_number(stack, rows, names, selected, limit, rng, int(np.sum(sizes)))
+    selected = select_from_matching(stack, np.unique(labels[rows], return_inverse=True)[1], limit, rng)
+    assignment = settle_number(stack, rows, names, selected, limit, rng, n_rows)
     return replace(
         fit,
-        labels=split_by_shard(assignment.labels, sizes),
+        labels=by_shard(assignment.labels),
         n_groups=int(assignment.labels.max()) + 1,
         history=assignment.history,
         status=assignment.status,
         details={**fit.details, **assignment.details},
-        confidence=None if assignment.confidence is None else split_by_shard(assignment.confidence, sizes),
+        confidence=None if assignment.confidence is None else by_shard(assignment.confidence),
     )
 
 

@@ -187,7 +187,7 @@ class ShardedSearch:
         return np.delete(fit.centres, int(np.argmin(costs)), axis=0)
 
 
-def likelihood_shards(shards: PreparedShards, pilot: Ensemble) -> tuple[StackShards | None, Labels]:
+def likelihood_shards(shards: PreparedShards, pilot: Ensemble) -> tuple[StackShards, Labels]:
     """Return what the sites' data say about their components, as ``likelihood_stack`` does, in shards.
 
     Parameters
@@ -199,13 +199,11 @@ def likelihood_shards(shards: PreparedShards, pilot: Ensemble) -> tuple[StackSha
 
     Returns
     -------
-    tuple of (StackShards or None, Labels)
-        The components that are judged, and which of the active rows of all shards these are. None for families whose
-        evidence form depends on all components together.
+    tuple of (StackShards, Labels)
+        The components that are judged, and which of the active rows of all shards these are.
     """
     family = shards.family
-    if not isinstance(family, EvidenceFamily):
-        return None, np.zeros(0, dtype=np.int64)
+    assert isinstance(family, EvidenceFamily)  # noqa: S101  (the form of others depends on all components together)
     pilot_stack, _ = likelihood_stack(pilot)
     judged: list[NDArray[np.bool_]] = shards.map(_judged_rows)
     are_without_priors = all(part is not None for part in judged) and is_mostly_judged(np.concatenate(judged))
