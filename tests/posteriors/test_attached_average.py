@@ -1,6 +1,8 @@
 """What travels with the components is carried through the matching by the rule that it states."""
 
+import functools
 import itertools
+import operator
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
 from consilience import families as f
+from consilience.posteriors.attached_average import carry, fused_attached
 from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 
@@ -212,3 +215,51 @@ def test_components_with_too_few_observations_are_left_out():
     kept = [site.take(np.flatnonzero(counts >= 18.0)) for site, counts in zip(sites, COUNTS, strict=True)]
     without = cs.KLFusion(n_components=G - 1).fuse(Ensemble.of(kept), np.random.default_rng(0))
     assert_allclose(outcome.posterior.natural, without.posterior.natural, rtol=tolerances.ROUNDING)
+
+
+# -- Sums of shards, in whatever order they come.
+
+
+def sums_of(sites, numbers, keys, axes):
+    """The sums of some of the sites, as one shard carries them; the matching is the true one."""
+    arrays = [sites[number].attached["array"] for number in numbers]
+    offsets = np.concatenate([[0], np.cumsum([len(OWN[number]) for number in numbers])])
+    labels = np.concatenate([OWN[number] for number in numbers])
+    return carry(arrays, offsets, labels, WEIGHTS[list(numbers)], G, keys[list(numbers)])
+
+
+@every_axes
+@pytest.mark.parametrize("rule", ["sum", "mean", "keep", "precision-mean"])
+def test_sums_of_shards_add_up_to_those_of_all_sites(axes, rule):
+    def attach(_number, own):
+        shape = shape_of(axes, len(own))
+        precision = rng.gamma(2.0, size=shape) if rule == "precision-mean" else None
+        return {"array": cs.Attached(rng.normal(size=shape), axes, rule, precision)}
+
+    rng = np.random.default_rng(11)
+    sites = sites_with(attach, rng)
+    keys = np.array([7, 2, 9, 4], dtype=np.uint64)
+    whole = fused_attached(sums_of(sites, range(4), keys, axes), axes, rule)
+    for parts in ([(0, 1), (2, 3)], [(3, 1), (2, 0)], [(2,), (0, 3), (1,)]):
+        sums = [sums_of(sites, numbers, keys, axes) for numbers in parts]
+        together = fused_attached(functools.reduce(operator.add, sums), axes, rule)
+        assert_allclose(together.values, whole.values, rtol=tolerances.ROUNDING, atol=tolerances.ROUNDING)
+        assert (together.precision is None) == (whole.precision is None)
+        if whole.precision is not None:
+            assert_allclose(together.precision, whole.precision, rtol=tolerances.ROUNDING)
+
+
+@every_axes
+def test_what_is_kept_is_the_entry_of_the_site_of_the_lowest_key(axes):
+    rng = np.random.default_rng(12)
+    sites = sites_with(
+        lambda _number, own: {"array": cs.Attached(rng.normal(size=shape_of(axes, len(own))), axes, "keep")}, rng
+    )
+    keys = np.array([7, 2, 9, 4], dtype=np.uint64)
+    expected = np.zeros(shape_of(axes, G))
+    for number in np.argsort(keys)[::-1].tolist():  # the lowest key is the last to write
+        for place, value in entries(axes, OWN[number], sites[number].attached["array"].values):
+            expected[place] = value
+    for numbers in (range(4), (3, 2, 1, 0), (1, 0, 3, 2)):
+        kept = fused_attached(sums_of(sites, tuple(numbers), keys, axes), axes, "keep")
+        assert_array_equal(kept.values, expected)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import linear_sum_assignment
 
 from consilience.matching.assignment import assign_blocks
-from consilience.matching.group_sparse import binary_penalty, descend_binary, solve_relaxed
+from consilience.matching.group_sparse import _improvable, binary_penalty, descend_binary, solve_relaxed
 from tests import tolerances
 
 GAP = 1e-5
@@ -215,6 +215,25 @@ def test_a_settled_matching_is_best_for_every_block(name):
             trial = labels.copy()
             trial[start:end] = columns
             assert binary_value(costs, 0.8, trial) >= settled * (1 - tolerances.ROUNDING)
+
+
+@every_case
+@pytest.mark.parametrize("strength", [0.1, 0.8, 4.0])
+def test_improvable_blocks_are_those_that_a_choice_of_columns_improves(name, strength):
+    costs, offsets = CASES[name]
+    rng = np.random.default_rng(4)
+    labels = np.concatenate([rng.permutation(costs.shape[1])[: b - a] for a, b in blocks(offsets)])
+    users = np.bincount(labels, minlength=costs.shape[1]).astype(float)
+    improvable = []
+    for number, (start, end) in enumerate(blocks(offsets)):
+        values = []
+        for columns in itertools.permutations(range(costs.shape[1]), end - start):
+            trial = labels.copy()
+            trial[start:end] = columns
+            values.append(binary_value(costs, strength, trial))
+        if min(values) < binary_value(costs, strength, labels) * (1 - tolerances.ROUNDING):
+            improvable.append(number)
+    assert_array_equal(_improvable(costs, offsets, strength, labels, users), improvable)
 
 
 @every_case

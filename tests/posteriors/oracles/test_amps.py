@@ -14,6 +14,7 @@ from scipy.special import gammaln, multigammaln
 
 import consilience as cs
 from consilience import families as f
+from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 from tests.families.zoo import ZOO
@@ -251,3 +252,19 @@ def test_a_single_pass_takes_each_agent_once_in_the_order_of_contents(name, grow
         fusion = cs.fuse(sites, method="amps", growth=growth, revisit=False, restarts=3)
         assert_allclose(-fusion.objective, best[0], rtol=EXACT, atol=EXACT)
         assert len(fusion.history) == 1
+
+
+@every_family
+def test_a_site_of_twice_the_weight_says_twice_as_much(name):
+    """Log marginal likelihoods of groups, with what every member's data say taken so many times."""
+    sites, weights = agents(name, 7, (2, 3, 2)), np.array([2.0, 0.5, 0.5])
+    prior, family = sites[0].prior, sites[0].family
+    ensemble = Ensemble.of(sites, weights)
+    groups = conjugate_groups(ensemble, np.array([0.0, -1.0, -3.0, -7.0]))
+    pieces = np.concatenate([w * (site.natural - prior) for w, site in zip(weights, sites, strict=True)])
+    alone = log_normaliser(family, prior)[0]
+    for labels in matchings((2, 3, 2))[::7]:
+        members = [np.flatnonzero(labels == group) for group in range(labels.max() + 1)]
+        values = [log_normaliser(family, prior + pieces[rows].sum(axis=0))[0] - alone for rows in members]
+        expected = sum(values) + sum((0.0, -1.0, -3.0, -7.0)[len(rows)] for rows in members)
+        assert_allclose(groups.total(labels), expected, rtol=tolerances.ROOT_FINDING, atol=tolerances.ROOT_FINDING)

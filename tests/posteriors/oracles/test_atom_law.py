@@ -5,9 +5,16 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
+import consilience as cs
+from consilience import families as f
 from consilience.matching.beta_bernoulli import AtomLaw
 from consilience.matching.groups import GroupSums
-from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, point_variances, update_law
+from consilience.posteriors.methods.spahm.atom_law import (
+    AtomStatistics,
+    initial_law,
+    point_variances,
+    update_law,
+)
 from tests import tolerances
 from tests.matching.log_posterior import LogPosterior, fused, law_of
 
@@ -190,3 +197,53 @@ def test_the_law_of_a_fusion_is_no_less_likely_than_the_published_estimates():
         if np.all(within > 0) and np.all(between > 0):
             ours, theirs = (LogPosterior(points, len(sites), one) for one in (law, AtomLaw(mean, within, between)))
             assert ours(labels) >= theirs(labels) - tolerances.FLAT_MINIMUM * abs(theirs(labels))
+
+
+# -- Where it starts, and dimensions by themselves.
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_law_starts_from_distances_to_the_nearest_point_of_another_site(seed):
+    rng = np.random.default_rng([seed, 33])
+    sizes = rng.integers(1, 5, 4)
+    owner, points = np.repeat(np.arange(4), sizes), rng.normal(3.0, [0.5, 20.0], (sizes.sum(), 2))
+    spread = point_variances(points)
+    law = initial_law(points, np.concatenate([[0], np.cumsum(sizes)]), spread)
+    nearest = [
+        min(((one - other) ** 2 / spread).sum() for other in points[owner != site])
+        for one, site in zip(points, owner, strict=True)
+    ]
+    share = min(max(np.mean(nearest) / 2 / 2, 1e-6), 1.0)  # half a squared distance, over two dimensions
+    assert_allclose(law.within, share * spread, rtol=EXACT)
+    assert_allclose(law.between, spread, rtol=EXACT)
+    assert_allclose(law.mean, points.mean(axis=0), rtol=EXACT)
+
+
+def test_copies_start_no_wider_than_all_points_and_no_narrower_than_a_millionth():
+    far = np.array([[0.0, 0.0], [3.0, 3.0], [1000.0, 1000.0]])
+    assert_allclose(initial_law(far[:2], np.array([0, 1, 2]), np.ones(2)).within, [1.0, 1.0], rtol=EXACT)
+    copies = initial_law(far[[0, 2, 0, 2]], np.array([0, 2, 4]), np.ones(2))
+    assert_allclose(copies.within, [1e-6, 1e-6], rtol=EXACT)
+    alone = initial_law(far, np.array([0, 3]), np.ones(2))  # one site, whose points are no copies of each other
+    assert_allclose(alone.within, [1e-6, 1e-6], rtol=EXACT)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.5, 3.0])
+def test_every_dimension_takes_the_step_that_it_would_take_by_itself(apart):
+    for seed in range(25):
+        groups, law = random_groups(seed, apart), some_law(seed)
+        copies, spread = copies_of(groups)
+        found = update_law(copies, law, spread)
+        for d in range(3):
+            alone = AtomLaw(*(values[d : d + 1] for values in (law.mean, law.within, law.between)))
+            copies_of_one, spread_of_one = copies_of([v[:, d : d + 1] for v in groups])
+            expected = update_law(copies_of_one, alone, spread_of_one)
+            for name in ("mean", "within", "between"):
+                assert_allclose(getattr(found, name)[d], getattr(expected, name)[0], rtol=EXACT)
+
+
+def test_a_limit_below_the_largest_site_is_refused():
+    sites = [cs.Posterior(f.Point(2), np.random.default_rng(n).normal(size=(n, 2))) for n in (2, 5, 3)]
+    (problem,) = cs.check(sites, "spahm", max_components=4)
+    assert problem.startswith("max_components is 4, but one model has 5 components")
+    assert cs.check(sites, "spahm", max_components=5) == []
