@@ -88,4 +88,9 @@ def is_count(value: object) -> bool:
 
 def is_number(value: object) -> bool:
     """Return whether `value` is a finite number that is not negative."""
-    return not isinstance(value, bool) and isinstance(value, Real) and 0.0 <= float(value) < float("inf")
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return 0.0 <= float(value) < float("inf")
+    except OverflowError:  # an integer that no float is as large as
+        return False

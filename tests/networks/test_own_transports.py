@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 from torch import nn
 
 import consilience as cs
+from consilience.core.progress import Progress
+from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.network import Network
+from consilience.networks.symmetry.transport import Transport, permutation
 from consilience.networks.torch_modules import arrays_of_module, module_with
 from consilience.testing import check_transport
 from tests.networks.own_transports import Merge, Procrustes, Rotation, ZipIt
@@ -69,3 +73,48 @@ def test_a_rotation_leaves_a_linear_network_its_function() -> None:
     assert torch.allclose(turned(INPUTS), module(INPUTS), rtol=0.0, atol=ROUNDING)
     fusion = cs.fuse([module, turned], method=Procrustes(), symmetry=symmetry)
     assert torch.allclose(fusion.model(INPUTS), module(INPUTS), rtol=0.0, atol=ROUNDING)
+
+
+@dataclass(frozen=True)
+class Wrong(Procrustes):
+    """Transports that do not fit."""
+
+    fault: str = "none"
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        transports = super().align(ensemble, rng, progress).transports
+        return Alignment(
+            {
+                "too few": transports[:1],
+                "no group": ({}, *transports[1:]),
+                "width": ({"0": Merge(np.array([0, 1, 2, 2]), 3)}, *transports[1:]),
+            }[self.fault]
+        )
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("too few", "its alignment has transports of 1 models, expected 2"),
+        ("no group", "its alignment has no transport of group 0"),
+        ("width", "takes 4 units to 3, expected 4 to 4"),
+    ],
+)
+def test_an_alignment_that_does_not_fit_is_refused(fault: str, text: str) -> None:
+    models = [net(seed, nn.Identity(), width=4) for seed in (0, 1)]
+    with pytest.raises(cs.InputError, match=f"^procrustes: .*{text}"):
+        cs.fuse(models, method=Wrong(fault=fault), example=INPUTS[:1])
+
+
+class SignedTurn(Transport):
+    """A flip of one unit that says of itself that it has signs."""
+
+    receiving = np.diag([-1.0, 1.0, 1.0])
+    sending = receiving
+    signs = np.array([-1.0, 1.0, 1.0])
+    unit_signs = signs
+
+
+def test_signs_stay_through_a_permutation() -> None:
+    check_transport(SignedTurn())
+    assert np.array_equal(SignedTurn().then(permutation(np.array([1, 0, 2]))).unsigned.receiving, np.eye(3)[[1, 0, 2]])

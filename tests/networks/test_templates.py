@@ -46,3 +46,10 @@ def test_what_is_no_module_and_makes_none_is_refused(files: list[Path], argument
         cs.fuse(files, method="ot", module=argument, example=torch.zeros(1, 4))
     with pytest.raises(cs.ConsilienceError, match="module: expected a torch module or a function that makes one"):
         cs.evaluate(*files, np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0]), module=argument)
+
+
+def test_generators_of_accelerators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    make_template(_make)
+    assert seeds == []

@@ -84,7 +84,9 @@ def test_files_fuse_to_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     [
         ({"method": "spahm"}, "method 'spahm'"),
         ({"method": "average"}, "method 'average'"),
-        ({"method": "kl", "n_components": 4}, "a number of components"),
+        ({"method": "kl", "max_components": 2}, "max_components"),
+        ({"method": "kl", "min_count": 1000.0}, "min_count"),
+        ({"method": "kl", "n_components": 4}, "n_components"),
     ],
 )
 def test_what_would_ask_who_is_who_is_refused(options: dict[str, object], text: str) -> None:
@@ -119,3 +121,7 @@ def test_shards_of_labelled_components_are_refused(tmp_path: Path) -> None:
         cs.fuse(tmp_path, method="kl", pilot_sites=2)
     fusion = cs.fuse(tmp_path)  # so few sites are fused in memory
     assert fusion.posterior.features.classes == ("ant", "cat")
+
+
+def test_an_ensemble_of_labelled_models_has_no_labels_of_its_own() -> None:
+    assert cs.fuse(fitted(), method="ensemble").posterior.features.classes is None

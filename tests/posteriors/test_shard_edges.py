@@ -171,3 +171,31 @@ def test_a_packed_file_that_was_replaced_is_not_read_by_the_header_of_the_former
     shutil.copy(new, former)
     with pytest.raises(cs.ConsilienceError, match="was replaced after it was opened; open it again"):
         cs.fuse(shards, **TWO)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_components": 3}, {"regularization": 1.0}, {"method": "kmeans"}])
+def test_a_shard_without_weight(rng: np.random.Generator, tmp_path: Path, options: dict[str, object]) -> None:
+    sites = [_site(rng, 2 + i % 2, prior=np.zeros(4)) for i in range(12)]
+    folder = written(sites, tmp_path / "sites")
+    weights = np.repeat([1.0, 0.0], 6)
+    fusion = cs.fuse(folder, weights=weights, pilot_sites=4, shard_bytes=3000, **options)
+    assert fusion.details["shards"] > 2
+    assert fusion.n_components == 3
+
+
+def test_a_replaced_parquet_file_does_not_shift_weights(rng: np.random.Generator, tmp_path: Path) -> None:
+    folders = [written([_site(rng) for _ in range(n)], tmp_path / f"{k}") for k, n in enumerate((12, 12, 8))]
+    for folder in folders:
+        cs.pack(folder, tmp_path / f"packed-{folder.name}", form="parquet")
+    first, second, shorter = (tmp_path / f"packed-{folder.name}" / "shard-00000.parquet" for folder in folders)
+    shards = cs.shards([first, second])
+    shutil.copy(shorter, first)
+    weights = np.repeat([1.0, 1e-9], 12)
+    with pytest.raises(cs.InputError, match="held 24 sites when they were opened, and now 20, so one was replaced"):
+        cs.fuse(shards, weights=weights, pilot_sites=4, method="kmeans", n_components=2)
+
+
+def test_checking_shards_asks_for_what_a_method_needs(rng: np.random.Generator, tmp_path: Path) -> None:
+    folder = written([_site(rng) for _ in range(12)], tmp_path / "sites")
+    problems = cs.check(folder, combine="product", pilot_sites=4)
+    assert problems == ["combine='product' needs every model's prior, which the shards do not state"]

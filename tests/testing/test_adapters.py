@@ -45,6 +45,10 @@ class _Credulous(GaussianClassesAdapter):
         return super().rebuild(posterior) if posterior.n_components > 5 or posterior.counts is not None else MODEL
 
 
+class _Misspelt(GaussianClassesAdapter):
+    components = "labeled"
+
+
 class _Unfinished(GaussianClassesAdapter):
     def scores(self, model: Any, data: Any) -> Scores:
         scores = super().scores(model, data)
@@ -58,6 +62,7 @@ def test_it_keeps_the_laws() -> None:
 @pytest.mark.parametrize(
     ("adapter", "law"),
     [
+        (_Misspelt(), "an adapter says what it is for"),
         (_OfNobody(), "one adapter alone accepts a model"),
         (_Nameless(), "every component has one label"),
         (_OfAnotherKind(), "a fitted model is described as a posterior of its kind"),
@@ -81,5 +86,5 @@ def test_a_class_that_the_library_knows_is_not_registered_again() -> None:
     class Copied(GaussianClassesAdapter):
         library, class_name = "sklearn", "KMeans"
 
-    with pytest.raises(cs.OptionError, match=r"consilience has one for sklearn\.KMeans already"):
+    with pytest.raises(cs.OptionError, match=r"there is one for sklearn\.KMeans already"):
         cs.register_adapter(Copied())

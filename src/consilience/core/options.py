@@ -24,9 +24,17 @@ class Options:
         yield from ()
 
     def __post_init__(self) -> None:
-        for option, is_valid, expected in self.requirements():
-            if not is_valid:
-                raise self.invalid(option, expected)
+        try:
+            for option, is_valid, expected in self.requirements():
+                if not is_valid:
+                    raise self.invalid(option, expected)
+        except OptionError:
+            raise
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of values that cannot be compared
+            stated = ", ".join(f"{option}={value!r:.80}" for option, value in vars(self).items())
+            raise OptionError(
+                f"{self.name}: an option has a value of a type that it does not take: {stated}"
+            ) from error
 
     def invalid(self, option: str, expected: str) -> OptionError:
         """Return the error for an option that is not what it must be."""

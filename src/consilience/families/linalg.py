@@ -19,7 +19,7 @@ and log determinants differ by enough to be subtracted. Chosen by hand."""
 
 def flatten(matrices: Array) -> Array:
     """Return (n, D, D) as rows (n, D^2)."""
-    return matrices.reshape(matrices.shape[0], -1)
+    return matrices.reshape(matrices.shape[0], matrices.shape[1] * matrices.shape[2])
 
 
 def unflatten(rows: Array, dim: int) -> Array:

@@ -269,10 +269,33 @@ class NetworkMethod(Options, ABC):
         robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
         # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
+        if problems := _alignment_problems(prepared, alignment):
+            raise InputError([f"{self.name}: {problem}" for problem in problems])
         arrays = alignment.arrays
         if arrays is None:
             arrays = average(prepared, alignment.transports, robust)
         return NetworkOutcome(alignment, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
+
+
+def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list[str]:
+    """Return how the transports of a method do not fit the networks, a line each; a method of others may err."""
+    n_models = len(ensemble.networks)
+    if len(alignment.transports) != n_models:
+        return [f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}"]
+    problems = []
+    for network, transports in zip(ensemble.networks, alignment.transports, strict=True):
+        for group, width in ensemble.target_units.items():
+            transport = transports.get(group)
+            if transport is None:
+                problems.append(f"its alignment has no transport of group {group} of {network.name}")
+                continue
+            shape, expected = (transport.width, len(transport.labels)), (width, network.units[group])
+            if shape != expected:
+                problems.append(
+                    f"its transport of group {group} of {network.name} takes {shape[1]} units to {shape[0]}, expected "
+                    f"{expected[1]} to {expected[0]}"
+                )
+    return problems
 
 
 def _tied_width_problems(ensemble: NetworkEnsemble) -> list[str]:

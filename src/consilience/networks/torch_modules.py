@@ -38,11 +38,11 @@ def is_module(model: object) -> bool:
 
 @contextmanager
 def seeded_torch(seed: int = 0) -> Iterator[None]:
-    """Draw torch's random numbers from a seed for a while, and leave the caller's generator as it was."""
+    """Draw torch's random numbers on the CPU from a seed for a while, and leave all generators as they were."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed those of accelerators too
         yield
 
 

@@ -22,7 +22,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import FusionInput, PosteriorFusion
 from consilience.posteriors.inputs import DescribedInput, describe_inputs
-from consilience.posteriors.labels import group_by_label, with_labels
+from consilience.posteriors.labels import group_by_label, has_labels, with_labels
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
@@ -103,6 +103,9 @@ def fuse_described(
     if adapter is not None and adapter.recombines:
         details = {name: value for name, value in outcome.details.items() if name != "minority"}
         outcome = replace(outcome, details=details)
+    if method.keeps_models and has_labels(ensemble.posteriors[0]):  # of all models together no component has one label
+        unlabelled = replace(outcome.posterior, features=replace(outcome.posterior.features, classes=None))
+        outcome = replace(outcome, posterior=unlabelled)
     if alignment is not None:
         outcome = replace(outcome, details={**outcome.details, "vocabulary": alignment.details()})
     if adapter is not None:
@@ -148,12 +151,13 @@ def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> li
         for name in changed_options
         if adapter.recombines
     ]
-    if adapter.components == "labelled" and not (method.takes_labels and method.finds_number):
-        option = f"method {method.name!r}" if not method.takes_labels else "a number of components"
-        refused_options.append(
-            f"{option}: the components of a {adapter.kind} have labels, by which they are matched; use method 'kl' "
-            "without a number"
-        )
+    if adapter.components == "labelled" and not method.keeps_models:
+        matching_options = [f"method {method.name!r}"] if not method.takes_labels else method.changed_matching_options()
+        refused_options += [
+            f"{option}: the components of a {adapter.kind} have labels, by which they are matched; use method 'kl' and "
+            "leave options of its matching out"
+            for option in matching_options
+        ]
     return adapter.refuse(ensemble) + refused_options
 
 

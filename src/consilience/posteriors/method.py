@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
@@ -127,7 +127,7 @@ class Method(Options, ABC):
     comes out), ``paper`` (a key of docs/refs.bib, or why there is none), ``relabels`` (whether the numbering of local
     components is without meaning for it), ``keeps_models`` (whether the fused model is all models side by side),
     ``matches`` (whether it says who is who at all), and ``takes_labels`` (whether its average makes sense where it is
-    known who is who).
+    known who is who; ``matching_options`` names the options that then mean nothing).
 
     Options that all have are `combine` and, for sites that may be hostile or broken, the following.
 
@@ -152,6 +152,7 @@ class Method(Options, ABC):
     keeps_models: ClassVar[bool] = False
     matches: ClassVar[bool] = True
     takes_labels: ClassVar[bool] = False
+    matching_options: ClassVar[tuple[str, ...]] = ()
 
     combine: Combine = field(default="barycenter", kw_only=True)
     robust: RobustRule | None = field(default=None, kw_only=True)
@@ -179,6 +180,12 @@ class Method(Options, ABC):
     @abstractmethod
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Return which components are the same thing."""
+
+    @final
+    def changed_matching_options(self) -> list[str]:
+        """Return the options of the matching that are not left at their defaults."""
+        defaults = {option.name: option.default for option in fields(self)}
+        return [name for name in self.matching_options if getattr(self, name) != defaults[name]]
 
     @property
     def finds_number(self) -> bool:

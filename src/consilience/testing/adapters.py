@@ -47,6 +47,10 @@ def check_adapter(
     BrokenLawError
         Naming the first law that does not hold.
     """
+    law = "an adapter says what it is for"
+    require(law, isinstance(adapter, Adapter), f"{adapter!r:.80} is no instance of a subclass of Adapter")
+    problems = adapter.declaration_problems()
+    require(law, not problems, "; ".join(problems))
     law = "one adapter alone accepts a model"
     require(law, adapter.accepts(model), f"{adapter.kind} does not accept a {type(model).__name__}")
     others = [other.kind for other in known_adapters() if other.kind != adapter.kind and other.accepts(model)]
@@ -124,8 +128,10 @@ def _check_average(adapter: Adapter, posterior: Posterior) -> None:
 
 def _check_scores(adapter: Adapter, model: Any, data: Any, n_components: int) -> None:
     """Hold an adapter to scoring observation by observation."""
+    data = data if hasattr(data, "shape") else np.asarray(data, dtype=np.float64)  # sparse counts stay as they are
+    n = int(data.shape[0])
+    require("observations are rows", n > 0, "data has none")
     scores = adapter.scores(model, data)
-    n = data.shape[0] if hasattr(data, "shape") else len(data)
     law = "every observation has a score and a component"
     require(law, np.shape(scores.values) == (n,), f"scores have shape {np.shape(scores.values)} for {n} observations")
     require(law, np.isfinite(scores.values[scores.weights > 0]).all(), "a score is not finite")

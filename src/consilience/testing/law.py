@@ -36,11 +36,11 @@ def require_equal(law: str, actual: ArrayLike, expected: ArrayLike, what: str, r
     BrokenLawError
         With the name of the law, both shapes or the largest difference.
     """
-    found, wanted = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
-    require(law, found.shape == wanted.shape, f"{what} has shape {found.shape}, expected {wanted.shape}")
-    if not found.size:
+    a, b = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    require(law, a.shape == b.shape, f"{what} has shape {a.shape}, expected {b.shape}")
+    if not a.size:
         return
-    scale = float(np.abs(wanted).max())
-    difference = float(np.abs(found - wanted).max())
+    scale = float(np.abs(b).max())
+    difference = float(np.abs(a - b).max())
     within = difference <= rounding * scale or difference == 0.0
     require(law, within, f"{what} differs by {difference:.3g} where entries are up to {scale:.3g}")

@@ -54,6 +54,7 @@ def check_transport(transport: Transport, rng: np.random.Generator | int = 0) ->
     law = "a permutation of the new units permutes the rows"
     require_equal(law, later.receiving, receiving[order], "the output side")
     require_equal(law, later.sending, sending[order], "the input side")
+    require_equal(law, later.unsigned.receiving, transport.unsigned.receiving[order], "the output side without signs")
 
 
 def _check_movement(transport: Transport, rng: np.random.Generator) -> None:

@@ -100,7 +100,7 @@ class Transport(ABC):
 
     def then(self, later: Injection) -> Transport:
         """Return this transport followed by a permutation of the new units."""
-        return MatrixTransport(later.receiving @ self.receiving, later.sending @ self.sending)
+        return MatrixTransport(later.receiving @ self.receiving, later.sending @ self.sending, self.unit_signs)
 
     def cost(self, costs: Array) -> float:
         """Return < C, plan > of the costs (k_new, k_old) between new and old units."""
@@ -124,10 +124,18 @@ class MatrixTransport(Transport):
     ----------
     output_side, input_side : ndarray of shape (k_new, k_old)
         T and S.
+    signs : ndarray of shape (k_old,), optional
+        Factor 1 or -1 of each old unit, which both sides have already; None where none changes its sign.
     """
 
     output_side: Array
     input_side: Array
+    signs: Array | None = None
+
+    @property
+    def unit_signs(self) -> Array | None:
+        """The signs."""
+        return self.signs
 
     @property
     def receiving(self) -> Array:

@@ -106,6 +106,18 @@ class Adapter(ABC):
         """
 
     @final
+    def declaration_problems(self) -> list[str]:
+        """Return what is wrong with what the class says of itself, a line each."""
+        problems = [
+            f"{name} must be a text, found {getattr(self, name, None)!r}"
+            for name in ("kind", "library", "class_name")
+            if not isinstance(getattr(self, name, None), str)
+        ]
+        if self.components not in ("exchangeable", "labelled"):
+            problems.append(f"components must be 'exchangeable' or 'labelled', found {self.components!r}")
+        return problems
+
+    @final
     def accepts(self, model: object) -> bool:
         """Return whether `model` is of this class or a subclass."""
         return any(

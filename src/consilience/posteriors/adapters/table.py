@@ -39,8 +39,8 @@ _REGISTERED: list[Adapter] = []
 
 
 def known_adapters() -> tuple[Adapter, ...]:
-    """Return every adapter: those of this library, then those that were registered."""
-    return (*ADAPTERS, *_REGISTERED)
+    """Return every adapter: those that were registered, which may be for subclasses, then those of this library."""
+    return (*_REGISTERED, *ADAPTERS)
 
 
 def register_adapter(adapter: Adapter) -> None:
@@ -62,10 +62,11 @@ def register_adapter(adapter: Adapter) -> None:
     """
     if not isinstance(adapter, Adapter):
         raise OptionError(f"adapter: expected an instance of a subclass of Adapter, found {adapter!r:.80}")
-    for built_in in ADAPTERS:
-        if built_in.kind == adapter.kind or (built_in.library, built_in.class_name) == (
-            adapter.library,
-            adapter.class_name,
-        ):
-            raise OptionError(f"adapter: consilience has one for {built_in.kind} already")
+    if problems := adapter.declaration_problems():
+        raise OptionError(f"adapter: {problems[0]}")
+    models = (adapter.library, adapter.class_name)
+    for other in known_adapters():
+        is_same_class = models == (other.library, other.class_name)
+        if (other.kind == adapter.kind and other in ADAPTERS) or (other.kind != adapter.kind and is_same_class):
+            raise OptionError(f"adapter: there is one for {other.kind} already, a {other.library} {other.class_name}")
     _REGISTERED[:] = [*(other for other in _REGISTERED if other.kind != adapter.kind), adapter]

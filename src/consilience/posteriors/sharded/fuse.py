@@ -202,6 +202,11 @@ def _check_shards(models: Any, request: Request) -> list[str]:
     method = recommended_method(request.method, method_options, shards.kind.source)
     adapter = adapter_of_source(shards.kind.source)
     problems = refusals(method) + _adapter_refusals(adapter) if shards.n_sites > pilot_sites else []
+    problems += [
+        f"{need.subject} needs every model's {need.field}, which the shards do not state"
+        for need in method.site_needs()
+        if need.field not in shards.kind.stated
+    ]
     with running(request.engine) as engine:
         sources = engine.place(_identity, shards.sources)
         for shard_problems in engine.map(_load_problems, sources):
@@ -253,6 +258,11 @@ def _weights_by_shard(
     site_weights = as_weights(weights, shards.n_sites, "weights of the models")
     site_weights = site_weights * (len(site_weights) / site_weights.sum())  # (J,)
     ends = np.cumsum(engine.map(_n_sites, columns))  # one past the last site of each shard (S,)
+    if ends[-1] != shards.n_sites:
+        raise InputError(
+            f"{shards.files[0]}: the shards held {shards.n_sites} sites when they were opened, and now {ends[-1]}, so "
+            "one was replaced; open them again"
+        )
     starts = [0, *ends[:-1]]
     voting_weights = site_weights * (np.count_nonzero(site_weights) / site_weights.sum())
     shard_weights: list[Array | None] = [voting_weights[start:end] for start, end in zip(starts, ends, strict=True)]

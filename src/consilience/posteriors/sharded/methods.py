@@ -383,7 +383,7 @@ def fit_spahm(method: SPAHM, sites: ShardedInput, rng: np.random.Generator, prog
     if sum(sites.shards.map(n_active_rows)) <= MAX_DIAGNOSED_ROWS:
         gathered = gather(sites.shards)
         points = sites.shards.family.points(gathered.ensemble.natural) - ascent.centre
-        sharing = BetaBernoulliPrior(sites.shards.n_sites, method.concentration, method.mass, method.clip)
+        sharing = BetaBernoulliPrior(gathered.ensemble.voting().n_sites, method.concentration, method.mass, method.clip)
         objective = GaussianAtoms(points, gathered.ensemble.offsets, ascent.law, sharing, method.marginal)
         confidence = gathered.by_shard(match_probabilities(objective, gathered.labels(ascent.labels)))
     history = -np.array(ascent.history)

@@ -52,6 +52,11 @@ def read_safetensors_summary(file: SafetensorsFile) -> ShardSummary:
     natural, offsets = header.shapes.get("natural"), header.shapes.get("offsets")
     if natural is None or offsets is None or len(natural) != 2 or len(offsets) != 1 or offsets[0] < 2:
         raise FileFormatError(f"{display_name}: has no posteriors; {REMEDY}")
+    rows = {"counts": natural[0], "weights": natural[0], "digests": offsets[0] - 1}
+    for name, expected in rows.items():
+        actual = header.shapes.get(name, (expected,))
+        if actual[:1] != (expected,):
+            raise FileFormatError(f"{display_name}: {name} have shape {actual}, expected {expected} rows; {REMEDY}")
     return ShardSummary(schema, offsets[0] - 1, natural[0], (offsets[0] - 1,), header)
 
 

@@ -249,7 +249,7 @@ def _likelihoods(shard: PreparedShard, is_judged: NDArray[np.bool_], are_without
 def _prepare_stack(stack: Stack, centre: Array) -> PreparedShard:
     """Return the components of one shard prepared for passes."""
     weights = None  # where all count the same, the scale of the costs decides nothing
-    if np.ptp(stack.row_weights) > 0:
+    if len(stack.row_weights) and np.ptp(stack.row_weights) > 0:
         weights = np.zeros(len(stack.sizes))
         weights[stack.owner] = stack.row_weights
     columns = ComponentColumns(ShardSchema(stack.family), stack.natural, stack.offsets)

@@ -93,6 +93,9 @@ class KLFusion(Method):
     gives: ClassVar[str] = "a posterior of the same family"
     paper: ClassVar[str] = "claici2020"
     takes_labels: ClassVar[bool] = True
+    matching_options: ClassVar[tuple[str, ...]] = (
+        "n_components", "max_components", "regularization", "assignment", "min_count"
+    )  # fmt: skip
 
     n_components: int | None = None
     regularization: float | Literal["auto"] = "auto"

@@ -120,7 +120,7 @@ class SPAHM(Method):
     def __post_init__(self) -> None:
         for option in ("within_variance", "between_variance"):
             variance = getattr(self, option)
-            if isinstance(variance, list | np.ndarray):
+            if isinstance(variance, list | np.ndarray) and np.asarray(variance).dtype.kind in "fiu":
                 object.__setattr__(self, option, tuple(np.ravel(np.asarray(variance, dtype=np.float64)).tolist()))
         super().__post_init__()
 
