@@ -173,7 +173,9 @@ def test_a_packed_file_that_was_replaced_is_not_read_by_the_header_of_the_former
         cs.fuse(shards, **TWO)
 
 
-@pytest.mark.parametrize("options", [{}, {"n_components": 3}, {"regularization": 1.0}, {"method": "kmeans"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"n_components": 3}, {"regularization": 1.0}, {"method": "kmeans"}, {"method": "spahm"}]
+)
 def test_a_shard_without_weight(rng: np.random.Generator, tmp_path: Path, options: dict[str, object]) -> None:
     sites = [_site(rng, 2 + i % 2, prior=np.zeros(4)) for i in range(12)]
     folder = written(sites, tmp_path / "sites")
@@ -199,3 +201,9 @@ def test_checking_shards_asks_for_what_a_method_needs(rng: np.random.Generator, 
     folder = written([_site(rng) for _ in range(12)], tmp_path / "sites")
     problems = cs.check(folder, combine="product", pilot_sites=4)
     assert problems == ["combine='product' needs every model's prior, which the shards do not state"]
+
+
+def test_a_number_that_the_sample_cannot_start_is_refused(rng: np.random.Generator, tmp_path: Path) -> None:
+    folder = written([_site(rng, 3) for _ in range(12)], tmp_path / "sites")
+    with pytest.raises(cs.InputError, match=r"n_components is 20, .* has 12 components: give a larger pilot_sites"):
+        cs.fuse(folder, n_components=20, pilot_sites=4)

@@ -19,7 +19,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
-from consilience.errors import OptionError
+from consilience.errors import InputError, OptionError
 from consilience.families import Point
 from consilience.families.evidence import EvidenceFamily
 from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
@@ -154,6 +154,11 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     pilot_share = pilot.n_sites / shards.n_sites
     strength, pilot_method = 0.0, method
     details: dict[str, Any] = {}
+    if method.n_components is not None and len(pilot.natural) < method.n_components <= shards.n_rows:
+        raise InputError(
+            f"n_components is {method.n_components}, but the sample of {pilot.n_sites} sites, from which passes start, "
+            f"has {len(pilot.natural)} components: give a larger pilot_sites"
+        )
     if method.n_components is None and method.regularization != "auto":
         spread = KLProblem(pilot, method.geometry(pilot)).spread  # standard deviation of divergences (Claici et al.)
         strength = method.regularization * spread
@@ -369,7 +374,7 @@ def _component_numbers(shard: PreparedShard) -> Labels:
 
 def fit_spahm(method: SPAHM, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
     """Fit SPAHM in waves over all shards, from the components of the sample."""
-    ascent = ascend_shards(method, sites.shards, sites.pilot, rng, progress)
+    ascent = ascend_shards(method, sites.shards, sites.pilot, sites.largest_site, rng, progress)
     n_groups = len(ascent.groups.mass)
     atoms = method.atoms_of(ascent.law, ascent.groups, ascent.centre)
     details = {

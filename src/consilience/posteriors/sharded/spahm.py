@@ -22,6 +22,7 @@ from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.engines import Engine, Placed
+from consilience.errors import InputError
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_step import Openings
@@ -82,7 +83,12 @@ class ShardAscent:
 
 
 def ascend_shards(
-    method: SPAHM, shards: PreparedShards, pilot: Ensemble, rng: np.random.Generator, progress: Progress
+    method: SPAHM,
+    shards: PreparedShards,
+    pilot: Ensemble,
+    largest_site: int,
+    rng: np.random.Generator,
+    progress: Progress,
 ) -> ShardAscent:
     """Return the matching after raising the log posterior in waves over all shards.
 
@@ -94,10 +100,17 @@ def ascend_shards(
         The shards.
     pilot : Ensemble
         The sampled sites, whose fusion in memory gives the first groups and the first law.
+    largest_site : int
+        Components of the largest site that has weight.
     rng : Generator
         Source of randomness, for the order of sites.
     progress : callable
         Called with (waves done, waves at most).
+
+    Raises
+    ------
+    InputError
+        Where the sample has fewer groups than one site has components.
     """
     ensemble, _ = pilot.canonical(relabel=True)
     voting = ensemble.voting()
@@ -109,7 +122,13 @@ def ascend_shards(
     law = AtomLaw(
         law_parameters["mean"] - centre, law_parameters["within_variance"], law_parameters["between_variance"]
     )
-    groups = group_sums(points - centre, match.labels, np.ones(len(points)), int(match.labels.max()) + 1)
+    n_groups = int(match.labels.max()) + 1
+    if n_groups < largest_site:
+        raise InputError(
+            f"spahm finds {n_groups} components in the sample of {voting.n_sites} sites, and one site has "
+            f"{largest_site}: give a larger pilot_sites"
+        )
+    groups = group_sums(points - centre, match.labels, np.ones(len(points)), n_groups)
     point_shards: Placed[PointShard] = shards.engine.derive(points_of, shards.shards, centre)
     sharing = BetaBernoulliPrior(shards.n_sites, method.concentration, method.mass, method.clip)
     waves = _Waves(shards.engine, point_shards, method, sharing)

@@ -140,7 +140,7 @@ def move_sites(shard: PointShard, turn: ShardTurn, state: WaveState) -> ShardMov
     shard_number, labels, is_moving, may_open = turn
     n_groups = len(state.groups.mass)
     current = _sums(shard.points, labels, n_groups)
-    if not is_moving:
+    if not is_moving or not len(labels):
         return ShardMove(labels, current)
     objective = state.objective(shard)
     # What components of other shards add to the groups, (G, D) and (G,).
