@@ -247,3 +247,25 @@ def test_a_limit_below_the_largest_site_is_refused():
     (problem,) = cs.check(sites, "spahm", max_components=4)
     assert problem.startswith("max_components is 4, but one model has 5 components")
     assert cs.check(sites, "spahm", max_components=5) == []
+
+
+@pytest.mark.parametrize("option", ["within_variance", "between_variance"])
+def test_variances_are_positive_in_every_dimension(option):
+    for variances in ((1.0, -1.0), (0.0, 1.0), ()):
+        with pytest.raises(cs.OptionError, match=f"{option} must be a positive number, one per dimension, or None"):
+            cs.SPAHM(**{option: variances})
+    assert getattr(cs.SPAHM(**{option: (1.0, 2.0)}), option) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(("noise", "n_atoms"), [(0.05, 5), (1.0, 5), (10.0, 5), (30.0, 5)])
+def test_atoms_are_indistinct_where_a_copy_tells_less_than_which_it_is(noise, n_atoms):
+    """Mutual information of a copy and its atom, sum_d log(1 + s0 / s) / 2, against the log of the number of atoms."""
+    rng = np.random.default_rng(0)
+    atoms = rng.normal(0.0, 5.0, (n_atoms, 2))
+    fusion = cs.fuse(
+        [cs.Posterior(f.Point(2), atoms + noise * rng.normal(size=(n_atoms, 2))) for _ in range(6)], "spahm"
+    )
+    law = law_of(fusion)
+    told = 0.5 * np.log(1 + law.between / law.within).sum()
+    assert (fusion.status is cs.Status.INDISTINCT) == (told < np.log(fusion.n_components))
+    assert (fusion.status is cs.Status.CONVERGED) == (noise < 5)
