@@ -97,7 +97,7 @@ class Wrong(Procrustes):
     [
         ("too few", "its alignment has transports of 1 models, expected 2"),
         ("no group", "its alignment has no transport of group 0"),
-        ("width", "takes 4 units to 3, expected 4 to 4"),
+        ("width", "takes 4 units to 4, expected 4 to 3"),
     ],
 )
 def test_an_alignment_that_does_not_fit_is_refused(fault: str, text: str) -> None:

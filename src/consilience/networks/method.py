@@ -283,17 +283,18 @@ def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list
     if len(alignment.transports) != n_models:
         return [f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}"]
     problems = []
+    widths: dict[str, int] = {}  # a method may find the width of a group, but one for all models
     for network, transports in zip(ensemble.networks, alignment.transports, strict=True):
-        for group, width in ensemble.target_units.items():
+        for group in ensemble.target_units:
             transport = transports.get(group)
             if transport is None:
                 problems.append(f"its alignment has no transport of group {group} of {network.name}")
                 continue
-            shape, expected = (transport.width, len(transport.labels)), (width, network.units[group])
-            if shape != expected:
+            n_units, width = network.units[group], widths.setdefault(group, transport.width)
+            if (len(transport.labels), transport.width) != (n_units, width):
                 problems.append(
-                    f"its transport of group {group} of {network.name} takes {shape[1]} units to {shape[0]}, expected "
-                    f"{expected[1]} to {expected[0]}"
+                    f"its transport of group {group} of {network.name} takes {len(transport.labels)} units to "
+                    f"{transport.width}, expected {n_units} to {width}"
                 )
     return problems
 
