@@ -13,7 +13,6 @@ SOURCES = ROOT / "src" / "consilience"
 ROOMS = sorted(path.parent.name for path in SOURCES.glob("*/__init__.py"))
 ELSEWHERE = {
     "drawing": "tests/bayesian/test_report.py",
-    "files": "tests/posteriors/test_format_one.py",
     "learners": "tests/posteriors/test_gaussian_topics.py",
 }
 """Rooms whose tests are those of the rooms that use them."""
