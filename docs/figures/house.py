@@ -22,6 +22,7 @@ FIGURE = Path(__file__).with_suffix(".svg")
 ROOMS = {
     "cli": "commands",
     "federated": "rounds between sites",
+    "testing": "laws for classes of others",
     "api": "public functions, table of kinds",
     "learners": "local learners",
     "checkpoints": "merged as streams",
