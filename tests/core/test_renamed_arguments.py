@@ -9,6 +9,7 @@ from sklearn.mixture import GaussianMixture
 import consilience as cs
 from consilience.api.options import MethodOptions
 from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.core.deprecated import renamed_keyword
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 
@@ -25,6 +26,13 @@ def test_samples_is_n_observations():
         old = cs.fuse(mixtures(), samples=[60, 60])
     new = cs.fuse(mixtures(), n_observations=[60, 60])
     assert np.array_equal(old.posterior.natural, new.posterior.natural)
+
+
+def test_an_argument_has_the_value_of_whichever_name_was_given():
+    assert renamed_keyword("old", None, "new", None) is None
+    assert renamed_keyword("old", None, "new", 5) == 5
+    with pytest.warns(DeprecationWarning, match="old= is deprecated since 0.2 and goes in 0.3; use new="):
+        assert renamed_keyword("old", 7, "new", None) == 7
 
 
 def test_samples_and_n_observations_together_are_refused():

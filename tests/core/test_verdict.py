@@ -1,0 +1,27 @@
+"""The verdict of a fusion says how it ended and what to do, for every way to end."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import consilience as cs
+
+
+@pytest.fixture(scope="module")
+def fusion():
+    family = cs.families.Point(2)
+    sites = [cs.Posterior(family, np.array([[0.0, 0.0], [9.0, 9.0]]) + shift) for shift in (0.0, 0.1, 0.2)]
+    return cs.fuse(sites, "kmeans", n_components=2)
+
+
+@pytest.mark.parametrize("status", cs.Status, ids=lambda status: status.name)
+def test_a_verdict_is_how_the_fusion_ended_and_the_remedy(fusion, status):
+    verdict = replace(fusion, status=status).verdict
+    assert verdict.code == status.name.lower()
+    ending, _, advice = status.value.partition("; ")
+    assert verdict.text.startswith(f"{ending}; whether the fused model is no worse")
+    assert verdict.text.endswith("is not known.")
+    assert not advice or advice not in verdict.text
+    assert (verdict.remedy or "") == (status.remedy or "")
+    assert verdict.harmless is None
