@@ -4,12 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from consilience import families as f
 from consilience.matching import exchanges
 from consilience.matching.bregman_groups import BregmanGroups
 from consilience.matching.exchanges import improve_by_exchange
+from consilience.matching.groups import GroupSums, group_sums
 from tests import tolerances
 
 FAMILY = f.SphericalGaussian(2)
@@ -67,6 +68,24 @@ def test_repeated_exchanges_end_where_none_helps():
     assert len(values) > 2
     assert values == sorted(values)
     assert max(total(objective, trial) for trial in all_exchanges(objective, labels)) <= values[-1] * (1 - 1e-12)
+
+
+def test_what_a_row_adds_to_a_group_is_the_rise_of_its_worth_and_to_no_group_nothing():
+    """Exactly for the nearest groups, which are all of them where there are so few."""
+    objective, labels = problem((3, 2, 3), 4)
+    others = labels.copy()
+    others[:3] = -1
+    groups = group_sums(objective.pieces, others, np.ones(8), int(labels.max()) + 1)
+    occupied = np.flatnonzero(groups.mass)
+    groups = GroupSums(groups.sums[occupied], groups.mass[occupied])
+    gains = objective.gains(np.arange(3), groups)
+    expected = np.array([
+        objective.value(GroupSums(groups.sums + objective.pieces[row], groups.mass + 1.0)) - objective.value(groups)
+        for row in range(3)
+    ])  # fmt: skip
+    assert_allclose(gains, expected, rtol=tolerances.ROOT_FINDING)
+    none = GroupSums(np.zeros((0, objective.pieces.shape[1])), np.zeros(0))
+    assert objective.gains(np.arange(3), none).shape == (3, 0)
 
 
 def test_too_many_exchanges_are_not_tried(monkeypatch):

@@ -67,6 +67,18 @@ def test_a_relaxed_fusion_reports_the_objective_of_its_coupling():
     relaxed_law("dirichlet", "forward", 1.0)
 
 
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [1, 4], [5], [0, 3, 5], []], ids=str)
+def test_sites_keep_their_places_in_a_stack_of_some_rows(rows):
+    """Also sites of which nothing is left."""
+    family, owner = f.SphericalGaussian(1), np.array([0, 0, 1, 2, 2, 2])
+    eta = family.to_natural(mean=np.arange(6.0)[:, None], variance=np.ones(6))
+    taken = Stack(family, eta, np.array([0, 2, 3, 6]), np.arange(1.0, 7.0)).take(np.array(rows, dtype=np.int64))
+    assert taken.n_sites == 3
+    assert_array_equal(taken.owner, owner[rows])
+    assert_array_equal(taken.natural, eta[rows])
+    assert_array_equal(taken.row_weights, np.arange(1.0, 7.0)[rows])
+
+
 # -- The number of components.
 
 
