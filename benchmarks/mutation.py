@@ -1,0 +1,475 @@
+"""What tests notice: small faults put into the mathematics of every room, and the share that no test of the room sees.
+
+    nice python benchmarks/mutation.py [--rooms families matching ...] [--sample 30] [--seed 0]
+    nice python benchmarks/mutation.py --survivors      # judge recorded survivors again, after tests were added
+
+A mutant is a room's source with one change at one place: an operator, a comparison, a number, a condition, a returned
+value. A sample is drawn with a seed from all places of all files of the room. Each mutant is judged in a process of its
+own, on a copy of the tree, by the doctests of its file and the tests of its room, as far as the first failure; what
+survives them, by tests of rooms that use it. A test that fails kills it, and so does one that takes four times as long
+as all tests without a fault. Survivors that were read have a "why" in the result, written by hand: "equivalent: ..."
+where no test can see the change.
+
+Neither mutmut nor cosmic-ray is used. They change annotations (``int | None``), which nothing evaluates, and texts of
+messages, and start Python and its libraries anew for each mutant, which takes as long as the tests do. Here
+annotations, docstrings, decorators, assertions, what is raised and texts are left alone, and a mutant's process is
+forked from one that has imported the libraries, but nothing of consilience.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = Path(__file__).with_suffix(".json")
+LIBRARIES = ("numpy", "pytest", "_pytest", "scipy.stats", "scipy.optimize", "scipy.integrate", "scipy.special",
+             "scipy.sparse", "sklearn.mixture", "sklearn.decomposition", "sklearn.cluster", "torch",
+             "mpmath", "matplotlib", "pydantic", "safetensors.numpy", "safetensors.torch", "pyarrow.parquet",
+             "cvxpy", "ot", "hmmlearn.hmm")  # fmt: skip
+"""Imported once, before any mutant; those that are not installed are left to the tests that need them."""
+TIMEOUT_RATIO = 4.0
+"""A mutant is killed by time after so many times what all tests take without a fault, and `MIN_TIMEOUT` seconds."""
+MIN_TIMEOUT = 60.0
+MAX_SECONDS = 600.0
+"""Where there is no time to compare with; a bound against hanging only."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Sources in which faults are put (patterns), their tests, and tests of other rooms that use them.
+
+    What the room's own tests let pass is judged by those of its callers as well.
+    """
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+    callers: tuple[str, ...]
+
+
+SRC = "src/consilience"
+ROOMS = {
+    "families": Room(
+        (f"{SRC}/families/*.py",),
+        ("tests/families",),
+        ("tests/posteriors/oracles/test_kl_fusion.py", "tests/posteriors/test_divergences.py"),
+    ),
+    "matching": Room(
+        (f"{SRC}/matching/*.py",),
+        ("tests/matching",),
+        ("tests/networks/oracles/test_gromov.py", "tests/networks/test_gromov_laws.py",
+         "tests/networks/oracles/test_fusion.py", "tests/posteriors/oracles/test_spahm_fusion.py",
+         "tests/posteriors/oracles/test_amps.py", "tests/posteriors/oracles/test_evidence_search.py",
+         "tests/posteriors/oracles/test_kl_fusion.py", "tests/posteriors/test_kernels.py"),
+    ),
+    "posteriors": Room(
+        tuple(f"{SRC}/posteriors/{name}.py" for name in ("average", "ensemble", "attached_average")),
+        ("tests/posteriors/test_attached_average.py", "tests/posteriors/test_product_law.py",
+         "tests/posteriors/test_every_method.py", "tests/posteriors/oracles/test_robust.py",
+         "tests/posteriors/test_ensemble_model.py", "tests/posteriors/oracles/test_amps.py"),
+        ("tests/posteriors/test_methods.py", "tests/posteriors/test_robust.py",
+         "tests/posteriors/oracles/test_sharded.py"),
+    ),
+    "posteriors: kl": Room(
+        (f"{SRC}/posteriors/methods/kl/*.py",),
+        ("tests/posteriors/oracles/test_kl_fusion.py", "tests/posteriors/oracles/test_evidence_search.py",
+         "tests/posteriors/oracles/test_heterogeneity.py", "tests/posteriors/oracles/test_evidence.py",
+         "tests/posteriors/test_divergences.py", "tests/posteriors/test_outliers.py",
+         "tests/posteriors/test_choose_number.py"),
+        ("tests/posteriors/test_methods.py", "tests/posteriors/oracles/test_sharded.py"),
+    ),
+    "posteriors: spahm": Room(
+        (f"{SRC}/posteriors/methods/spahm/*.py",),
+        ("tests/posteriors/oracles/test_atom_law.py", "tests/posteriors/test_spahm_laws.py",
+         "tests/posteriors/oracles/test_spahm_fusion.py"),
+        ("tests/posteriors/test_methods.py", "tests/posteriors/test_every_method.py"),
+    ),
+    "networks: symmetry": Room(
+        (f"{SRC}/networks/symmetry/*.py",),
+        ("tests/networks/test_tracing.py", "tests/networks/test_widths.py", "tests/networks/test_files.py",
+         "tests/networks/test_proof.py", "tests/networks/test_products.py"),
+        ("tests/networks/test_mixed_widths.py", "tests/networks/test_every_method.py"),
+    ),
+    "networks: weight matching": Room(
+        (f"{SRC}/networks/methods/weight_matching/*.py",),
+        ("tests/networks/oracles/test_weight_matching.py", "tests/networks/oracles/test_fusion.py",
+         "tests/networks/test_recurrence.py"),
+        ("tests/networks/test_methods.py", "tests/networks/test_every_method.py",
+         "tests/networks/test_gromov_laws.py"),
+    ),
+    "networks: fisher": Room(
+        (f"{SRC}/networks/methods/fisher/*.py",),
+        ("tests/networks/oracles/test_fisher.py", "tests/networks/test_fisher_merging.py"),
+        ("tests/networks/test_fisher_refusals.py", "tests/networks/test_every_method.py"),
+    ),
+    "bayesian": Room(
+        (f"{SRC}/bayesian/methods/*.py",),
+        ("tests/bayesian/oracles/test_networks.py", "tests/bayesian/test_every_method.py",
+         "tests/bayesian/test_fusion.py"),
+        ("tests/bayesian/test_posterior_paths.py", "tests/bayesian/test_refusals.py"),
+    ),
+    "checkpoints": Room(
+        (f"{SRC}/checkpoints/methods/*.py",),
+        ("tests/checkpoints/oracles", "tests/checkpoints/test_laws.py", "tests/checkpoints/test_refusals.py"),
+        ("tests/cli/test_merge.py",),
+    ),
+    "files": Room(
+        (f"{SRC}/files/safetensors_file.py", f"{SRC}/files/document.py"),
+        ("tests/posteriors/test_format_one.py", "tests/posteriors/test_shards.py", "tests/networks/test_files.py",
+         "tests/fuzz/test_readers.py"),
+        ("tests/checkpoints", "tests/cli/test_pack.py", "tests/federated/test_limits.py"),
+    ),
+    "core": Room(
+        (f"{SRC}/core/*.py",),
+        ("tests/core", "tests/api", "tests/posteriors/oracles/test_evaluation.py", "tests/cli/test_commands.py"),
+        ("tests/posteriors/test_every_method.py", "tests/networks/test_every_method.py", "tests/cli/test_evaluate.py"),
+    ),
+}  # fmt: skip
+"""The core of every room, and its tests; golden fusions are left out, which notice that numbers change, not why."""
+
+
+# -- Mutants.
+
+BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+          ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}  # fmt: skip
+COMPARISONS = {
+    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}  # fmt: skip
+OPPOSITES = {"min": "max", "argmin": "argmax", "minimum": "maximum", "any": "all", "floor": "ceil"}
+NAMES = OPPOSITES | {opposite: name for name, opposite in OPPOSITES.items()}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one place of a file.
+
+    Parameters
+    ----------
+    file : str
+        The file, relative to the repository.
+    number : int
+        The mutant's number in the file.
+    line : int
+        The line of the place.
+    change : str
+        The place before and after, as code.
+    """
+
+    file: str
+    number: int
+    line: int
+    change: str
+
+
+def _replacements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what a node is replaced by, one after the other."""
+    if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in BINARY:
+        yield _with(node, op=BINARY[type(node.op)]())
+    elif isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            for other in COMPARISONS[type(operator)]:
+                yield _with(node, ops=[*node.ops[:place], other(), *node.ops[place + 1 :]])
+    elif isinstance(node, ast.BoolOp):
+        yield _with(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub | ast.Invert):
+        yield node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, float):
+        yield ast.Constant(2.0 * node.value if node.value else 1.0)
+    elif isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+        yield _with(node, value=ast.Constant(None))
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in NAMES:
+        yield _with(node, id=NAMES[node.id])
+    elif isinstance(node, ast.Attribute) and node.attr in NAMES:
+        yield _with(node, attr=NAMES[node.attr])
+    elif isinstance(node, ast.Break):
+        yield ast.Continue()
+    elif isinstance(node, ast.Continue):
+        yield ast.Break()
+    if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Compare | ast.UnaryOp):
+        yield _with(node, test=ast.UnaryOp(ast.Not(), node.test))
+
+
+def _with(node: ast.AST, **fields: Any) -> ast.AST:
+    """Return a copy of a node with other fields."""
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _is_left_alone(node: ast.AST) -> bool:
+    """Whether nothing in a node is changed: what is raised, asserted or only imported for types, and texts."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return True
+    return isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom)
+
+
+def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+    """Yield every node that may be changed with its parent, and the field and index that it has there."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list", "type_params", "type_ignores"):
+            continue
+        for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(child, ast.AST) and not _is_left_alone(child):
+                yield tree, name, index, child
+                yield from _places(child)
+
+
+def mutants_of(file: str) -> list[Mutant]:
+    """Return all mutants of a file, in order."""
+    found: list[Mutant] = []
+    for _, _, _, node in _places(ast.parse((ROOT / file).read_text())):
+        for other in _replacements(node):
+            change = f"{_first_line(node)}  ->  {_first_line(other)}"
+            found.append(Mutant(file, len(found), getattr(node, "lineno", 0), change))
+    return found
+
+
+def _first_line(node: ast.AST) -> str:
+    return ast.unparse(ast.fix_missing_locations(copy.deepcopy(node))).partition("\n")[0][:160]
+
+
+def source_of(mutant: Mutant) -> str:
+    """Return the text of a file with the change of a mutant."""
+    tree = ast.parse((ROOT / mutant.file).read_text())
+    number = 0
+    for parent, name, index, node in list(_places(tree)):
+        for other in _replacements(node):
+            if number == mutant.number:
+                replaced = ast.copy_location(other, node) if hasattr(node, "lineno") else other
+                if index is None:
+                    setattr(parent, name, replaced)
+                else:
+                    getattr(parent, name)[index] = replaced
+                return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+            number += 1
+    raise ValueError(f"{mutant.file} has no mutant {mutant.number}")
+
+
+def files_of(room: Room) -> list[str]:
+    """Return the sources of a room, sorted; packages that only import have no place to change."""
+    found = {path for pattern in room.sources for path in ROOT.glob(pattern)}
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+# -- Judgement.
+
+
+def judge(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, float, str]:
+    """Return "killed", "killed by time" or "survived", the seconds that it took, and the test that failed first.
+
+    The tests run in a fork of this process, which has imported the libraries.
+    """
+    report = tree / "first-failure.txt"
+    report.unlink(missing_ok=True)
+    started = time.perf_counter()
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # so that processes that tests start end with it
+        _run_tests(tree, tests, report)
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        seconds = time.perf_counter() - started
+        if done:
+            first = report.read_text() if report.exists() else ""
+            survived = os.waitstatus_to_exitcode(status) == 0
+            return ("survived" if survived else "killed"), seconds, first
+        if seconds > timeout:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "killed by time", seconds, ""
+        time.sleep(0.02)
+
+
+def _run_tests(tree: Path, tests: tuple[str, ...], report: Path) -> None:
+    """Run tests in this process, write down the first that fails, and end."""
+    code = 1
+    try:
+        os.chdir(tree)
+        sys.dont_write_bytecode = True  # of two mutants within a second, the second would be taken for the first
+        sys.path[:0] = [str(tree / "src"), str(tree)]
+        os.environ["PYTHONPATH"] = str(tree / "src")  # for tests that start the command
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        import pytest
+
+        class FirstFailure:
+            @pytest.hookimpl
+            def pytest_runtest_logreport(self, report: Any) -> None:
+                if report.failed:
+                    destination.write_text(report.nodeid)
+
+            @pytest.hookimpl
+            def pytest_collectreport(self, report: Any) -> None:
+                if report.failed:
+                    destination.write_text(f"collecting {report.nodeid}")
+
+        destination = report
+        options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", str(tree / "temporary")]
+        code = int(pytest.main([*options, *tests], plugins=[FirstFailure()]))
+        import consilience
+
+        if not Path(consilience.__file__).is_relative_to(tree.resolve()):
+            report.write_text(f"another consilience was imported, {consilience.__file__}")
+            code = 1
+    except BaseException as error:
+        report.write_text(f"ended by {error!r}")
+    finally:
+        os._exit(code)
+
+
+def judge_mutant(tree: Path, mutant: Mutant, tests: tuple[str, ...], timeout: float) -> tuple[str, float, str]:
+    """Return the judgement of a mutant, and leave the copy of the tree as it was."""
+    target = tree / mutant.file
+    original = target.read_text()
+    target.write_text(source_of(mutant))
+    try:
+        return judge(tree, tests, timeout)
+    finally:
+        target.write_text(original)
+
+
+def copy_of_tree(folder: Path) -> Path:
+    """Return a copy of what tests need."""
+    tree = folder / "tree"
+    leave_out = shutil.ignore_patterns("__pycache__", ".git", "*.pyc")
+    for name in ("src", "tests", "docs", "experiments", "benchmarks"):
+        shutil.copytree(ROOT / name, tree / name, ignore=leave_out)
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    return tree
+
+
+def drawn(name: str, size: int, seed: int) -> tuple[int, list[Mutant]]:
+    """Return how many mutants a room has, and a sample of them in random order."""
+    everything = [mutant for file in files_of(ROOMS[name]) for mutant in mutants_of(file)]
+    return len(everything), random.Random(f"{seed} {name}").sample(everything, min(size, len(everything)))  # noqa: S311
+
+
+# -- Results.
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that the tests run with."""
+    return {name: version(name) for name in ("numpy", "scipy", "scikit-learn", "torch", "pytest", "hypothesis")}
+
+
+def judge_room(tree: Path, name: str, size: int, seed: int) -> dict[str, Any]:
+    """Return the judgements of a sample of a room's mutants: by its own tests, then by those of its callers."""
+    room = ROOMS[name]
+    own, callers = ((*room.tests, *files_of(room)), room.callers)
+    seconds = {}
+    for tests in (own, callers):
+        how, seconds[tests], first = judge(tree, tests, MAX_SECONDS)
+        if how != "survived":
+            raise SystemExit(f"{name}: tests fail without a fault: {first}")
+    count, sample = drawn(name, size, seed)
+    judged = []
+    for mutant in sample:
+        record = {"file": mutant.file, "number": mutant.number, "line": mutant.line, "change": mutant.change}
+        how, _, first = judge_mutant(tree, mutant, (*room.tests, mutant.file), _limit(seconds[own]))
+        record |= {"own": how, "callers": how, "now": how, "killed_by": first}
+        if how == "survived":
+            how, _, first = judge_mutant(tree, mutant, callers, _limit(seconds[callers]))
+            record |= {"callers": how, "now": how, "killed_by": first}
+        _say(f"{name}: {record['own']}, {how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
+        judged.append(record)
+    return {"places": count, "tests": list(room.tests), "callers": list(room.callers), "judged": judged}
+
+
+def _limit(seconds: float) -> float:
+    """Return the seconds after which a mutant is killed by time, from those without a fault."""
+    return max(MIN_TIMEOUT, TIMEOUT_RATIO * seconds)
+
+
+def judge_survivors(tree: Path, name: str, judged: list[dict[str, Any]]) -> None:
+    """Judge the survivors of a room again, but those that are explained, by all tests that judged them before."""
+    room = ROOMS[name]
+    for record in judged:
+        if record["now"] != "survived" or record.get("why"):
+            continue
+        alike = [mutant for mutant in mutants_of(record["file"]) if mutant.change == record["change"]]
+        if not alike:  # the place is written otherwise now
+            continue
+        mutant = min(alike, key=lambda one: (abs(one.line - record["line"]), abs(one.number - record["number"])))
+        how, _, first = judge_mutant(tree, mutant, (*room.tests, *room.callers, mutant.file), MAX_SECONDS)
+        _say(f"{name}: {how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
+        record |= {"number": mutant.number, "line": mutant.line, "now": how, "killed_by": first}
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """Return how many mutants of each room were judged and survived: at first, and now."""
+    rooms = {name: room["judged"] for name, room in found["rooms"].items()}
+    rooms["all"] = [record for judged in rooms.values() for record in judged]
+    return {
+        name: {
+            "judged": len(judged),
+            "survived_own_tests": sum(record["own"] == "survived" for record in judged),
+            "survived_callers_too": sum(record["callers"] == "survived" for record in judged),
+            "survived_now": sum(record["now"] == "survived" for record in judged),
+            "equivalent": sum(record.get("why", "").startswith("equivalent") for record in judged),
+        }
+        for name, judged in rooms.items()
+    }
+
+
+def main() -> None:
+    """Judge mutants and write the result after every room."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
+    parser.add_argument("--sample", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--survivors", action="store_true")
+    parser.add_argument("--result", type=Path, default=RESULT)
+    options = parser.parse_args()
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    for library in LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(library)
+    found: dict[str, Any] = json.loads(options.result.read_text()) if options.result.exists() else {"rooms": {}}
+    for name in options.rooms:
+        with tempfile.TemporaryDirectory() as folder:
+            tree = copy_of_tree(Path(folder))
+            if options.survivors:
+                judge_survivors(tree, name, found["rooms"][name]["judged"])
+            else:
+                found["rooms"][name] = judge_room(tree, name, options.sample, options.seed)
+        found["settings"] = {
+            "tool": "benchmarks/mutation.py", "seed": options.seed, "sample": options.sample,
+            "timeout_ratio": TIMEOUT_RATIO, "python": sys.version.split()[0], "versions": library_versions(),
+        }  # fmt: skip
+        found["rooms"] = {room: found["rooms"][room] for room in ROOMS if room in found["rooms"]}
+        found = {"settings": found["settings"], "summary": summary(found), "rooms": found["rooms"]}
+        options.result.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
