@@ -17,10 +17,6 @@ class Status(Enum):
         "a copy tells less of its component than which one it is a copy of, so that matches mean little; raise mass, "
         "or give within_variance with optimize=False"
     )
-    POOLED = (
-        "as few components as can be were found, and copies of one differ as much as components do: there may be many "
-        "more, of which each model holds few; give n_components or regularization, or take method 'spahm'"
-    )
     AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"
 
     @property

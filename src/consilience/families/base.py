@@ -103,6 +103,20 @@ class Family(ABC):
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return T (size, n, P) of what ``sample`` gives."""
 
+    def plug_in(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return means (n, D) and covariances (n, D, D), or variances (n, D), of the Gaussians that rows stand for.
+
+        The density of data at the posterior mean of the parameters; for a Gaussian itself. None for all others.
+        """
+        return None
+
+    def log_normalizer_of_sums(self, eta: Array) -> Array:
+        """Return A(eta) (n,) of very many rows, each a law of ``EvidenceFamily.discounts`` plus a sum of its pieces.
+
+        Families whose ``log_normalizer`` is slow on many rows have a faster form here.
+        """
+        return self.log_normalizer(eta)
+
     @abstractmethod
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return the same components in a family that measures information, and their natural parameters there.

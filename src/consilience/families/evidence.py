@@ -15,7 +15,7 @@ as in a random-effects meta-analysis, where the variance of a copy is its own pl
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 
@@ -25,6 +25,52 @@ from consilience.families.base import Family
 POINT_VARIANCE_SHARE = 1e-6
 """Variance that a component without a width gets, as a share of the spread that it is compared with: so narrow that the
 heterogeneity decides, so wide that float64 keeps ten digits. Chosen by hand; nobody has measured other values."""
+
+
+_LAW_VARIANCE_RATIO = 7.0
+"""Variance of all components over that within one, before anything is known. A guess that only sets where searches for
+the heterogeneity start."""
+
+
+class Discounts(Protocol):
+    """Some rows under any discount: what does not depend on the heterogeneity is computed once."""
+
+    def pieces(self, heterogeneity: Array) -> Array:
+        """Return what each row says when discounted, less the flat limit (L, P)."""
+
+    def observed(self, heterogeneity: Array) -> Array:
+        """Return what normalises each row, discounted, as a likelihood (L,); see ``EvidenceFamily.observed``."""
+
+    def law(self, heterogeneity: Array) -> Array:
+        """Return the law (P,) that the discounted rows are drawn from; see ``EvidenceFamily.law_of``."""
+
+
+class PlainDiscounts:
+    """Discounts of any family: every value of the heterogeneity is computed anew.
+
+    Parameters
+    ----------
+    family : EvidenceFamily
+        The family.
+    eta : Array of shape (L, P)
+        The rows.
+    """
+
+    def __init__(self, family: EvidenceFamily, eta: Array) -> None:
+        self._family, self._eta = family, eta
+
+    def pieces(self, heterogeneity: Array) -> Array:
+        """Return what each row says when discounted, less the flat limit (L, P)."""
+        result: Array = self._family.discounted(self._eta, heterogeneity) - self._family.flat
+        return result
+
+    def observed(self, heterogeneity: Array) -> Array:
+        """Return what normalises each row, discounted, as a likelihood (L,)."""
+        return self._family.observed(self._eta, heterogeneity)
+
+    def law(self, heterogeneity: Array) -> Array:
+        """Return the law (P,) that the discounted rows are drawn from."""
+        return self._family.law_of(self._family.discounted(self._eta, heterogeneity))
 
 
 class EvidenceFamily(Family):
@@ -96,3 +142,34 @@ class EvidenceFamily(Family):
     def discounted(self, eta: Array, heterogeneity: Array) -> Array:
         """Return rows whose information n has become n / (1 + n h): 1 / n' = 1 / n + h for h of each block (B,)."""
         return self.reweighted(eta, 1.0 / (1.0 + heterogeneity * self.information(eta)))
+
+    def discounts(self, eta: Array) -> Discounts:
+        """Return these rows under any discount, in coordinates in which ``log_normalizer_of_sums`` loses no digits.
+
+        Parameters
+        ----------
+        eta : ndarray of shape (L, P)
+            Natural parameters, not discounted.
+        """
+        return PlainDiscounts(self, eta)
+
+    def heterogeneity_unit(self, eta: Array) -> Array:
+        """Return for each block (B,) the variance between sites that is one within a component, in units of h.
+
+        1 for information in observations, since h is in units of one observation's variance. For information in
+        precisions see ``PrecisionFamily``.
+
+        Parameters
+        ----------
+        eta : ndarray of shape (L, P)
+            Natural parameters, not discounted.
+        """
+        return np.ones(len(self.part_names))
+
+
+class PrecisionFamily(EvidenceFamily):
+    """An evidence family whose information is a precision: h is a variance in the units of the data."""
+
+    def heterogeneity_unit(self, eta: Array) -> Array:
+        """Return the geometric-mean variance of the law of all rows over 7 (1,): a guess of that of one component."""
+        return 1.0 / (_LAW_VARIANCE_RATIO * self.information(self.law_of(eta)[None])[0])

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
-from consilience.families.evidence import EvidenceFamily
+from consilience.families.evidence import PrecisionFamily
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -38,7 +38,7 @@ _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 @dataclass(frozen=True)
-class Gaussian(EvidenceFamily):
+class Gaussian(PrecisionFamily):
     """Gaussian with full covariance; eta = (Lambda m, -Lambda / 2), T = (z, z z^T), P = D + D^2.
 
     Parameters
@@ -119,6 +119,11 @@ class Gaussian(EvidenceFamily):
         """Return the geometric mean of the precisions (n, 1): the D-th root of |Lambda|."""
         return np.exp(log_determinant(cholesky(self._split(eta)[1], "precision")) / self.dim)[:, None]
 
+    def plug_in(self, eta: Array) -> tuple[Array, Array]:
+        """Return means (n, D) and covariances (n, D, D)."""
+        parameters = self.from_natural(eta)
+        return parameters["mean"], parameters["covariance"]
+
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose precision is not symmetric positive definite."""
         return not_positive_definite(self._split(eta)[1], "covariance")
@@ -152,7 +157,7 @@ class Gaussian(EvidenceFamily):
 
 
 @dataclass(frozen=True)
-class SphericalGaussian(EvidenceFamily):
+class SphericalGaussian(PrecisionFamily):
     """Gaussian with covariance v I; eta = (m / v, -1 / (2 v)), T = (z, |z|^2), P = D + 1.
 
     Parameters
@@ -220,6 +225,11 @@ class SphericalGaussian(EvidenceFamily):
     def information(self, eta: Array) -> Array:
         """Return the precision (n, 1)."""
         return self._split(eta)[1][:, None]
+
+    def plug_in(self, eta: Array) -> tuple[Array, Array]:
+        """Return means and variances (n, D)."""
+        linear, precision = self._split(eta)
+        return linear / precision[:, None], np.repeat(1.0 / precision[:, None], self.dim, axis=1)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose variance is not positive."""

@@ -51,6 +51,24 @@ def log_determinant(factors: Array) -> Array:
     return result
 
 
+def log_determinants_of_many(entries: Array) -> Array:
+    """Return log|A| (n,) of very many small matrices, laid out as entries (D, D, n), of which the lower half is used.
+
+    A = L D L^T without pivoting, all matrices at once; LAPACK is called for one after another, which takes longer from
+    some hundreds of matrices on. Pivots that rounding makes zero or negative count as the smallest positive number.
+    `entries` is overwritten.
+    """
+    dim, n = entries.shape[1:]
+    tiny = np.finfo(np.float64).tiny
+    log_det = np.zeros(n)
+    for k in range(dim):
+        pivots = np.maximum(entries[k, k], tiny)
+        for j in range(k + 1, dim):
+            entries[j:, j] -= entries[j:, k] * (entries[j, k] / pivots)
+        log_det += np.log(pivots)
+    return log_det
+
+
 def _solve(matrices: Array, right_sides: Array) -> Array:
     return np.asarray(np.linalg.solve(matrices, right_sides), dtype=np.float64)
 

@@ -155,10 +155,15 @@ class _NormalGammaFamily(EvidenceFamily):
         mean, kappa, shape, rate = self.standard(eta)
         return self._natural(mean, factors[:, 0] * kappa, factors[:, 1] * shape, factors[:, 1:] * rate)
 
+    def plug_in(self, eta: Array) -> tuple[Array, Array]:
+        """Return means m and variances b / a (n, D)."""
+        mean, _, shape, rate = self.standard(eta)
+        return mean, self._repeat_by_rate(rate / shape[:, None])
+
     def _plug_in_gaussians(self, eta: Array) -> Array:
         """Return natural parameters of the Gaussians N(m, b / a) that the rows stand for."""
-        mean, _, shape, rate = self.standard(eta)
-        return DiagonalGaussian(self.dim).to_natural(mean=mean, variance=self._repeat_by_rate(rate / shape[:, None]))
+        mean, variance = self.plug_in(eta)
+        return DiagonalGaussian(self.dim).to_natural(mean=mean, variance=variance)
 
     def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
         """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, b / a)."""

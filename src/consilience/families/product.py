@@ -16,7 +16,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
-from consilience.families.evidence import EvidenceFamily
+from consilience.families.evidence import Discounts, EvidenceFamily
 
 
 @dataclass(frozen=True, init=False)
@@ -161,6 +161,24 @@ class Product(EvidenceFamily):
             axis=1,
         )
 
+    def discounts(self, eta: Array) -> Discounts:
+        """Return the blocks' rows under any discount, side by side."""
+        blocks = [
+            (family.discounts(columns), len(family.part_names)) for _, family, columns in self._iterate_blocks(eta)
+        ]
+        return _ProductDiscounts(blocks)
+
+    def heterogeneity_unit(self, eta: Array) -> Array:
+        """Return the blocks' units side by side (B,)."""
+        return np.concatenate([family.heterogeneity_unit(columns) for _, family, columns in self._iterate_blocks(eta)])
+
+    def log_normalizer_of_sums(self, eta: Array) -> Array:
+        """Return the sum over blocks (n,)."""
+        total: Array = np.sum(
+            [f.log_normalizer_of_sums(columns) for _, f, columns in self._iterate_blocks(eta)], axis=0
+        )
+        return total
+
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows in which some block is outside its domain."""
         return [
@@ -180,3 +198,29 @@ class Product(EvidenceFamily):
     def entropy(self, eta: Array) -> Array:
         """Return the sum over blocks."""
         return np.sum([family.entropy(columns) for _, family, columns in self._iterate_blocks(eta)], axis=0)
+
+
+class _ProductDiscounts:
+    """Products under any discount: that of every block, each with its own part of the heterogeneity (B,)."""
+
+    def __init__(self, blocks: list[tuple[Discounts, int]]) -> None:
+        self._blocks = blocks
+
+    def _iterate(self, heterogeneity: Array) -> Iterator[tuple[Discounts, Array]]:
+        start = 0
+        for discounts, n_parts in self._blocks:
+            yield discounts, heterogeneity[start : start + n_parts]
+            start += n_parts
+
+    def pieces(self, heterogeneity: Array) -> Array:
+        """Return the blocks' pieces side by side (L, P)."""
+        return np.concatenate([block.pieces(part) for block, part in self._iterate(heterogeneity)], axis=1)
+
+    def observed(self, heterogeneity: Array) -> Array:
+        """Return the sum over blocks (L,)."""
+        total: Array = np.sum([block.observed(part) for block, part in self._iterate(heterogeneity)], axis=0)
+        return total
+
+    def law(self, heterogeneity: Array) -> Array:
+        """Return the blocks' laws side by side (P,)."""
+        return np.concatenate([block.law(part) for block, part in self._iterate(heterogeneity)])

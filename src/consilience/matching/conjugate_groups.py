@@ -60,7 +60,7 @@ class ConjugateGroups:
 
     def _marginal(self, sums: Array) -> Array:
         """Return A(base + sums) - A(base) (n,)."""
-        return self.family.log_normalizer(self.base + sums) - self._base_log_normalizer
+        return self.family.log_normalizer_of_sums(self.base + sums) - self._base_log_normalizer
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,)."""

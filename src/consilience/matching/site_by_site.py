@@ -7,7 +7,7 @@ puts at most one component v_l into a group, group g will be worth f(t_g + v_l, 
     F = sum_g f(t_g, m_g) + sum_{l, g} B_lg [f(t_g + v_l, m_g + 1) - f(t_g, m_g)],
 
 for any f whatever: one assignment problem, solved exactly. No step can lower F. ``grow`` makes a first matching,
-``ascend`` raises F in sweeps over the sites until none gains, ``match_probabilities`` reads off how sure each match is.
+``ascend`` raises F in sweeps over the sites until none gains, ``match_confidence`` reads off how sure each match is.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ CHUNK_BYTES = 2**26
 """Memory of the sums of newcomers with groups that are held at once: 64 MiB, chosen by hand."""
 MIN_RELATIVE_GAIN = 1e-9
 """Gain of a site's step, in units of its value, below which it is rounding and the site stays."""
-MAX_LOG_ODDS = 700.0
-"""Log odds at which a probability is 0 or 1 in double precision: exp of more overflows."""
+MAX_TRUSTED_LOG_ODDS = 30.0
+"""Log odds from which on a match is as sure as it gets; fitted together with the scale to simulations."""
+LOG_ODDS_SCALE = 5.0
+"""What log odds are divided by: those of a site's matching are this much too sure. Fitted as above."""
 
 
 class GroupObjective(Protocol):
@@ -112,6 +114,10 @@ class MatchedGroups:
         rows = np.arange(self.objective.offsets[site], self.objective.offsets[site + 1])
         return rows[self.labels[rows] >= 0]
 
+    def members(self, groups: Labels) -> Array:
+        """Return how many members some groups have (n,)."""
+        return self._mass[groups]
+
     def remove(self, rows: Labels) -> None:
         """Take the rows of one site out."""
         groups = self.labels[rows]
@@ -148,7 +154,9 @@ class MatchedGroups:
         self._mass[labels] += 1.0
 
 
-def grow(objective: GroupObjective, order: Labels, openings: Openings = UNLIMITED) -> Labels:
+def grow(
+    objective: GroupObjective, order: Labels, openings: Openings = UNLIMITED, labels: Labels | None = None
+) -> Labels:
     """Return the matching (L,) that adds one site after another, each matched exactly to what is there.
 
     Parameters
@@ -159,9 +167,11 @@ def grow(objective: GroupObjective, order: Labels, openings: Openings = UNLIMITE
         The sites (J,) in the order in which they come.
     openings
         What it takes to open new groups.
+    labels : Labels of shape (L,), optional
+        Groups that are there already; -1 for components of the sites in `order`. Default: none.
     """
     unmatched = np.full(len(objective.pieces), -1, dtype=np.int64)
-    groups = MatchedGroups(objective, unmatched)
+    groups = MatchedGroups(objective, unmatched if labels is None else labels)
     for site in order:
         rows = np.arange(objective.offsets[site], objective.offsets[site + 1])
         if rows.size:
@@ -180,7 +190,13 @@ def scatter(offsets: Labels, n_groups: int, rng: np.random.Generator) -> Labels:
 
 
 def ascend(
-    objective: GroupObjective, labels: Labels, rng: np.random.Generator, sweeps: int, openings: Openings = UNLIMITED
+    objective: GroupObjective,
+    labels: Labels,
+    rng: np.random.Generator,
+    sweeps: int,
+    openings: Openings = UNLIMITED,
+    *,
+    empties_groups: bool = True,
 ) -> tuple[Labels, bool]:
     """Raise the objective site by site, each matched exactly given the others, with new groups where they pay.
 
@@ -196,6 +212,8 @@ def ascend(
         Rounds over all sites at most.
     openings : Openings, optional
         Which new groups are allowed. Default: as many as pay.
+    empties_groups : bool, default True
+        Whether a site may move that leaves a group without members.
 
     Returns
     -------
@@ -208,7 +226,7 @@ def ascend(
         for site in rng.permutation(len(objective.offsets) - 1):
             rows = groups.rows(site)
             if rows.size:
-                has_changed |= _step(groups, rows, openings)
+                has_changed |= _step(groups, rows, openings, empties_groups=empties_groups)
         if not has_changed:
             return consecutive(groups.labels), True
     return consecutive(groups.labels), False
@@ -240,11 +258,19 @@ def ascend_among(
     return groups.labels
 
 
-def _step(groups: MatchedGroups, rows: Labels, openings: Openings) -> bool:
+def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_groups: bool = True) -> bool:
     """Match the rows of one site anew and return whether that was better."""
     old_groups = groups.labels[rows]
+    staying = old_groups[:0]
+    if not empties_groups:
+        # Components that are alone in their groups stay there, and nobody of their site may come to them.
+        is_alone = groups.members(old_groups) == 1
+        staying, rows, old_groups = old_groups[is_alone], rows[~is_alone], old_groups[~is_alone]
+        if not rows.size:
+            return False
     groups.remove(rows)
     used, gains, opening = groups.gains_of_choices(rows)
+    gains[:, np.isin(used, staying)] = FORBIDDEN_GAIN
     new_choices, old_choices = openings.assign(gains, opening), choices_of_groups(used, old_groups)
     if not np.array_equal(new_choices, old_choices):
         before = openings.assigned_gain(gains, opening, old_choices)
@@ -263,15 +289,15 @@ def choices_of_groups(used: Labels, groups: Labels) -> Labels:
     return np.where(is_used, positions, len(used) + np.arange(len(groups)))
 
 
-def match_probabilities(objective: GroupObjective, labels: Labels) -> Array:
-    """Return the probability of each match (L,), given what all other sites say; `objective` is a log probability.
+def match_log_odds(objective: GroupObjective, labels: Labels) -> Array:
+    """Return the log odds of each match (L,), given what all other sites say; `objective` is a log probability.
 
-    For each component its site's best matching without this match is compared with the one it has: with lambda the
-    difference in the objective, the probability is 1 / (1 + exp(-lambda)). Other sites are taken as they are matched,
-    so a fit that went wrong before any matching is not foreseen. Components labelled -1 have none (NaN).
+    For each component its site's best matching without this match is compared with the one it has: the difference in
+    the objective. Other sites are taken as they are matched, so a fit that went wrong before any matching is not
+    foreseen. Components labelled -1 have none (NaN).
     """
     groups = MatchedGroups(objective, labels)
-    probabilities = np.full(len(labels), np.nan)
+    log_odds = np.full(len(labels), np.nan)
     for site in range(len(objective.offsets) - 1):
         rows = groups.rows(site)
         if not rows.size:
@@ -291,7 +317,17 @@ def match_probabilities(objective: GroupObjective, labels: Labels) -> Array:
             # A row can open one new group only, since one is as good as another.
             without_match[row, old_choices[row]] = FORBIDDEN_GAIN
             best_other = without_match[row_range, linear_sum_assignment(without_match, maximize=True)[1]].sum()
-            probabilities[rows[row]] = 1.0 / (
-                1.0 + np.exp(np.clip(best_other - old_total, -MAX_LOG_ODDS, MAX_LOG_ODDS))
-            )
-    return probabilities
+            log_odds[rows[row]] = old_total - best_other
+    return log_odds
+
+
+def match_confidence(objective: GroupObjective, labels: Labels) -> Array:
+    """Return the confidence of each match (L,), sigma(min(lambda, 30) / 5) with lambda its log odds; NaN for label -1.
+
+    The log odds themselves are far too sure, since local fits go wrong before any matching: at odds of a thousand to
+    one, two matches of three were right. Slope and bound are fitted to simulated mixtures (docs/number.md); on real
+    classes they remain optimistic.
+    """
+    log_odds = np.maximum(match_log_odds(objective, labels), -MAX_TRUSTED_LOG_ODDS)
+    confidence: Array = 1.0 / (1.0 + np.exp(-np.minimum(log_odds, MAX_TRUSTED_LOG_ODDS) / LOG_ODDS_SCALE))
+    return confidence

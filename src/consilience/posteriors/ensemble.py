@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_weights
 from consilience.errors import InputError
@@ -55,69 +55,6 @@ class Stacked(Protocol):
         """Number J of sites."""
 
 
-class Mapped(Protocol):
-    """Something for every shard of sites, of which sums over shards tell all that is asked.
-
-    ``each`` has one entry for each of all L components, in the order of the shards; a shard gets its own.
-    """
-
-    def map(self, function: Callable[..., Any], *common: Any, each: NDArray[Any] | None = None) -> list[Any]:
-        """Return ``function(shard, each of its components, *common)`` of every shard, or without `each`."""
-
-    def sum(self, function: Callable[..., Any], *common: Any, each: NDArray[Any] | None = None) -> Any:
-        """Return the sum of what ``map`` returns."""
-
-
-class StackLike(Mapped, Protocol):
-    """The components of all sites in one shard (``Stack``) or in many."""
-
-    @property
-    def family(self) -> EvidenceFamily:
-        """The family of every component."""
-
-    @property
-    def sizes(self) -> Labels:
-        """Number of components of each site (J,)."""
-
-    @property
-    def n_sites(self) -> int:
-        """Number of sites that have a say."""
-
-    @property
-    def owner(self) -> Labels:
-        """The site of each component (L,)."""
-
-    def derive(self, function: Callable[..., Any], *common: Any) -> Mapped:
-        """Return ``function(shard, *common)`` of every shard, kept where the shards are."""
-
-    def transform(self, function: Callable[..., Stack], *common: Any) -> StackLike:
-        """Return the same components after a function of every shard that changes their parameters."""
-
-    def take(self, rows: Labels) -> StackLike:
-        """Return some rows, ascending; sites keep their places even when nothing is left of them."""
-
-    def gather(self, rows: Labels) -> Stack:
-        """Return some rows, ascending, in memory."""
-
-    def law(self) -> Array:
-        """Return the law (P,) that all components are drawn from, see ``EvidenceFamily.law_of``."""
-
-
-@dataclass(frozen=True, eq=False)
-class OneShard:
-    """What lies in memory, as the only shard; see ``Mapped``."""
-
-    shard: Any
-
-    def map(self, function: Callable[..., Any], *common: Any, each: NDArray[Any] | None = None) -> list[Any]:
-        """Return the function of the shard."""
-        return [self.sum(function, *common, each=each)]
-
-    def sum(self, function: Callable[..., Any], *common: Any, each: NDArray[Any] | None = None) -> Any:
-        """Return the function of the shard."""
-        return function(self.shard, *common) if each is None else function(self.shard, each, *common)
-
-
 @dataclass(frozen=True, eq=False)
 class Stack:
     """Components of sites without what else their posteriors hold, in a family that counts information.
@@ -132,15 +69,12 @@ class Stack:
         Where each site starts, and the end.
     row_weights : Array of shape (L,)
         The site weight of each component.
-    observed : Array of shape (L,), optional
-        What normalises each component as a likelihood, see ``EvidenceFamily.observed``. Default: its log normaliser.
     """
 
     family: EvidenceFamily
     natural: Array
     offsets: Labels
     row_weights: Array
-    observed: Array | None = None
 
     @property
     def sizes(self) -> Labels:
@@ -157,36 +91,11 @@ class Stack:
         """The site of each component (L,)."""
         return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
 
-    def map(self, function: Callable[..., Any], *common: Any, each: NDArray[Any] | None = None) -> list[Any]:
-        """Return the function of this only shard; see ``Mapped``."""
-        return OneShard(self).map(function, *common, each=each)
-
-    def sum(self, function: Callable[..., Any], *common: Any, each: NDArray[Any] | None = None) -> Any:
-        """Return the function of this only shard; see ``Mapped``."""
-        return OneShard(self).sum(function, *common, each=each)
-
-    def derive(self, function: Callable[..., Any], *common: Any) -> OneShard:
-        """Return the function of this only shard, kept; see ``StackLike``."""
-        return OneShard(function(self, *common))
-
-    def transform(self, function: Callable[..., Stack], *common: Any) -> Stack:
-        """Return the function of this only shard; see ``StackLike``."""
-        return function(self, *common)
-
-    def gather(self, rows: Labels) -> Stack:
-        """Return some rows, ascending; see ``StackLike``."""
-        return self.take(rows)
-
-    def law(self) -> Array:
-        """Return the law (P,) that all components are drawn from, see ``EvidenceFamily.law_of``."""
-        return self.family.law_of(self.natural)
-
     def take(self, rows: Labels) -> Stack:
         """Return the stack of some rows, ascending; sites keep their places even when nothing is left of them."""
         sizes = np.bincount(self.owner[rows], minlength=self.n_sites)
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        observed = None if self.observed is None else self.observed[rows]
-        return Stack(self.family, self.natural[rows], offsets, self.row_weights[rows], observed)
+        return Stack(self.family, self.natural[rows], offsets, self.row_weights[rows])
 
 
 @dataclass(frozen=True, eq=False)

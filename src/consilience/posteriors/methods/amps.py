@@ -28,7 +28,7 @@ from consilience.core.status import Status
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.exchanges import ValuedObjective, improve_by_exchange
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.site_by_site import ascend, grow, match_probabilities, scatter, subtraction_gains
+from consilience.matching.site_by_site import ascend, grow, match_confidence, scatter, subtraction_gains
 from consilience.matching.site_step import Openings
 from consilience.posteriors.average import Combine, conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
@@ -144,7 +144,7 @@ class AMPS(Method):
             -history[-1],
             -np.array(history),
             Status.CONVERGED if converged else Status.MAX_ITERATIONS,
-            confidence=match_probabilities(objective, best) if len(best) <= MAX_DIAGNOSED_ROWS else None,
+            confidence=match_confidence(objective, best) if len(best) <= MAX_DIAGNOSED_ROWS else None,
         )
 
     def _ascend_until_stationary(

@@ -21,27 +21,22 @@ from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.families import Point
-from consilience.families.evidence import EvidenceFamily
 from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
-from consilience.matching.site_by_site import match_probabilities
-from consilience.posteriors.ensemble import Ensemble, StackLike
+from consilience.matching.site_by_site import match_confidence
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.diagnostics import MAX_DIAGNOSED_ROWS
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.average import Average
-from consilience.posteriors.methods.kl.choose_number import select_from_matching
-from consilience.posteriors.methods.kl.descent import refine
-from consilience.posteriors.methods.kl.diagnostics import MAX_DIAGNOSED_ROWS, diagnose, settle_number
-from consilience.posteriors.methods.kl.heterogeneity import likelihood_stack
-from consilience.posteriors.methods.kl.method import REFINE_BEST_ROWS, KLFusion
-from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact
+from consilience.posteriors.methods.kl.method import KLFusion
+from consilience.posteriors.methods.kl.problem import KLProblem
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.descent import ShardDescent, descend
-from consilience.posteriors.sharded.gathered import gather, n_active_rows, split_by_shard
+from consilience.posteriors.sharded.gathered import gather, n_active_rows
 from consilience.posteriors.sharded.passes import Divergence, PreparedShard, PreparedShards
 from consilience.posteriors.sharded.shard_pass import Centres, site_costs
 from consilience.posteriors.sharded.spahm import ascend_shards
-from consilience.posteriors.sharded.stacks import likelihood_shards
 
 MAX_PILOTS = 2
 """Samples that ``fit_kl`` fuses at most: the pilot sample, then once with the worst-matched sites of all shards in it.
@@ -52,22 +47,11 @@ Chosen by hand; nobody has measured a third sample.
 WORST_SITES_DIVISOR = 4
 """The worst-matched sites that join the pilot sample are one for each so many sites in it. Chosen by hand."""
 
-POOLED_HETEROGENEITY = 0.5
-"""Heterogeneity of a group above which its components differ more between sites than their posteriors allow.
-
-Where as many groups as the largest site has components are that heterogeneous, the status is POOLED: different
-components were probably taken for one. Chosen by hand; it was judged on the fifty planted components of the benchmark
-of shards, of which each site holds five (docs/scale.md).
-"""
-
-MAX_SEARCHED_ROWS = 5_000
-"""Components up to which the number is selected by the evidence of all sites.
-
-Chosen for its time: a fusion of 10,000 components of 200 parameters took 3 times as long, of 40,000 22 times.
-"""
+MAX_GATHERED_ROWS = MAX_DIAGNOSED_ROWS
+"""Components up to which those of all shards are fused in memory: what memory can do at once needs no passes."""
 
 GROUPS_PER_SITE = 3
-"""Groups at most where nobody says otherwise, in components of the largest site. Chosen by hand (docs/scale.md)."""
+"""Groups at most under a price where nobody says otherwise, in components of the largest site: as in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +128,8 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     Other divergences have no evidence: as in memory they take the number that is found under Kullback-Leibler.
     """
     shards, pilot, is_kl = sites.shards, sites.pilot, method.divergence == "kl"
+    if sum(shards.map(n_active_rows)) <= MAX_GATHERED_ROWS:
+        return _fit_in_memory(method, shards, rng, progress)
     if not is_kl and method.finds_number and method.regularization == "auto":
         selected = fit_kl(replace(method, divergence="kl"), sites, rng, silent)
         count = max(selected.n_groups, sites.largest_site)
@@ -165,8 +151,11 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
         # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
         pilot_method = replace(method, regularization=method.regularization * pilot_share**0.5)
         details |= {"regularization": float(method.regularization), "spread": spread}
-    limit = _limit(method.n_components or method.max_components, sites.largest_site, shards.n_rows)
-    pilot_method = replace(pilot_method, max_components=None if pilot_method.n_components else limit)
+    requested = method.n_components or method.max_components
+    if requested is None and strength > 0:
+        requested = GROUPS_PER_SITE * sites.largest_site
+    limit = _limit(requested, sites.largest_site, shards.n_rows)
+    pilot_method = replace(pilot_method, max_components=None if method.n_components else requested)
     passes = partial(
         descend,
         shards,
@@ -201,80 +190,28 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
         details,
         averages=None if is_kl else descent.centres,
     )
-    if method.finds_number and method.regularization == "auto":
-        fit = _select_number(fit, shards, sample, limit, rng)
-    else:
-        fit = _refine_and_diagnose(fit, shards, method, strength, rng)
-    status, heterogeneity = fit.status, max(fit.details.get("heterogeneity", {}).values(), default=0.0)
-    if status is Status.CONVERGED and fit.n_groups == sites.largest_site and heterogeneity > POOLED_HETEROGENEITY:
-        status = Status.POOLED
-    if status is Status.CONVERGED and method.finds_number and fit.n_groups == limit < shards.n_rows:
-        status = Status.AT_CAPACITY
-    return replace(fit, status=status)
+    if fit.status is Status.CONVERGED and method.finds_number and fit.n_groups == limit < shards.n_rows:
+        fit = replace(fit, status=Status.AT_CAPACITY)
+    return fit
 
 
-def _select_number(
-    fit: ShardedFit, shards: PreparedShards, sample: Ensemble, limit: int, rng: np.random.Generator
+def _fit_in_memory(
+    method: KLFusion, shards: PreparedShards, rng: np.random.Generator, progress: Progress
 ) -> ShardedFit:
-    """Return the matching of the greatest evidence of all sites, by searches that start from a fit.
-
-    The sample's number stays where there are too many components, or where their evidence is no sum over shards.
-    """
-    sizes: list[int] = shards.map(n_active_rows)
-    n_rows = sum(sizes)
-    stack: StackLike
-    by_shard: Callable[[Any], list[Any]]
-    if isinstance(shards.family, EvidenceFamily) and n_rows <= MAX_SEARCHED_ROWS:
-        stack, rows = likelihood_shards(shards, sample.canonical(relabel=True)[0].voting())
-        labels, by_shard = np.concatenate(fit.labels), partial(split_by_shard, sizes=sizes)
-        names = [name for names_of_shard in shards.map(_site_names) for name in names_of_shard]
-    elif not isinstance(shards.family, EvidenceFamily) and n_rows <= MAX_DIAGNOSED_ROWS:
-        gathered = gather(shards)  # their evidence form depends on all components together
-        stack, rows = likelihood_stack(gathered.ensemble)
-        labels, by_shard, names = gathered.labels(fit.labels), gathered.by_shard, list(gathered.ensemble.names)
-    else:
-        return fit
-    limit = min(limit, len(rows))
-    selected = select_from_matching(stack, np.unique(labels[rows], return_inverse=True)[1], limit, rng)
-    assignment = settle_number(stack, rows, names, selected, limit, rng, n_rows)
-    return replace(
-        fit,
-        labels=by_shard(assignment.labels),
-        n_groups=int(assignment.labels.max()) + 1,
-        history=assignment.history,
-        status=assignment.status,
-        details={**fit.details, **assignment.details},
-        confidence=None if assignment.confidence is None else by_shard(assignment.confidence),
-    )
-
-
-def _refine_and_diagnose(
-    fit: ShardedFit, shards: PreparedShards, method: KLFusion, strength: float, rng: np.random.Generator
-) -> ShardedFit:
-    """Return a fit refined site by site, and with the confidence of its matches, up to as many rows as in memory."""
-    n_rows = sum(shards.map(n_active_rows))
-    if n_rows > MAX_DIAGNOSED_ROWS:
-        return fit
+    """Return what the method finds for the components of all shards, few in all, in memory."""
     gathered = gather(shards)
-    labels = gathered.labels(fit.labels)
-    if n_rows <= REFINE_BEST_ROWS and method.divergence == "kl":
-        problem = KLProblem.of(gathered.ensemble, method.direction)
-        labels, centres = compact(problem, labels)
-        refined = refine(problem, KLFit(labels, centres, float(fit.history[-1]), (), True), strength, rng)
-        labels = refined.labels
-        by_shard = gathered.by_shard(labels)
-        fit = replace(fit, labels=by_shard, n_groups=refined.n_groups, history=np.append(fit.history, refined.history))
-    confidence, diagnostics = diagnose(gathered.ensemble, labels)
-    return replace(
-        fit,
-        details={**fit.details, **diagnostics},
-        confidence=None if confidence is None else gathered.by_shard(confidence),
+    ensemble = gathered.ensemble
+    match = method.match(ensemble, rng, progress)
+    n_groups = int(match.labels.max()) + 1
+    return ShardedFit(
+        gathered.by_shard(match.labels),
+        n_groups,
+        match.history,
+        match.status,
+        match.details,
+        averages=None if method.divergence == "kl" else method.average(ensemble, match.labels, n_groups),
+        confidence=None if match.confidence is None else gathered.by_shard(match.confidence),
     )
-
-
-def _site_names(shard: PreparedShard) -> tuple[str, ...]:
-    """Return the names of the sites of one shard."""
-    return shard.components.names
 
 
 def _limit(requested: int | None, largest_site: int, n_rows: int) -> int:
@@ -284,7 +221,7 @@ def _limit(requested: int | None, largest_site: int, n_rows: int) -> int:
             f"at most {requested} components were asked for, but a site has {largest_site}, and no two of one site may "
             f"become the same: give at least {largest_site}"
         )
-    return min(n_rows, GROUPS_PER_SITE * largest_site if requested is None else requested)
+    return n_rows if requested is None else min(n_rows, requested)
 
 
 def _add_farthest_components(
@@ -390,7 +327,7 @@ def fit_spahm(method: SPAHM, sites: ShardedInput, rng: np.random.Generator, prog
         points = sites.shards.family.points(gathered.ensemble.natural) - ascent.centre
         sharing = BetaBernoulliPrior(gathered.ensemble.voting().n_sites, method.concentration, method.mass, method.clip)
         objective = GaussianAtoms(points, gathered.ensemble.offsets, ascent.law, sharing, method.marginal)
-        confidence = gathered.by_shard(match_probabilities(objective, gathered.labels(ascent.labels)))
+        confidence = gathered.by_shard(match_confidence(objective, gathered.labels(ascent.labels)))
     history = -np.array(ascent.history)
     return ShardedFit(ascent.labels, n_groups, history, ascent.status, details, averages, atoms, confidence)
 

@@ -24,19 +24,17 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.diagnostics import diagnose, match_by_evidence, match_of_size
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
 from consilience.posteriors.methods.kl.descent import fit_binary, refine
-from consilience.posteriors.methods.kl.diagnostics import diagnose, match_by_evidence
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry, refusals
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 from consilience.posteriors.methods.kl.relaxed import fit_relaxed
 
 REFINE_BEST_ROWS = 512
 """Components up to which the best start is refined site by site. Chosen by hand for its cost."""
-MAX_EXHAUSTIVE_ROWS = 30
-"""Components up to which every number of groups is tried. Chosen on the simulations of docs/adr/0003 and the demo."""
 SITE_SIZE_RATIO = 3
-"""Beyond that, the largest number tried, in sizes of the largest site. docs/adr/0003 gives no measurement."""
+"""Groups that a start under a price has, in sizes of the largest site; the price leaves as many as pay."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +47,13 @@ class KLFusion(Method):
         Number G of fused components, at least that of the largest site; None finds it.
     regularization : float or "auto", default "auto"
         A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
-        give lambda, the price of a component (the paper uses 0.1). ``"auto"`` needs no price: it solves (6) for every
-        number of components up to `max_components`, with components discounted by how much copies differ between
-        sites, and takes the matching of the greatest evidence. The objective is minus that log evidence then.
+        give lambda, the price of a component (the paper uses 0.1), or with `n_components` equation (6), which has no
+        price. ``"auto"`` takes the matching of the greatest evidence instead, with components discounted by how much
+        copies differ between sites (docs/number.md), also where `n_components` says how many there are. The objective
+        is minus that log evidence then.
     max_components : int, optional
-        Upper limit of G when it is to be found; None takes three times the largest site, or the number of all local
-        components where these are 30 or fewer.
+        Upper limit of G when it is to be found. Default: none under ``"auto"``; under a price, three times the largest
+        site.
     assignment : {"integral", "relaxed"}, default "integral"
         ``"integral"`` keeps the matching binary; ``"relaxed"`` solves the convex relaxation of each matching step to a
         certified gap, as the paper does, and rounds at the end. They differ only under a numeric `regularization`.
@@ -157,6 +156,11 @@ class KLFusion(Method):
                 )
         return reasons
 
+    @property
+    def _is_conjugate(self) -> bool:
+        """Whether matchings by evidence are those of this divergence; the direction only says what is averaged."""
+        return self.divergence == "kl"
+
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""
         return match_informed(
@@ -167,13 +171,13 @@ class KLFusion(Method):
         problem = KLProblem(ensemble, self.geometry(ensemble))
         details: dict[str, Any] = {}
         strength = 0.0
-        if self.n_components is None and self.regularization == "auto":
-            selected = match_by_evidence(ensemble, self._limit(ensemble), self.restarts, rng, progress)
-            if self.divergence == "kl":
+        if self.regularization == "auto" and self.n_components is None:
+            selected = match_by_evidence(ensemble, self.max_components)
+            if self._is_conjugate:
                 return selected
             # Other divergences have no evidence: they take the number that was selected under the conjugate one.
             count = max(int(selected.labels.max()) + 1, int(ensemble.sizes.max()))
-            details["path"] = selected.details["path"]
+            details |= {name: selected.details[name] for name in ("path", "number")}
         elif self.n_components is not None:
             count = min(self.n_components, len(ensemble.natural))
         else:
@@ -194,6 +198,10 @@ class KLFusion(Method):
         # Only relaxed fits have a certificate.
         if best.gap is not None:
             details["certified_gap"] = best.gap
+        if self.n_components is not None and self.regularization == "auto" and self._is_conjugate:
+            by_evidence = match_of_size(ensemble, count, best.labels)
+            if by_evidence is not None:
+                return by_evidence
         confidence, diagnostics = diagnose(ensemble, best.labels)
         return Assignment(
             best.labels,
@@ -216,9 +224,8 @@ class KLFusion(Method):
     def _limit(self, ensemble: Ensemble) -> int:
         """Return the largest number of fused components that is tried."""
         n_rows = len(ensemble.natural)
-        if self.max_components is None:
-            return n_rows if n_rows <= MAX_EXHAUSTIVE_ROWS else min(n_rows, SITE_SIZE_RATIO * int(ensemble.sizes.max()))
-        return min(n_rows, self.max_components)
+        largest_site = int(ensemble.sizes.max())
+        return min(n_rows, SITE_SIZE_RATIO * largest_site if self.max_components is None else self.max_components)
 
     def _start(
         self, problem: KLProblem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True

@@ -22,7 +22,7 @@ from consilience.core.status import Status
 from consilience.families import DiagonalGaussian, Point
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
-from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_probabilities, scatter
+from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_confidence, scatter
 from consilience.matching.site_step import Openings
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
@@ -195,7 +195,7 @@ class SPAHM(Method):
             -best.history[-1],
             -np.array(best.history),
             self._status(best),
-            confidence=match_probabilities(best.objective, best.labels) if is_small else None,
+            confidence=match_confidence(best.objective, best.labels) if is_small else None,
         )
         if not isinstance(best.objective, GaussianAtoms):
             return assignment

@@ -1,0 +1,163 @@
+"""Agglomeration of a matching: the two groups that gain most become one, again and again, until no two may.
+
+Groups may become one while no site has a component in both. F = sum_g f(t_g, m_g) as in ``site_by_site``; the gain of a
+pair is f(t_a + t_b, m_a + m_b) - f(t_a, m_a) - f(t_b, m_b). The best pair is merged whether it gains or not, so that
+one run passes every number of groups from L down to where all pairs share a site. It takes about L^2 values of f: the
+gains of all pairs once, and one row of them after every merge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.checks import Array, Labels
+from consilience.matching.exchanges import ValuedObjective
+from consilience.matching.groups import GroupSums, consecutive, group_sums
+
+BITS_OF_ONE_WORD = 64
+MIN_RELATIVE_GAIN = 1e-9
+"""Difference of two totals, in units of their size, below which it is rounding and the fewer groups are better."""
+
+
+@dataclass(frozen=True, eq=False)
+class AgglomerationPath:
+    """The matchings that one agglomeration passed.
+
+    Parameters
+    ----------
+    start : Labels of shape (L,)
+        The groups it started from, consecutive; -1 for rows in none.
+    merges : Labels of shape (n, 2)
+        The groups of `start` that became one at each step: the second goes into the first.
+    totals : Array of shape (n + 1,)
+        F before the first merge, and after each.
+    """
+
+    start: Labels
+    merges: Labels
+    totals: Array
+
+    @property
+    def n_groups(self) -> Labels:
+        """Number of groups before the first merge, and after each (n + 1,)."""
+        counts: Labels = int(self.start.max(initial=-1)) + 1 - np.arange(len(self.totals))
+        return counts
+
+    def best(self, max_groups: int | None = None) -> int:
+        """Return the step of the greatest F with at most `max_groups` groups; of equal ones that of fewest groups.
+
+        Where no step has so few groups, the last one is returned.
+        """
+        first = 0 if max_groups is None else max(0, int(self.n_groups[0]) - max_groups)
+        first = min(first, len(self.totals) - 1)
+        totals = self.totals[first:]
+        tolerance = MIN_RELATIVE_GAIN * (1.0 + abs(float(totals.max())))
+        return first + int(np.flatnonzero(totals >= totals.max() - tolerance)[-1])
+
+    def labels(self, step: int) -> Labels:
+        """Return the matching after so many merges, consecutive labels (L,)."""
+        becomes = np.arange(int(self.start.max(initial=-1)) + 1)
+        for into, other in self.merges[:step][::-1]:  # backwards: what `into` became later is known by then
+            becomes[other] = becomes[into]
+        labels = np.where(self.start >= 0, becomes[self.start], -1)
+        return consecutive(labels)
+
+
+def pair_gains(objective: ValuedObjective, groups: GroupSums, sites: NDArray[np.uint64]) -> Array:
+    """Return what every two groups would gain as one (G, G), symmetric; -inf where a site has a part in both.
+
+    Parameters
+    ----------
+    objective : ValuedObjective
+        What groups are worth.
+    groups : GroupSums
+        G groups.
+    sites : ndarray of shape (G, words)
+        Sites with a part in each group, from ``site_bits``.
+    """
+    n_groups = len(groups.mass)
+    values = objective.value(groups)
+    gains = np.full((n_groups, n_groups), -np.inf)
+    for group in range(n_groups - 1):
+        others = np.arange(group + 1, n_groups)
+        gains[group, others] = _gains(objective, groups, values, sites, group, others)
+        gains[others, group] = gains[group, others]  # a sum in two orders differs in the last bit
+    return gains
+
+
+def site_bits(owner: Labels, labels: Labels, n_sites: int) -> NDArray[np.uint64]:
+    """Return which sites have a part in each group, one bit a site (G, words)."""
+    n_groups = int(labels.max(initial=-1)) + 1
+    bits = np.zeros((n_groups, -(-n_sites // BITS_OF_ONE_WORD)), dtype=np.uint64)
+    rows = np.flatnonzero(labels >= 0)
+    words, places = np.divmod(owner[rows], BITS_OF_ONE_WORD)
+    np.bitwise_or.at(bits, (labels[rows], words), np.left_shift(np.uint64(1), places.astype(np.uint64)))
+    return bits
+
+
+def agglomerate(objective: ValuedObjective, start: Labels, gains: Array | None = None) -> AgglomerationPath:
+    """Merge groups two by two, the best pair first, until every two of them share a site.
+
+    Of equally good pairs the first in the order of groups is taken.
+
+    Parameters
+    ----------
+    objective : ValuedObjective
+        What is raised.
+    start : Labels of shape (L,)
+        Consecutive labels to start from, ``arange(L)`` for every component by itself; -1 for rows that stay in none.
+    gains : Array of shape (G, G), optional
+        ``pair_gains`` of the start, where they are known. It is overwritten.
+    """
+    n_groups, n_sites = int(start.max(initial=-1)) + 1, len(objective.offsets) - 1
+    owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
+    groups = group_sums(objective.pieces, start, np.ones(len(start)), n_groups)
+    sums, mass = groups.sums, groups.mass
+    sites = site_bits(owner, start, n_sites)
+    values = objective.value(groups)
+    gains = pair_gains(objective, groups, sites) if gains is None else gains
+    best_partner = gains.argmax(axis=1)  # (G,): for every group the best other one, and what it gains
+    best_gain = gains[np.arange(n_groups), best_partner]
+    is_left = np.ones(n_groups, dtype=np.bool_)
+    totals, merges = [float(values.sum())], []
+    while True:
+        into = int(best_gain.argmax()) if n_groups else 0
+        if not n_groups or best_gain[into] == -np.inf:
+            break
+        other = int(best_partner[into])  # the greater number: `into` is the first of all rows with this gain
+        totals.append(totals[-1] + float(best_gain[into]))
+        merges.append((into, other))
+        sums[into] += sums[other]
+        mass[into] += mass[other]
+        sites[into] |= sites[other]
+        values[into] = objective.value(GroupSums(sums[into, None], mass[into, None]))[0]
+        is_left[other] = False
+        gains[:, other], best_gain[other] = -np.inf, -np.inf
+        others = np.flatnonzero(is_left)
+        others = others[others != into]
+        row = _gains(objective, GroupSums(sums, mass), values, sites, into, others)
+        gains[into], gains[into, others] = -np.inf, row
+        gains[others, into] = row
+        # Groups whose best partner was one of the two look for another one; all others only compare.
+        is_lost = (best_partner[others] == into) | (best_partner[others] == other)
+        lost = np.append(others[is_lost], into)
+        best_partner[lost] = gains[lost].argmax(axis=1)
+        best_gain[lost] = gains[lost, best_partner[lost]]
+        better = others[(row > best_gain[others]) & ~is_lost]
+        best_partner[better], best_gain[better] = into, gains[better, into]
+    return AgglomerationPath(start, np.array(merges, dtype=np.int64).reshape(-1, 2), np.array(totals))
+
+
+def _gains(
+    objective: ValuedObjective, groups: GroupSums, values: Array, sites: NDArray[np.uint64], group: int, others: Labels
+) -> Array:
+    """Return what a group would gain with each of some others (n,); -inf where a site has a part in both."""
+    gains = np.full(len(others), -np.inf)
+    allowed = np.flatnonzero(~(sites[others] & sites[group]).any(axis=1))
+    partners = others[allowed]
+    joined = GroupSums(groups.sums[partners] + groups.sums[group], groups.mass[partners] + groups.mass[group])
+    gains[allowed] = objective.value(joined) - values[partners] - values[group]
+    return gains

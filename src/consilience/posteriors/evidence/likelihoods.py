@@ -1,0 +1,63 @@
+"""What the sites' data say about their components: posteriors with the sites' priors taken off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.checks import Array, Labels
+from consilience.posteriors.ensemble import Ensemble, Stack
+from consilience.posteriors.evidence.virtual_loss import VirtualLoss
+
+
+def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
+    """Return what the sites' data say about their components, and the rows of the ensemble that say anything.
+
+    Sites' priors are taken off, since they are no evidence: one that all sites share would make unlike components
+    alike. A component whose data alone do not make a member of the family, or say less than is ``enough`` to be judged
+    by, is left out; where that would be at least half of them, priors stay.
+
+    Returns
+    -------
+    tuple of (Stack, Labels)
+        The components that are judged (L', P), and their rows in the ensemble (L',).
+    """
+    family, natural = ensemble.family.evidence_form(ensemble.natural)
+    stack = Stack(family, natural, ensemble.offsets, ensemble.row_weights)
+    # Families whose evidence form is another one (points, say) state no prior in that form.
+    priors = [posterior.prior for posterior in ensemble.posteriors]
+    if family == ensemble.family and all(prior is not None for prior in priors):
+        site_priors = np.stack([prior for prior in priors if prior is not None])[ensemble.owner]  # (L, P)
+        without_prior, is_judged = _without_priors(stack, site_priors)
+        if 2 * is_judged.sum() > len(is_judged):
+            rows = np.flatnonzero(is_judged)
+            return without_prior.take(rows), rows
+    return stack, np.arange(len(natural))
+
+
+def _without_priors(stack: Stack, site_priors: Array) -> tuple[Stack, NDArray[np.bool_]]:
+    """Return components without their sites' priors (L, P), and which of them say enough to be judged (L,)."""
+    family = stack.family
+    without_prior = family.without_prior(stack.natural, site_priors)
+    improper = {row for row, _ in family.check(without_prior)}
+    is_judged = np.array([row not in improper for row in range(len(without_prior))], dtype=bool)
+    is_judged[is_judged] = np.all(family.information(without_prior[is_judged]) >= family.enough, axis=1)
+    return replace(stack, natural=without_prior), is_judged
+
+
+def virtual_loss_of(ensemble: Ensemble) -> VirtualLoss | None:
+    """Return the virtual losses of matchings of all components (L,); None for families without densities of data.
+
+    Components count by their effective observations; where sites state none, by their mixture weights or alike.
+    """
+    densities = ensemble.family.plug_in(ensemble.natural)
+    if densities is None:
+        return None
+    mass = ensemble.column("counts")
+    if mass is None:
+        mass = ensemble.column("weights")
+    if mass is None or mass.sum() <= 0:
+        mass = np.ones(len(ensemble.natural))
+    return VirtualLoss(*densities, mass * ensemble.row_weights)

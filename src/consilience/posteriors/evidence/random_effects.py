@@ -1,0 +1,116 @@
+"""The evidence of a matching under random effects between sites.
+
+A site's posterior is about its own population: copies of one component differ between sites by more than their widths
+admit, so each is worth fewer observations of the common component than it states. For information n of a block b of
+sufficient statistics and heterogeneity h_b, 1 / n' = 1 / n + h_b, as in the random-effects models of meta-analysis.
+With e_l(h) what component l says when discounted, its site's prior taken off, A the log normaliser, base(h) the law
+that all components come from, and o_l(h) what normalises e_l as a likelihood,
+
+    F(M, h) = sum_g [A(base + sum_{l in g} e_l) - A(base)] - sum_l o_l + log prior(M).
+
+For a location block with a shared covariance S the first two terms are the exact marginal likelihood of
+m_l | mu_g ~ N(mu_g, (1 / kappa_l + h) S): discounting is the hierarchical model with its random effects integrated out.
+o_l(h) drops out between matchings at one h and stays in when values of h are compared. There is no power of the
+evidence and no cap on the number of groups: any concave reward pays for splitting groups whose members agree perfectly.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.families.evidence import Discounts
+from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.groups import group_sums
+from consilience.posteriors.ensemble import Stack
+from consilience.posteriors.evidence.matching_prior import MatchingPrior
+
+LOG_STEP = 1.6
+"""First step of the search over log h; five times as much heterogeneity, or a fifth."""
+STEP_DIVISOR = 2.2
+"""What the step is divided by when no block moves."""
+SMALLEST_LOG_STEP = 0.15
+"""Step at which the search ends: evidence hardly changes with a tenth of h more or less."""
+MIN_LOG_HETEROGENEITY, MAX_LOG_HETEROGENEITY = -12.0, 6.0
+"""Bounds of log(h / unit): no heterogeneity at all, and twenty times the width of a component between sites."""
+
+
+class RandomEffects:
+    """The components of all sites under random effects, at any heterogeneity.
+
+    Parameters
+    ----------
+    stack : Stack
+        What the sites' data say (L, P), not discounted.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self._at: tuple[bytes, Array, Array, Array] | None = None
+
+    @cached_property
+    def discounts(self) -> Discounts:
+        """The components under any discount."""
+        return self.stack.family.discounts(self.stack.natural)
+
+    @cached_property
+    def unit(self) -> Array:
+        """The heterogeneity (B,) that says as much as the within-cluster variance: the scale of h."""
+        return self.stack.family.heterogeneity_unit(self.stack.natural)
+
+    def _discounted(self, heterogeneity: Array) -> tuple[Array, Array, Array]:
+        """Return weighted pieces (L, P), the base law (P,) and weighted normalisers (L,); the last h is kept."""
+        key = heterogeneity.tobytes()
+        if self._at is None or self._at[0] != key:
+            weights = self.stack.row_weights
+            pieces = self.discounts.pieces(heterogeneity) * weights[:, None]
+            observed = self.discounts.observed(heterogeneity) * weights
+            self._at = (key, pieces, self.discounts.law(heterogeneity), observed)
+        return self._at[1:]
+
+    def groups(self, heterogeneity: Array, prior: MatchingPrior) -> ConjugateGroups:
+        """Return what groups are worth at one heterogeneity, the normalisers and the prior's constant not counted."""
+        pieces, base, _ = self._discounted(heterogeneity)
+        return ConjugateGroups(self.stack.family, base, pieces, self.stack.offsets, prior.level)
+
+    def evidence(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
+        """Return F of a matching with consecutive labels; rows labelled -1 are left out of it."""
+        pieces, base, observed = self._discounted(heterogeneity)
+        n_groups = int(labels.max(initial=-1)) + 1
+        sums = group_sums(pieces, labels, np.ones(len(labels)), n_groups)
+        family = self.stack.family
+        marginal = family.log_normalizer_of_sums(np.concatenate([base[None], base + sums.sums]))  # (1 + G,)
+        likelihood = float(marginal[1:].sum()) - n_groups * float(marginal[0])
+        total = prior.total(np.rint(sums.mass).astype(np.int64))
+        return likelihood - float(observed[labels >= 0].sum()) + total
+
+    def fit_heterogeneity(self, labels: Labels, start: Array, prior: MatchingPrior) -> Array:
+        """Return h (B,) of the greatest evidence of a matching, by coordinate search on log h from a start.
+
+        Where no group has two members the evidence says nothing of h: the start is returned.
+        """
+        if not _has_copies(labels):
+            return start
+        lowest, highest = MIN_LOG_HETEROGENEITY + np.log(self.unit), MAX_LOG_HETEROGENEITY + np.log(self.unit)
+        log_h = np.clip(np.log(start), lowest, highest)
+        best, step = self.evidence(labels, np.exp(log_h), prior), LOG_STEP
+        while step >= SMALLEST_LOG_STEP:
+            has_moved = False
+            for block in range(len(log_h)):
+                for direction in (step, -step):
+                    trial = log_h.copy()
+                    trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
+                    value = self.evidence(labels, np.exp(trial), prior) if trial[block] != log_h[block] else -np.inf
+                    if value > best:
+                        log_h, best, has_moved = trial, value, True
+                        break
+            if not has_moved:
+                step /= STEP_DIVISOR
+        return np.exp(log_h)
+
+
+def _has_copies(labels: Labels) -> bool:
+    """Return whether some group has two members."""
+    return bool(np.bincount(labels[labels >= 0], minlength=1).max() > 1)

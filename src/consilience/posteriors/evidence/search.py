@@ -1,0 +1,245 @@
+"""Search for the matching of the greatest evidence: agglomeration, site-by-site ascent and fits of h, in turn.
+
+One search starts at some heterogeneity h. A round agglomerates the groups there are (in the first round every component
+by itself) at fixed h and prior, takes the best number of groups on the path, ascends site by site from it and from the
+matching of the round before, and refits prior and h to the better one. It ends when the matching stays.
+
+Nothing in it is random. Sites come in an order that depends on contents only and continuously so, then in one fixed
+shuffle: changes of the input by rounding change nothing but ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.matching.agglomeration import AgglomerationPath, agglomerate, pair_gains, site_bits
+from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.site_by_site import ascend, grow
+from consilience.matching.site_step import NO_NEW_GROUPS, UNLIMITED, Openings
+from consilience.posteriors.ensemble import Stack
+from consilience.posteriors.evidence.matching_prior import (
+    MatchingPrior,
+    fit_lenient_prior,
+    lenient_prior,
+    strict_prior,
+)
+from consilience.posteriors.evidence.random_effects import RandomEffects
+
+FIRST_HETEROGENEITIES = (0.05, 0.5)
+"""Heterogeneities, in units of the family, that searches start from."""
+LOW_FIRST_HETEROGENEITY = 0.005
+"""A further start where components are too many to be agglomerated one by one."""
+MAX_ROUNDS = 6
+"""Rounds of one search at most; nearly all end earlier, since the matching stays."""
+MAX_SWEEPS = 8
+"""Passes over all sites in one ascent: a bound, for passes end at the first without a move."""
+MAX_AGGLOMERATED_ROWS = 2000
+"""Components up to which a search starts from every component by itself; more of them are first grown site by site.
+
+The gains of all pairs of so many take 32 MB.
+"""
+
+MAX_SEARCHED_ROWS = 6000
+"""Components up to which all take part in the search; of more, a sample of sites is searched and the rest join it."""
+
+
+@dataclass(frozen=True, eq=False)
+class SearchedMatching:
+    """A matching and what it is judged by.
+
+    Parameters
+    ----------
+    labels : Labels of shape (L,)
+        Group of each component, consecutive from 0; -1 for components left out.
+    heterogeneity : Array of shape (B,)
+        h of each block of sufficient statistics.
+    prior : MatchingPrior
+        The prior over matchings, fitted where it has parameters.
+    evidence : float
+        F of the matching.
+    converged : bool
+        Whether the last round left the matching as it was.
+    """
+
+    labels: Labels
+    heterogeneity: Array
+    prior: MatchingPrior
+    evidence: float
+    converged: bool
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups."""
+        return int(self.labels.max(initial=-1)) + 1
+
+
+class EvidenceSearch:
+    """Searches over the matchings of one stack.
+
+    Parameters
+    ----------
+    stack : Stack
+        What the sites' data say (L, P), sites in the order of ``steady_order``.
+    max_groups : int, optional
+        Matchings of more groups are not looked at. Default: no limit.
+    """
+
+    def __init__(self, stack: Stack, max_groups: int | None = None) -> None:
+        self.problem, self.max_groups = RandomEffects(stack), max_groups
+        self._pair_likelihoods: dict[bytes, Array] = {}
+
+    @property
+    def _stack(self) -> Stack:
+        return self.problem.stack
+
+    @cached_property
+    def _openings(self) -> Openings:
+        return UNLIMITED if self.max_groups is None else Openings(max_groups=self.max_groups)
+
+    def strict(self) -> SearchedMatching:
+        """Return the best matching under the strict prior."""
+        prior = strict_prior(self._stack.n_sites)
+        return self._best(prior, lambda _sizes: prior)
+
+    def lenient(self) -> SearchedMatching:
+        """Return the best matching under the lenient prior."""
+        n_sites = self._stack.n_sites
+        n_holding = max(1, int(np.count_nonzero(self._stack.sizes)))
+        first = lenient_prior(n_sites, len(self._stack.natural) / n_holding, 1.0)
+        return self._best(first, lambda sizes: fit_lenient_prior(sizes, n_sites))
+
+    def _best(self, first: MatchingPrior, refit: Callable[[Labels], MatchingPrior]) -> SearchedMatching:
+        """Return the best matching over all starts."""
+        starts: tuple[float, ...] = FIRST_HETEROGENEITIES
+        if len(self._stack.natural) > MAX_SEARCHED_ROWS:
+            return self._from_pilot(first, refit)
+        if len(self._stack.natural) > MAX_AGGLOMERATED_ROWS:
+            starts = (LOW_FIRST_HETEROGENEITY, *starts)
+        found = [self._search(start * self.problem.unit, first, refit) for start in starts]
+        best = found[0]
+        for candidate in found[1:]:
+            if candidate.evidence > best.evidence + 1e-9 * (1.0 + abs(best.evidence)):
+                best = candidate
+        return best
+
+    def _from_pilot(self, first: MatchingPrior, refit: Callable[[Labels], MatchingPrior]) -> SearchedMatching:
+        """Return the matching that a sample of the sites leads to: all others join its groups, or open new ones."""
+        stack = self._stack
+        sites = shuffled(stack.n_sites)
+        n_pilots = int(np.searchsorted(np.cumsum(stack.sizes[sites]), MAX_AGGLOMERATED_ROWS, side="right"))
+        is_pilot = np.zeros(stack.n_sites, dtype=np.bool_)
+        is_pilot[sites[: max(1, n_pilots)]] = True
+        rows = np.flatnonzero(is_pilot[stack.owner])
+        # All sites keep their places, so that a group of the sample is rare or common as it is among all.
+        pilot = EvidenceSearch(stack.take(rows), self.max_groups)._best(first, refit)
+        labels = np.full(len(stack.natural), -1, dtype=np.int64)
+        labels[rows] = pilot.labels
+        objective = self.problem.groups(pilot.heterogeneity, pilot.prior)
+        labels = grow(objective, sites[~is_pilot[sites]], self._openings, labels)
+        if int(labels.max()) < MAX_AGGLOMERATED_ROWS:
+            path = agglomerate(objective, labels)
+            labels = path.labels(path.best(self.max_groups))
+        labels = ascend(objective, labels, np.random.default_rng(0), 1, self._openings)[0]
+        prior = refit(np.bincount(labels))
+        heterogeneity = self.problem.fit_heterogeneity(labels, pilot.heterogeneity, prior)
+        return SearchedMatching(
+            labels, heterogeneity, prior, self.problem.evidence(labels, heterogeneity, prior), pilot.converged
+        )
+
+    def _search(
+        self, heterogeneity: Array, prior: MatchingPrior, refit: Callable[[Labels], MatchingPrior]
+    ) -> SearchedMatching:
+        """Return the best matching of one start."""
+        best: SearchedMatching | None = None
+        labels: Labels | None = None
+        for _ in range(MAX_ROUNDS):
+            objective = self.problem.groups(heterogeneity, prior)
+            new_labels = self._round(objective, labels, heterogeneity, prior)
+            prior = refit(np.bincount(new_labels))
+            heterogeneity = self.problem.fit_heterogeneity(new_labels, heterogeneity, prior)
+            evidence = self.problem.evidence(new_labels, heterogeneity, prior)
+            stays = labels is not None and is_same_partition(labels, new_labels)
+            labels = new_labels
+            if best is None or evidence > best.evidence:
+                best = SearchedMatching(labels, heterogeneity, prior, evidence, stays)
+            elif stays:
+                best = replace(best, converged=True)
+            if stays:
+                break
+        assert best is not None  # noqa: S101  (there is at least one round)
+        return best
+
+    def _round(
+        self, objective: ConjugateGroups, labels: Labels | None, heterogeneity: Array, prior: MatchingPrior
+    ) -> Labels:
+        """Return the best matching of one round, from every component by itself or from the groups there are."""
+        if labels is not None:
+            path = agglomerate(objective, labels)
+        elif len(self._stack.natural) <= MAX_AGGLOMERATED_ROWS:
+            path = self.full_path(objective, heterogeneity, prior)
+        else:
+            path = agglomerate(objective, grow(objective, shuffled(self._stack.n_sites)))
+        candidates = [self.ascend(objective, path.labels(path.best(self.max_groups)))]
+        if labels is not None:
+            candidates.append(self.ascend(objective, labels))
+        # The first is the one of fewer groups as a rule, and wins where the totals are equal but for rounding.
+        totals = [objective.total(candidate) for candidate in candidates]
+        return candidates[-1] if totals[-1] > totals[0] + 1e-9 * (1.0 + abs(totals[0])) else candidates[0]
+
+    def full_path(self, objective: ConjugateGroups, heterogeneity: Array, prior: MatchingPrior) -> AgglomerationPath:
+        """Return the agglomeration from every component by itself."""
+        key = heterogeneity.tobytes()
+        if key not in self._pair_likelihoods:
+            # Both priors start from the same h, and a level is one number for all pairs.
+            flat = replace(objective, level=np.zeros_like(prior.level))
+            every_row = np.arange(len(self._stack.natural))
+            bits = site_bits(self._stack.owner, every_row, self._stack.n_sites)
+            self._pair_likelihoods = {**self._pair_likelihoods, key: pair_gains(flat, flat.sums(every_row), bits)}
+        n_sites = self._stack.n_sites
+        of_two = prior.level[2] - 2.0 * prior.level[1] if n_sites > 1 else 0.0
+        return agglomerate(objective, np.arange(len(self._stack.natural)), self._pair_likelihoods[key] + of_two)
+
+    def ascend(self, objective: ConjugateGroups, labels: Labels) -> Labels:
+        """Return the matching that site-by-site ascent reaches, in a fixed order of sites."""
+        return ascend(objective, labels, np.random.default_rng(0), MAX_SWEEPS, self._openings)[0]
+
+    def ascend_in_size(self, objective: ConjugateGroups, labels: Labels) -> Labels:
+        """Return the matching that site-by-site ascent reaches, of as many groups."""
+        rng = np.random.default_rng(0)
+        return ascend(objective, labels, rng, MAX_SWEEPS, NO_NEW_GROUPS, empties_groups=False)[0]
+
+
+def is_same_partition(a: Labels, b: Labels) -> bool:
+    """Return whether two matchings are one partition, whatever the groups are called."""
+    if not np.array_equal(a < 0, b < 0):
+        return False
+    kept_a, kept_b = a[a >= 0], b[b >= 0]
+    if not len(kept_a):
+        return True
+    # As many distinct pairs (group in a, group in b) as groups on either side: the pairing is one to one.
+    pairs = len(np.unique(np.stack([kept_a, kept_b]), axis=1).T)
+    return pairs == len(np.unique(kept_a)) == len(np.unique(kept_b))
+
+
+def shuffled(n_sites: int) -> Labels:
+    """Return the sites in the one fixed order in which they come."""
+    return np.random.default_rng(0).permutation(n_sites)
+
+
+def steady_order(stack: Stack) -> Labels:
+    """Return all rows ordered by site and within sites, by contents alone, so that tiny changes change no order.
+
+    Rows are ordered by one fixed linear form of their natural parameters, sites by the sum of those of their rows.
+    Bytes, which order an ensemble, change at random where a number changes in its last digit.
+    """
+    natural = stack.natural
+    scale = np.abs(natural - natural.mean(axis=0)).mean(axis=0)
+    direction = np.random.default_rng(0).standard_normal(natural.shape[1]) / np.where(scale > 0, scale, 1.0)
+    keys = natural @ direction
+    site_keys = np.bincount(stack.owner, weights=keys, minlength=stack.n_sites)
+    return np.lexsort((keys, site_keys[stack.owner]))

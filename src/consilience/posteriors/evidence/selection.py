@@ -1,0 +1,164 @@
+"""Selection of a matching and its number of groups: two priors over matchings, and the virtual loss between them.
+
+The strict prior merges what sites do not share, however clear it is; the lenient one keeps every blend of overlapping
+fits. Neither is right everywhere, so both are searched and the virtual loss, in nats of the user's data, decides: the
+lenient matching is taken if the strict one loses more by the greatest of 0.1 nats per observation, a quarter of its
+loss, and two standard errors of the difference. The quarter is for sites that truly differ, where everything loses.
+Components of fits gone wrong are then left out (``strays``). Families without a virtual loss take the strict matching.
+
+Where the number is given, the matching comes from the same path at the same heterogeneity (``Selection.of_size``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.matching.agglomeration import AgglomerationPath, agglomerate
+from consilience.posteriors.ensemble import Stack
+from consilience.posteriors.evidence.search import (
+    MAX_AGGLOMERATED_ROWS,
+    EvidenceSearch,
+    SearchedMatching,
+    is_same_partition,
+    steady_order,
+)
+from consilience.posteriors.evidence.strays import without_strays
+from consilience.posteriors.evidence.virtual_loss import N_FURTHER_DRAWS, VirtualLoss, mean_and_error
+
+MIN_LOSS = 0.1
+"""Nats per observation that a merged matching must lose before more components are kept. Chosen by eye on simulations;
+experiments/battery judges it on others."""
+MIN_LOSS_SHARE = 0.25
+"""The same in units of the loss: sites that differ lose in any matching. Judged as ``MIN_LOSS``."""
+N_ERRORS = 2.0
+"""The same in standard errors of the difference."""
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedMatching:
+    """A matching whose number of groups was selected.
+
+    Parameters
+    ----------
+    matching : SearchedMatching
+        The matching.
+    prior_name : {"strict", "lenient"}
+        The prior over matchings that it was found under.
+    losses : dict of str to float
+        Virtual loss of the matchings under both priors, in nats per observation, where they were compared.
+    """
+
+    matching: SearchedMatching
+    prior_name: str
+    losses: dict[str, float] = field(default_factory=dict)
+
+
+class Selection:
+    """The selection among the matchings of one stack.
+
+    Parameters
+    ----------
+    stack : Stack
+        What the sites' data say (L, P), see ``likelihood_stack``.
+    loss : VirtualLoss, optional
+        Losses of matchings of these components; without them the strict prior decides.
+    max_groups : int, optional
+        Groups at most. Default: no limit.
+    """
+
+    def __init__(self, stack: Stack, loss: VirtualLoss | None, max_groups: int | None = None) -> None:
+        self._order = steady_order(stack)
+        self._position = np.argsort(self._order)
+        self._search = EvidenceSearch(_in_order(stack, self._order), max_groups)
+        self._loss = loss
+
+    @cached_property
+    def selected(self) -> SelectedMatching:
+        """The matching of the greatest evidence under the prior that the virtual loss chooses."""
+        chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
+        if self._loss is not None:
+            lenient = self._search.lenient()
+            if not is_same_partition(chosen.labels, lenient.labels):
+                strict_labels, lenient_labels = chosen.labels[self._position], lenient.labels[self._position]
+                losses, is_lenient = compare_losses(self._loss, strict_labels, lenient_labels)
+                if is_lenient:
+                    chosen, name = lenient, "lenient"
+        return SelectedMatching(self._by_input(without_strays(self._search, chosen)), name, losses)
+
+    def evidence_by_number(self, found: SearchedMatching) -> dict[int, float]:
+        """Return the log evidence of the best matching of each number of groups that agglomeration passed.
+
+        All at the heterogeneity and prior of a matching, whose own evidence is among them; components that are in none
+        of its groups are in none of any.
+        """
+        by_number = {found.n_groups: found.evidence}
+        start = found.labels[self._order]
+        own = self._search.problem.evidence(start, found.heterogeneity, found.prior)
+        for path in self._paths(found):
+            offset = own - self._total(found, start)
+            for n_groups, total in zip(path.n_groups.tolist(), (path.totals + offset).tolist(), strict=True):
+                by_number[n_groups] = max(by_number.get(n_groups, -np.inf), total)
+        return dict(sorted(by_number.items()))
+
+    def of_size(self, n_groups: int) -> SearchedMatching | None:
+        """Return the matching of a given number of groups at the heterogeneity of the selected one; None without one.
+
+        From the selected groups downwards or, where more are wanted, from every component by itself; then site by site
+        with no group opened and none emptied, and the heterogeneity is fitted once.
+        """
+        found = self.selected.matching
+        if n_groups == found.n_groups:
+            return found
+        own, *singles = self._paths(found)
+        path = own if n_groups < found.n_groups else next(iter(singles), None)
+        if path is None or not path.n_groups[-1] <= n_groups <= path.n_groups[0]:
+            return None
+        labels = path.labels(int(path.n_groups[0]) - n_groups)
+        problem, prior = self._search.problem, found.prior
+        labels = self._search.ascend_in_size(problem.groups(found.heterogeneity, prior), labels)
+        heterogeneity = problem.fit_heterogeneity(labels, found.heterogeneity, prior)
+        evidence = problem.evidence(labels, heterogeneity, prior)
+        return self._by_input(SearchedMatching(labels, heterogeneity, prior, evidence, True))
+
+    def _paths(self, found: SearchedMatching) -> list[AgglomerationPath]:
+        """Return the agglomerations from the groups of a matching, and from every component of them by itself."""
+        labels = found.labels[self._order]
+        objective = self._search.problem.groups(found.heterogeneity, found.prior)
+        paths = [agglomerate(objective, labels)]
+        is_in = labels >= 0
+        if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
+            paths.append(agglomerate(objective, np.where(is_in, np.cumsum(is_in) - 1, -1)))
+        return paths
+
+    def _total(self, found: SearchedMatching, labels: Labels) -> float:
+        return self._search.problem.groups(found.heterogeneity, found.prior).total(labels)
+
+    def _by_input(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return a matching with its rows in the order of the stack that was given."""
+        return replace(matching, labels=matching.labels[self._position])
+
+
+def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[dict[str, float], bool]:
+    """Return the virtual losses of both matchings, and whether the lenient one is to be taken."""
+    by_draw: tuple[Array, Array] = (loss.by_draw(strict), loss.by_draw(lenient))
+    difference, error = mean_and_error(by_draw[0] - by_draw[1])
+    if abs(difference - MIN_LOSS) < N_ERRORS * error:
+        more = loss.with_draws(N_FURTHER_DRAWS)
+        by_draw = (more.by_draw(strict), more.by_draw(lenient))
+        difference, error = mean_and_error(by_draw[0] - by_draw[1])
+    strict_loss = float(by_draw[0].mean())
+    threshold = max(MIN_LOSS, MIN_LOSS_SHARE * strict_loss, N_ERRORS * error)
+    return {"strict": strict_loss, "lenient": float(by_draw[1].mean())}, difference > threshold
+
+
+def _in_order(stack: Stack, order: Labels) -> Stack:
+    """Return the stack with its rows in an order in which those of every site are together; empty sites come last."""
+    owner = stack.owner[order]
+    sizes = np.diff(np.flatnonzero(np.diff(owner, prepend=-1, append=-1)))
+    offsets = np.full(stack.n_sites + 1, len(order), dtype=np.int64)
+    offsets[: len(sizes) + 1] = np.concatenate([[0], np.cumsum(sizes)])
+    return Stack(stack.family, stack.natural[order], offsets, stack.row_weights[order])

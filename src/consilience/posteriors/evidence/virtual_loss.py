@@ -1,0 +1,129 @@
+"""The virtual loss: what a fused mixture loses against keeping all sites' mixtures side by side, without data.
+
+    VL = KL(c || f) = E_{x ~ c}[log c(x) - log f(x)]  in nats per observation,
+
+with c = sum_l w_l p_l the concatenation, w_l the observations' shares and p_l the density of data at the posterior mean
+of component l, and f the mixture of the groups' moments. Components in no group stay in c: to lose them is a loss. It
+is estimated from draws of c, the same for all matchings, so that their differences are known better than they are.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from scipy.special import logsumexp
+
+from consilience.checks import Array, Labels
+
+N_DRAWS = 2000
+"""Draws of the concatenation: standard errors of 0.004 nats where the loss is small, 0.03 where it is 1."""
+N_FURTHER_DRAWS = 10_000
+"""Draws where a choice would be within its standard error."""
+CHUNK_BYTES = 2**26
+"""Memory of densities that are held at once: 64 MiB, chosen by hand."""
+
+
+class VirtualLoss:
+    """Losses of matchings of one set of Gaussian components, all by the same draws.
+
+    Parameters
+    ----------
+    means : Array of shape (L, D)
+        Means of the components.
+    covariances : Array of shape (L, D, D) or (L, D)
+        Covariances, or variances of components whose dimensions are independent.
+    weights : Array of shape (L,)
+        Observations behind each component, in any unit.
+    n_draws : int, default 2000
+        Number of draws.
+    """
+
+    def __init__(self, means: Array, covariances: Array, weights: Array, n_draws: int = N_DRAWS) -> None:
+        self._means, self._covariances = means - means.mean(axis=0), covariances
+        self._weights = weights / weights.sum()
+        self._n_draws = n_draws
+
+    def with_draws(self, n_draws: int) -> VirtualLoss:
+        """Return the same losses by another number of draws."""
+        return VirtualLoss(self._means, self._covariances, self._weights, n_draws)
+
+    def of_rows(self, rows: Labels) -> VirtualLoss:
+        """Return the losses of matchings of some components, against those alone."""
+        if len(rows) == len(self._weights):
+            return self
+        return VirtualLoss(self._means[rows], self._covariances[rows], self._weights[rows], self._n_draws)
+
+    @cached_property
+    def _draws(self) -> Array:
+        """Draws of the concatenation (n, D): fixed, for no seed may change a matching."""
+        rng = np.random.default_rng(0)
+        rows = np.searchsorted(np.cumsum(self._weights), rng.random(self._n_draws), side="right")
+        rows = np.minimum(rows, len(self._weights) - 1)
+        noise = rng.standard_normal((self._n_draws, self._means.shape[1]))
+        if self._covariances.ndim == 2:
+            return self._means[rows] + noise * np.sqrt(self._covariances[rows])
+        used, which = np.unique(rows, return_inverse=True)
+        factors = np.linalg.cholesky(self._covariances[used])
+        return self._means[rows] + np.einsum("nij,nj->ni", factors[which], noise)
+
+    @cached_property
+    def _log_concatenation(self) -> Array:
+        """Log c of every draw (n,)."""
+        return _log_density(self._draws, self._means, self._covariances, self._weights)
+
+    def by_draw(self, labels: Labels) -> Array:
+        """Return log c - log f of every draw (n,) for the groups of a matching; -1 is in none."""
+        n_groups = int(labels.max()) + 1
+        rows = np.flatnonzero(labels >= 0)
+        shares = np.zeros((n_groups, len(labels)))
+        shares[labels[rows], rows] = self._weights[rows]
+        mass = shares.sum(axis=1)
+        shares /= np.where(mass > 0, mass, 1.0)[:, None]
+        means = shares @ self._means
+        deviations = self._means[rows] - means[labels[rows]]
+        if self._covariances.ndim == 2:
+            spread = np.zeros_like(self._covariances)
+            spread[rows] = deviations**2
+            covariances = shares @ (self._covariances + spread)
+        else:
+            dim = means.shape[1]
+            spread = self._covariances.copy()
+            spread[rows] += deviations[:, :, None] * deviations[:, None, :]
+            covariances = (shares @ spread.reshape(len(labels), -1)).reshape(-1, dim, dim)
+        used = mass > 0
+        log_fused = _log_density(self._draws, means[used], covariances[used], mass[used] / mass.sum())
+        return self._log_concatenation - log_fused
+
+    def __call__(self, labels: Labels) -> tuple[float, float]:
+        """Return the loss of a matching in nats per observation, and its standard error."""
+        return mean_and_error(self.by_draw(labels))
+
+
+def mean_and_error(values: Array) -> tuple[float, float]:
+    """Return the mean of draws, and its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
+
+
+def _log_density(points: Array, means: Array, covariances: Array, weights: Array) -> Array:
+    """Return the log density (n,) of a mixture of Gaussians."""
+    n_points, dim = points.shape
+    log_weights = np.log(np.maximum(weights, np.finfo(np.float64).tiny))
+    if covariances.ndim == 2:
+        roots = 1.0 / np.sqrt(covariances)
+        log_scale = np.log(roots).sum(axis=1)
+    else:
+        roots = np.linalg.inv(np.linalg.cholesky(covariances))
+        log_scale = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+    constants = log_weights + log_scale - 0.5 * dim * np.log(2.0 * np.pi)
+    result = np.empty(n_points)
+    chunk_rows = max(1, CHUNK_BYTES // (8 * len(means) * dim))
+    for start in range(0, n_points, chunk_rows):
+        chunk = points[start : start + chunk_rows]
+        if covariances.ndim == 2:
+            whitened = (chunk.T - means[:, :, None]) * roots[:, :, None]  # (G, D, n)
+        else:
+            whitened = roots @ chunk.T - np.einsum("gij,gj->gi", roots, means)[:, :, None]
+        squares = np.einsum("gdn,gdn->gn", whitened, whitened)
+        result[start : start + chunk_rows] = logsumexp(constants[:, None] - 0.5 * squares, axis=0)
+    return result
