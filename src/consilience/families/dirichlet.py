@@ -20,8 +20,14 @@ from scipy.special import digamma, gammaln, polygamma
 
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
-from consilience.families.evidence import EvidenceFamily
-from consilience.families.special import decreasing_root, gamma_bregman, inverse_digamma, itakura_saito
+from consilience.families.evidence import LAW_VARIANCE_RATIO, EvidenceFamily
+from consilience.families.special import (
+    decreasing_root,
+    gamma_bregman,
+    inverse_digamma,
+    itakura_saito,
+    sum_of_log_gammas,
+)
 
 _MIN_CONCENTRATION = 1e-8
 """Smaller concentrations are raised to it: psi(alpha) is about -1 / alpha there, so they carry no information, only
@@ -42,6 +48,20 @@ class _SimplexFamily(EvidenceFamily):
         alpha = eta + 1.0
         result: Array = gammaln(alpha).sum(axis=1) - gammaln(alpha.sum(axis=1))
         return result
+
+    def log_normalizer_of_sums(self, eta: Array) -> Array:
+        """Return A(eta) (n,), to some units in the last place of its largest terms."""
+        alpha = eta + 1.0
+        result: Array = sum_of_log_gammas(alpha) - gammaln(alpha.sum(axis=1))
+        return result
+
+    def heterogeneity_unit(self, eta: Array) -> Array:
+        """Return for each block (1,) a seventh of the variance between components, in that of one draw.
+
+        A concentration t of the law of all components makes their variance 1 / (1 + t) of that of one draw. Counts of
+        draws say nothing of it: of ten thousand words some topics differ in all and some in a few.
+        """
+        return 1.0 / (LAW_VARIANCE_RATIO * (1.0 + self.information(self.law_of(eta)[None])[0]))
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return psi(alpha_v) - psi(sum_v alpha_v)."""
@@ -122,8 +142,9 @@ class _SimplexFamily(EvidenceFamily):
         means = (eta + 1.0) / total[:, None]  # p (n, V)
         concentration = 1.0 / float(heterogeneity[0])  # c
         discounted = np.maximum(total / (1.0 + total / concentration), 1.0)  # n' = n / (1 + n h), at least 1
-        category_terms = gammaln((concentration + total)[:, None] * means) - gammaln(concentration * means)
-        log_probability = gammaln(concentration) - gammaln(concentration + total) + category_terms.sum(axis=1)
+        category_terms = sum_of_log_gammas((concentration + total)[:, None] * means)
+        category_terms -= sum_of_log_gammas(concentration * means)
+        log_probability = gammaln(concentration) - gammaln(concentration + total) + category_terms
         result: Array = discounted * np.sum(means * np.log(means), axis=1) - log_probability
         return result
 

@@ -27,7 +27,7 @@ POINT_VARIANCE_SHARE = 1e-6
 heterogeneity decides, so wide that float64 keeps ten digits. Chosen by hand; nobody has measured other values."""
 
 
-_LAW_VARIANCE_RATIO = 7.0
+LAW_VARIANCE_RATIO = 7.0
 """Variance of all components over that within one, before anything is known. A guess that only sets where searches for
 the heterogeneity start."""
 
@@ -172,4 +172,4 @@ class PrecisionFamily(EvidenceFamily):
 
     def heterogeneity_unit(self, eta: Array) -> Array:
         """Return the geometric-mean variance of the law of all rows over 7 (1,): a guess of that of one component."""
-        return 1.0 / (_LAW_VARIANCE_RATIO * self.information(self.law_of(eta)[None])[0])
+        return 1.0 / (LAW_VARIANCE_RATIO * self.information(self.law_of(eta)[None])[0])

@@ -265,24 +265,18 @@ class NormalWishart(EvidenceFamily):
 
         log Gamma_D(x) takes two log gammas, of x and x - 1/2: the others follow from Gamma(x + 1) = x Gamma(x).
         """
-        if len(eta) < _MANY_ROWS:
-            return self.log_normalizer(eta)
-        dim, columns = self.dim, np.ascontiguousarray(eta.T)  # (P, n): one number of all rows side by side
-        linear, kappa = columns[:dim], -2.0 * columns[dim]
-        second = columns[dim + 1 : -1].reshape(dim, dim, -1) * -2.0  # W^-1 + kappa m m^T
-        scaled = linear / kappa
-        for j in range(dim):
-            second[j:, j] -= linear[j:] * scaled[j]
-        half = columns[-1] + 0.5 * dim  # nu / 2
+        dim, linear, kappa = self.dim, eta[:, : self.dim], -2.0 * eta[:, self.dim]
+        half = eta[:, -1] + 0.5 * dim  # nu / 2
         log_gamma = np.full(len(half), 0.25 * dim * (dim - 1) * np.log(np.pi))
         for first in range(min(dim, 2)):
-            chain = np.arange(first, dim, 2)  # d of log Gamma(x - d / 2), one apart
+            chain = -(-(dim - first) // 2)  # as many d of log Gamma(x - d / 2), one apart, begin at this one
             x = half - 0.5 * first
-            log_gamma += len(chain) * gammaln(x)
-            for step in range(1, len(chain)):
-                log_gamma -= (len(chain) - step) * np.log(x - step)
+            log_gamma += chain * gammaln(x)
+            for step in range(1, chain):
+                log_gamma -= (chain - step) * np.log(x - step)
         result: Array = 0.5 * dim * np.log(2.0 * np.pi / kappa) + log_gamma
-        result += half * (dim * np.log(2.0) - log_determinants_of_many(second))
+        second = -2.0 * eta[:, dim + 1 : -1]  # W^-1 + kappa m m^T
+        result += half * (dim * np.log(2.0) - _log_determinants(second, linear, kappa))
         return result
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
@@ -341,6 +335,23 @@ class NormalWishart(EvidenceFamily):
         log_det = np.linalg.slogdet(precision)[1]
         matrix = precision.reshape(*precision.shape[:2], -1)
         return np.concatenate([linear, square[..., None], matrix, log_det[..., None]], axis=-1)
+
+
+def _log_determinants(second: Array, linear: Array, kappa: Array) -> Array:
+    """Return log|S - x x^T / k| (n,) for rows of S (n, D^2), x (n, D) and k (n,)."""
+    n, dim = linear.shape
+    if n >= _MANY_ROWS:
+        columns = np.ascontiguousarray(second.T).reshape(dim, dim, n)  # one entry of all matrices side by side
+        vectors = np.ascontiguousarray(linear.T)
+        scaled = vectors / kappa
+        for j in range(dim):
+            columns[j:, j] -= vectors[j:] * scaled[j]
+        return log_determinants_of_many(columns)
+    matrices = second.reshape(n, dim, dim) - linear[:, :, None] * (linear / kappa[:, None])[:, None, :]
+    try:
+        return log_determinant(np.linalg.cholesky(matrices))
+    except np.linalg.LinAlgError:  # rounding: then in a form that puts up with it
+        return log_determinants_of_many(np.ascontiguousarray(matrices.transpose(1, 2, 0)))
 
 
 class _NormalWishartDiscounts:

@@ -47,6 +47,9 @@ The gains of all pairs of so many take 32 MB.
 MAX_SEARCHED_ROWS = 6000
 """Components up to which all take part in the search; of more, a sample of sites is searched and the rest join it."""
 
+SMALLEST_SPREAD = 1e-9
+"""Spread of a column, in units of its size, below which it is taken for constant when rows are put in order."""
+
 
 @dataclass(frozen=True, eq=False)
 class SearchedMatching:
@@ -239,7 +242,8 @@ def steady_order(stack: Stack) -> Labels:
     """
     natural = stack.natural
     scale = np.abs(natural - natural.mean(axis=0)).mean(axis=0)
-    direction = np.random.default_rng(0).standard_normal(natural.shape[1]) / np.where(scale > 0, scale, 1.0)
-    keys = natural @ direction
+    is_rounding = scale <= SMALLEST_SPREAD * np.abs(natural).max(axis=0)  # columns that are alike order nothing
+    direction = np.random.default_rng(0).standard_normal(natural.shape[1])
+    keys = natural @ np.where(is_rounding, 0.0, direction / np.where(is_rounding, 1.0, scale))
     site_keys = np.bincount(stack.owner, weights=keys, minlength=stack.n_sites)
-    return np.lexsort((keys, site_keys[stack.owner]))
+    return np.lexsort((keys, stack.owner, site_keys[stack.owner]))
