@@ -76,7 +76,7 @@ def summary(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def paired(rows: list[dict[str, Any]], name: str, other: str, score: str) -> dict[str, Any] | None:
-    """Return the mean difference of a score between two methods over the cells that both have, with its interval."""
+    """Return the mean difference of a score between two methods over the cells that both have, with its 95 % margin."""
     both = [
         (row["methods"][name][score], row["methods"][other][score])
         for row in rows
@@ -86,7 +86,7 @@ def paired(rows: list[dict[str, Any]], name: str, other: str, score: str) -> dic
         return None
     first, second = (np.array(column, dtype=float) for column in zip(*both, strict=True))
     difference = paired_difference(first, second, np.ones(len(both)))
-    return {"cells": len(both), "mean": difference.mean, "interval": list(difference.interval)}
+    return {"cells": len(both), "mean": difference.mean, "margin": difference.margin}
 
 
 def calibration(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float, float]]:
