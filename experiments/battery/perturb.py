@@ -1,4 +1,4 @@
-"""Whether the default's partition stays the same: natural parameters perturbed by 1e-12, sites and components reordered."""
+"""Whether the default's partition stays the same: parameters perturbed by 1e-12, sites and components reordered."""
 
 from __future__ import annotations
 
