@@ -3,13 +3,15 @@
 ``python experiments/battery/run.py --half tune`` makes what is missing of the local fits, runs every method on every
 cell of a half, prints a summary, and with ``--write`` writes ``tune.json`` (or ``report.json``) beside this file. What
 was run is kept, one small file for each cell, so that the run may be stopped and started again; ``--again`` runs
-methods anew. ``--perturb`` instead asks whether the default gives the same partition of perturbed, relabelled inputs.
+methods anew if the library's source has changed since. ``--perturb`` instead asks whether the default gives the same
+partition of perturbed and relabelled inputs.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import json
 import signal
 import sys
 import time
@@ -111,7 +113,9 @@ def run(
     """Return the results of a cell."""
     path = folder / f"{setting.name}-{local_fits.digest(setting)}.json"
     cell = load(setting)
-    methods = remembered(path, names, again, source, lambda name: score(cell, name, limit))
+    stored = json.loads(path.read_text())["methods"] if path.exists() else {}
+    stale = {name for name in again if name in stored and stored[name]["library_source"] != source}
+    methods = remembered(path, names, stale, source, lambda name: score(cell, name, limit))
     return {
         "name": setting.name,
         "settings": cells.settings_of(setting),
@@ -130,7 +134,9 @@ def main() -> None:
     parser.add_argument("--half", choices=cells.HALVES, required=True)
     parser.add_argument("--cells", default="*", help="a pattern of names, such as 'tune-0*'")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--again", nargs="+", choices=METHODS, default=[], help="methods that are run anew")
+    parser.add_argument(
+        "--again", nargs="+", choices=METHODS, default=[], help="methods to run anew where the library changed"
+    )
     parser.add_argument("--limit", type=int, default=GIVE_UP, help="seconds after which a method gives up on a cell")
     parser.add_argument("--results", type=Path, default=CACHE / "results", help="folder of the files of single cells")
     parser.add_argument("--perturb", action="store_true", help="ask whether the default's partition stays the same")

@@ -31,9 +31,9 @@ def methods_table(half: str) -> str:
     """Return all methods on all cells, and on each group of them."""
     rows = _rows(half)
     lines = [
-        "| cells | method | finished | error of G | worst | collapses | matching ARI | of best told | worst | AMI "
-        "| log likelihood, nats | virtual loss, nats | time |",
-        f"| --- | --- |{' ---: |' * 11}",
+        "| cells | method | finished | error of G | worst | collapses | matching ARI | of best told | worst "
+        "| of what is matched | AMI | log likelihood over true matching's, nats | virtual loss, nats | time |",
+        f"| --- | --- |{' ---: |' * 12}",
     ]
     for name in PARTS:
         chosen = part(rows, name)
@@ -46,7 +46,8 @@ def methods_table(half: str) -> str:
                 f"| {shown} | {'**default**' if method == 'default' else method} | {found['cells']} "
                 f"| {found['error']:.2f} | {found['worst_error']:+d} | {found['collapses']} "
                 f"| {_number(found, 'ari', '.3f')} | {_number(found, 'share_of_best', '.3f')} "
-                f"| {_number(found, 'worst_share', '.2f')} | {found['ami']:.3f} | {found['log_likelihood']:.3f} "
+                f"| {_number(found, 'worst_share', '.2f')} | {_number(found, 'ari_of_matched', '.3f')} "
+                f"| {found['ami']:.3f} | {_number(found, 'over_true', '+.3f')} "
                 f"| {found['virtual_loss']:.3f} | {_number(found, 'relative', '.2f')} |"
             )
     return "\n".join(lines) + "\n"
