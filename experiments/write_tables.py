@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from battery.tables import TABLES as BATTERY
 from bnn.alignment_tables import TABLES as POSTERIORS
 from bnn.tables import TABLES as BNN
 from federated.tables import TABLES as FEDERATED
@@ -307,6 +308,7 @@ TABLES = {
     "spahm-scaling": spahm_scaling_table,
     "states-speed": states_speed_table,
     **KL_FUSION,
+    **BATTERY,
     **POINTS,
     **NETWORKS,
     **RECURRENT,

@@ -1,0 +1,137 @@
+"""The results of ``run.py --write`` as Markdown tables, which ``experiments/write_tables.py`` writes.
+
+Names of tables end in the half: ``battery-tune``, ``battery-report``, and so on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from battery.cells import HALVES
+from battery.summary import PARTS, TARGETS, calibration, has_scores, paired, part, summary
+
+HERE = Path(__file__).parent
+AGAINST = ("told", "k-means", "Runnalls", "slope rule", "pooled")
+SCORES = {"ari": "matching ARI", "ami": "AMI", "log_likelihood": "nats"}
+
+
+def _rows(half: str) -> list[dict[str, Any]]:
+    return json.loads((HERE / f"{half}.json").read_text())["cells"]
+
+
+def _number(found: dict[str, Any], name: str, form: str) -> str:
+    return f"{found[name]:{form}}" if name in found else ""
+
+
+def methods_table(half: str) -> str:
+    """Return all methods on all cells, and on each group of them."""
+    rows = _rows(half)
+    lines = [
+        "| cells | method | finished | error of G | worst | collapses | matching ARI | of best told | worst "
+        "| of what is matched | AMI | log likelihood over true matching's, nats | virtual loss, nats | time |",
+        f"| --- | --- |{' ---: |' * 12}",
+    ]
+    for name in PARTS:
+        chosen = part(rows, name)
+        for method in rows[0]["methods"] if chosen else ():
+            found = summary(chosen, method)
+            if not found:
+                continue
+            shown = f"{name} ({len(chosen)})" if method == next(iter(rows[0]["methods"])) else ""
+            lines.append(
+                f"| {shown} | {'**default**' if method == 'default' else method} | {found['cells']} "
+                f"| {found['error']:.2f} | {found['worst_error']:+d} | {found['collapses']} "
+                f"| {_number(found, 'ari', '.3f')} | {_number(found, 'share_of_best', '.3f')} "
+                f"| {_number(found, 'worst_share', '.2f')} | {_number(found, 'ari_of_matched', '.3f')} "
+                f"| {found['ami']:.3f} | {_number(found, 'over_true', '+.3f')} "
+                f"| {found['virtual_loss']:.3f} | {_number(found, 'relative', '.2f')} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def targets_table(half: str) -> str:
+    """Return what was aimed at and what the default reaches."""
+    rows = _rows(half)
+    separated, every = summary(part(rows, "separated"), "default"), summary(rows, "default")
+    found = {
+        "error of separated": (f"{separated['error']:.2f}", separated["error"] <= TARGETS["error of separated"]),
+        "ARI of best told": (f"{every['share_of_best']:.3f}", every["share_of_best"] >= TARGETS["ARI of best told"]),
+        "collapses": (str(every["collapses"]), every["collapses"] == TARGETS["collapses"]),
+    }
+    said = {
+        "error of separated": "mean error of G where clusters are separated, at most",
+        "ARI of best told": "matching ARI over that of the best of told, k-means and Runnalls, at least",
+        "collapses": "cells with less than a third of the true number",
+    }
+    lines = ["| what | target | found | |", "| --- | ---: | ---: | --- |"]
+    for name, (value, met) in found.items():
+        lines.append(f"| {said[name]} | {TARGETS[name]} | {value} | {'met' if met else '**missed**'} |")
+    return "\n".join(lines) + "\n"
+
+
+def paired_table(half: str) -> str:
+    """Return the default's differences from other methods over cells, with 95 % intervals."""
+    rows = _rows(half)
+    lines = [f"| default minus | {' | '.join(SCORES.values())} |", f"| --- |{' ---: |' * len(SCORES)}"]
+    for other in AGAINST:
+        cells = []
+        for score in SCORES:
+            found = paired(rows, "default", other, score)
+            cells.append("" if found is None else f"{found['mean']:+.3f} ± {found['margin']:.3f}")
+        lines.append(f"| {other} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def confidence_table(half: str) -> str:
+    """Return how many matches of the default are right, by stated confidence."""
+    lines = ["| matches | stated, mean | right |", "| ---: | ---: | ---: |"]
+    lines += [f"| {n:,} | {stated:.3f} | {right:.3f} |" for n, stated, right in calibration(_rows(half), "default")]
+    return "\n".join(lines) + "\n"
+
+
+def cells_table(half: str) -> str:
+    """Return every cell: what it is, what the default finds there, and the best matching of those told."""
+    lines = [
+        "| cell | J | G | D | local components | Bayes error | found | matching ARI | told | k-means | Runnalls |",
+        f"| --- |{' ---: |' * 10}",
+    ]
+    for row in _rows(half):
+        settings, methods = row["settings"], row["methods"]
+        error = "" if row["bayes_error"] is None else f"{100 * row['bayes_error']:.1f} %"
+        default = methods["default"]
+        found = str(default["components"]) if has_scores(default) else ", ".join(default)
+        matched = [
+            f"{one['ari']:.3f}" if has_scores(one := methods[name]) else "" for name in ("default", *AGAINST[:3])
+        ]
+        lines.append(
+            f"| {row['name'].removeprefix(f'{half}-')} | {settings['sites']} | {row['true']} "
+            f"| {settings.get('dim', '')} | {row['locals']} | {error} | {found} | {' | '.join(matched)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def perturbed_table(half: str) -> str:
+    """Return how often the default's partition stays the same."""
+    rows = [row for row in json.loads((HERE / f"{half}-perturbed.json").read_text())["cells"] if "same" in row]
+    lines = ["| inputs | the same partition | of |", "| --- | ---: | ---: |"]
+    for kind in ("times 1 + 1e-12 z", "relabelled"):
+        same = [stayed for row in rows for name, stayed in row["same"].items() if name.startswith(kind)]
+        lines.append(f"| {kind} | {sum(same)} | {len(same)} |")
+    return "\n".join(lines) + "\n"
+
+
+MAKERS: dict[str, Callable[[str], str]] = {
+    "battery": methods_table,
+    "battery-targets": targets_table,
+    "battery-paired": paired_table,
+    "battery-confidence": confidence_table,
+    "battery-cells": cells_table,
+    "battery-perturbed": perturbed_table,
+}
+TABLES: dict[str, Callable[[], str]] = {
+    f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES
+}
