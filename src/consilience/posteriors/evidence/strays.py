@@ -43,10 +43,10 @@ BLEND_SHARES = np.linspace(0.1, 0.9, 9)[:, None]
 """Shares of the first of two blended components that are tried (9, 1)."""
 BLEND_PARTNERS = 3
 """Components that are tried as the first of a blend: those that explain the row best alone."""
-MIN_EXPLAINED_SHARE = 0.05
+MIN_EXPLAINED_SHARE = 0.2
 """Part of the log evidence of a perfect second copy that a blend or copy must reach at least. Chosen by hand: of topics,
-whose words hardly overlap, blends of others reached 0.02, of fits gone wrong in simulated mixtures 0.03 to 0.9."""
-EXPLAINED_SLACK = 10.0
+whose words hardly overlap, blends of others reached 0.1, of fits gone wrong in simulated mixtures 0.2 to 0.9."""
+EXPLAINED_SLACK = 20.0
 """Nats by which it may be missed: components of few observations say little at all. Chosen by hand, as above."""
 MAX_SUSPECT_MEMBERS = 3
 """Members up to which a group may be fits gone wrong whatever the sizes of the others are."""
