@@ -108,7 +108,8 @@ ROOMS = {
     ),
     "networks: weight matching": Room(
         (f"{SRC}/networks/methods/weight_matching/*.py",),
-        ("tests/networks/oracles/test_weight_matching.py", "tests/networks/oracles/test_fusion.py",
+        ("tests/networks/oracles/test_weight_matching.py", "tests/networks/oracles/test_lazy_matching.py",
+         "tests/networks/oracles/test_fusion.py",
          "tests/networks/test_recurrence.py"),
         ("tests/networks/test_methods.py", "tests/networks/test_every_method.py",
          "tests/networks/test_gromov_laws.py"),

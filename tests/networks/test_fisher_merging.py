@@ -272,6 +272,16 @@ def test_directions_of_which_nothing_is_known_stay_at_the_diagonal_merge():
     assert torch.allclose(fusion.model[0].weight[:, 0], expected, atol=1e-6)
 
 
+def test_directions_of_which_nothing_but_the_fused_prior_is_known_go_to_zero():
+    models, _ = informed()
+    x = observations(0).clone()
+    x[:, 0] = 0.0
+    infos = [cs.fisher(model, x, "factors", rank=None, prior_precision=0.0, minimum=1) for model in models]
+    fusion = cs.fuse(models, "fisher", fishers=infos, prior="removed", prior_precision=0.5, **SOLVED)
+    assert fusion.status is cs.Status.CONVERGED
+    assert torch.allclose(fusion.model[0].weight[:, 0], torch.zeros(1, dtype=torch.float64), atol=1e-6)
+
+
 def test_a_zero_gradient_needs_no_step():
     solution = conjugate_gradients(lambda v: v, np.zeros(3), np.ones(3), 1e-8, 10, lambda *_: None)
     assert solution.converged

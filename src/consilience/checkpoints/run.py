@@ -126,7 +126,7 @@ def run(
             )
         details: dict[str, Any] = {}
         if alignment is not None:
-            details["aligned"] = {"units_moved": list(alignment.moved), "passes": list(alignment.passes)}
+            details["aligned"] = {"units_moved": list(alignment.moved)}
         if not is_single:
             notes += copy_companions(prepared, partial_output)
         record = merge_provenance(request.document(), inputs, digests, files, details, notes)

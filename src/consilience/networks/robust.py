@@ -49,13 +49,12 @@ WEISZFELD_TOLERANCE = 1e-9
 
 WEISZFELD_SMOOTHING = 1e-12
 """Fraction of the median squared distance that is added to every squared distance, so that a row at the very centre
-has a finite weight. Chosen by hand; nobody has measured other values."""
+has a finite weight. Chosen by hand; nobody has measured other values. Of the median, not of the mean as for posteriors,
+which leave out outliers before: one row of 1e6 among five would smooth all differences of the others away."""
 
 
 def clip_array_scales(ensemble: NetworkEnsemble, robust: RobustEstimator) -> NetworkEnsemble:
     """Return the networks with every array scaled down to the largest root mean square that is credible.
-
-    Of the sizes of one array in all models the largest ones, as many as hostile models are tolerated, are not credible.
 
     Parameters
     ----------
@@ -64,14 +63,12 @@ def clip_array_scales(ensemble: NetworkEnsemble, robust: RobustEstimator) -> Net
     robust : RobustEstimator
         How many models may be hostile.
     """
-    n_tolerated = robust.tolerated(len(ensemble.networks))
     clipped: list[dict[str, AnyArray]] = [{} for _ in ensemble.networks]
     for key in ensemble.networks[0].working:
         arrays = [network.working[key] for network in ensemble.networks]
         sizes = np.array([(square_sum(values) / max(1, prod(values.shape))) ** 0.5 for values in arrays])  # (J,)
-        limit = np.sort(sizes)[len(sizes) - 1 - n_tolerated]
-        for model_arrays, values, size in zip(clipped, arrays, sizes.tolist(), strict=True):
-            model_arrays[key] = values * (limit / size) if size > limit else values
+        for model_arrays, values, factor in zip(clipped, arrays, robust.cap_factors(sizes).tolist(), strict=True):
+            model_arrays[key] = values * factor if factor < 1.0 else values
     networks = (
         network.with_arrays(arrays, network.name) for network, arrays in zip(ensemble.networks, clipped, strict=True)
     )

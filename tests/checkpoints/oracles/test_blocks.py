@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from consilience.checkpoints.methods.average import MIN_TARGET_INFORMATION, TensorFisher
+from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorBlock, TensorSetting, linear
 from consilience.checkpoints.methods.slerp import SLERP
+from consilience.networks.methods.fisher.diagonal_average import MIN_TARGET_PRECISION
 from tests.tolerances import ROUNDING
 
 SIZE = 9
@@ -35,7 +36,7 @@ def fisher_mean(models, information, weights, floor, target):
             share = weight / max(weights)
             precision = share * information[number][entry]
             if target is None or target == number:
-                precision = max(precision, share * (floor if target is None else max(floor, MIN_TARGET_INFORMATION)))
+                precision = max(precision, share * (floor if target is None else max(floor, MIN_TARGET_PRECISION)))
             top, bottom = top + precision * models[number][entry], bottom + precision
         mean = sum(w * model[entry] for w, model in zip(weights, models, strict=True)) / sum(weights)
         merged[entry] = top / bottom if bottom > 0 else mean
@@ -58,6 +59,14 @@ def test_a_fisher_mean_is_taken_entry_by_entry(weights, target, floor):
     assert_allclose(found, expected, rtol=ROUNDING, atol=ROUNDING)
     if target == 0 and weights[0]:
         assert_allclose(found[:2], models[0][:2], rtol=ROUNDING)
+
+
+def test_a_fisher_mean_of_equal_models_is_the_model_to_the_last_bit():
+    rng = np.random.default_rng(4)
+    model = rng.normal(size=SIZE)
+    block = TensorBlock(0, [model.copy() for _ in range(3)], information=[rng.gamma(1.0, size=SIZE) for _ in range(3)])
+    found = TensorFisher().merge(block, TensorSetting("tensor", SIZE, (3.0, 0.7, 1.0)), {})
+    assert_array_equal(found, model)
 
 
 def test_diagonals_are_divided_by_their_norms_where_these_are_known():

@@ -19,9 +19,7 @@ import numpy as np
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_count, is_number
 from consilience.core.options import Requirement
-
-MIN_TARGET_INFORMATION = 1e-6
-"""Least Fisher entry of the favoured model: the floor of Matena and Raffel's published code."""
+from consilience.networks.methods.fisher.diagonal_average import diagonal_average, least_precision
 
 
 @dataclass(frozen=True)
@@ -98,27 +96,20 @@ class TensorFisher(TensorMethod):
         """
         if not block.information:
             return _mean(block, setting)
-        has_target = self.favor_target is not None
-        least = max(self.floor, MIN_TARGET_INFORMATION) if has_target else self.floor
-        largest_weight = max(setting.weights)
         weighted = [number for number, weight in enumerate(setting.weights) if weight]
-        if len(weighted) == 1:  # to the last bit, which quotients below would not give
+        if len(weighted) == 1:  # to the last bit, negative zeros included
             return block.models[weighted[0]]
-        # sum_k w_k F_k theta_k and sum_k w_k F_k, both (n,)
-        numerator: Any = 0.0
-        denominator: Any = 0.0
-        for number in weighted:
-            # Weights relative to the largest, so that the floor means the same whatever unit the user's weights have.
-            weight = setting.weights[number] / largest_weight
-            precision = block.information[number] * (weight / facts.get(f"norm {number}", 1.0))  # (n,)
-            if not has_target or number == self.favor_target:
-                # The floor follows the weights alone, not the norms by which `normalize` divides.
-                precision = np.maximum(precision, weight * least)
-            numerator, denominator = numerator + precision * block.models[number], denominator + precision
-        is_informed = denominator > 0  # (n,); with a target of weight 0 and zero diagonals nobody is
-        if is_informed.all():
-            return numerator / denominator
-        return np.where(is_informed, numerator / np.where(is_informed, denominator, 1.0), _mean(block, setting))
+        # Weights relative to the largest, so that the floor means the same whatever unit the user's weights have.
+        shares = [setting.weights[number] / max(setting.weights) for number in weighted]
+        has_target = self.favor_target is not None
+        precisions = (  # (n,) each
+            np.maximum(
+                block.information[number] * (share / facts.get(f"norm {number}", 1.0)),
+                least_precision(share, self.floor, has_target, number == self.favor_target),
+            )
+            for number, share in zip(weighted, shares, strict=True)
+        )
+        return diagonal_average([block.models[number] for number in weighted], precisions, shares)
 
 
 def _mean(block: TensorBlock, setting: TensorSetting) -> Floats:

@@ -493,7 +493,14 @@ def move(values: AnyArray, layout: Layout, transports: Mapping[str, Transport], 
     """
     if not any(segment.group in transports for axis in layout.axes for segment in axis.segments):
         return values
-    moved = to_dense(values, layout)
+    return to_blocks(move_dense(values, layout, transports, units), layout)
+
+
+def move_dense(
+    values: AnyArray, layout: Layout, transports: Mapping[str, Transport], units: Mapping[str, int]
+) -> AnyArray:
+    """Return an array with all its axes moved as `move` does, but dense where it is stored in blocks."""
+    values = to_dense(values, layout)
     for number, axis in enumerate(layout.axes):
-        moved = move_axis(moved, number, axis, transports, units)
-    return to_blocks(moved, layout)
+        values = move_axis(values, number, axis, transports, units)
+    return values

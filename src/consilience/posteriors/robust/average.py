@@ -94,14 +94,7 @@ def _text(value: Any) -> str:
 def capped_sites(values: Array, ensemble: Ensemble, robust: RobustEstimator) -> Array:
     """Return the factor (J,) by which each site's values are cut, so that its total is no larger than is credible."""
     totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])  # (J,)
-    return _cap_factors(totals, robust)
-
-
-def _cap_factors(totals: Array, robust: RobustEstimator) -> Array:
-    """Return the factors (J,) that cut totals to the largest left when the tolerated number is set aside."""
-    limit = np.sort(totals)[len(totals) - 1 - robust.tolerated(len(totals))]
-    factors: Array = np.minimum(1.0, limit / np.where(totals > 0, totals, 1.0))
-    return factors
+    return robust.cap_factors(totals)
 
 
 def _capped(values: Array, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:
@@ -152,7 +145,7 @@ def _average_attached(
     n_cells = n_groups ** len(component_axes)
     if first.rule == "sum":
         totals = np.bincount(site_of_row, np.abs(entries).sum(axis=1), len(arrays)).astype(np.float64, copy=False)
-        entries = entries * _cap_factors(totals, robust)[site_of_row, None]
+        entries = entries * robust.cap_factors(totals)[site_of_row, None]
     weights = ensemble.site_weights[site_of_row]
     if first.rule == "precision-mean":  # every number has a weight of its own, so every number is a place of its own
         cell_of_row = (cell_of_row[:, None] * block_size + np.arange(block_size)).ravel()

@@ -88,6 +88,21 @@ class RobustEstimator:
             return fewer_than_half
         return min(math.ceil(self.trim * votes - VOTE_ROUNDING), fewer_than_half)
 
+    def cap_factors(self, sizes: Array) -> Array:
+        """Return the factors (J,) that cut sizes to the largest that is credible.
+
+        Of what J sites state the largest sizes, as many as sites may be hostile, are not credible.
+
+        Examples
+        --------
+        >>> RobustEstimator("trim", 0.25).cap_factors(np.array([1.0, 2.0, 8.0, 0.0]))
+        array([1.  , 1.  , 0.25, 1.  ])
+        """
+        limit = np.sort(sizes)[len(sizes) - 1 - self.tolerated(len(sizes))]
+        is_larger = sizes > limit
+        factors: Array = np.where(is_larger, limit / np.where(is_larger, sizes, 1.0), 1.0)
+        return factors
+
     def inliers(
         self, divergence: Divergence, rows: Array, labels: Labels, votes: Array, n_groups: int
     ) -> tuple[Array, Labels]:

@@ -21,13 +21,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import AnyArray, is_count, is_number
+from consilience.checks import is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
+from consilience.networks.methods.fisher.diagonal_average import diagonal_average, least_precision
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
 from consilience.networks.methods.fisher.precision import PosteriorProduct
 
@@ -39,12 +40,6 @@ MAX_DENSE_PARAMETERS = 8192
 RIDGE = 1e-8
 """Directions without information are held at the diagonal merge by this fraction of the mean precision. Chosen by hand;
 nobody has measured other values."""
-
-MIN_TARGET_PRECISION = 1e-6
-"""Least precision of the favoured model, the floor of Matena and Raffel's published code."""
-
-CANCELLATION_ROUNDING = 1e-12
-"""A precision below this fraction of its terms is what rounding leaves where priors cancel. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +155,7 @@ class FisherMerging(FisherMethod):
             del details["shrinkage"]  # shrinkage keeps diagonals
             return self._merge_diagonal(sites, product, details)
         # Solved for the step from the diagonal merge: where a ridge is needed, it holds parameters there, not at 0.
-        start, ridge = diagonal_merge(product), _ridge(product, details)
+        start, ridge = product.diagonal_merge(), _ridge(product, details)
         b = product.negative_gradient(start)
         if structure == "full":
             dense = product.dense()  # (P, P)
@@ -185,53 +180,19 @@ class FisherMerging(FisherMethod):
         self, sites: AlignedSites, product: PosteriorProduct, details: dict[str, Any]
     ) -> MergedParameters:
         """Return the mean weighted entry by entry by the diagonals of the precisions, less the surplus priors."""
-        numerator, denominator = 0.0, -product.excess
         has_target = self.favor_target is not None
-        least = max(self.floor, MIN_TARGET_PRECISION) if has_target else self.floor
-        first = product.means[0]
-        xp = array_namespace(first)
-        # The floor follows the weights alone, not the norms by which `normalize` divides.
+        xp = array_namespace(product.means[0])
+        precisions = []  # (P,) each
         shares: list[float] = (sites.weights / sites.weights.max()).tolist()
-        for number, share, mean, precision, count in zip(
-            sites.input_numbers, shares, product.means, product.precisions, product.counts, strict=True
+        for number, share, precision, count in zip(
+            sites.input_numbers, shares, product.precisions, product.counts, strict=True
         ):
-            weight = count * precision.diagonal  # (P,)
-            if not has_target or number == self.favor_target:
-                floor = xp.asarray(share * least, dtype=weight.dtype, device=weight.device)
-                weight = xp.where(weight > floor, weight, floor)
-            # Differences from the first mean, so that equal parameters return to the last bit.
-            numerator, denominator = numerator + weight * (mean - first), denominator + weight
-        theta = first + _quotient_or_mean(numerator + product.excess * first, denominator, product)
+            least = least_precision(share, self.floor, has_target, number == self.favor_target)
+            weighted = count * precision.diagonal
+            floor = xp.asarray(least, dtype=weighted.dtype, device=weighted.device)
+            precisions.append(xp.where(weighted > floor, weighted, floor))
+        theta = diagonal_average(product.means, precisions, product.counts, product.excess)
         return MergedParameters(theta, product.energy(theta), details=details)
-
-
-def diagonal_merge(product: PosteriorProduct) -> AnyArray:
-    """Return the mean (P,) of parameters weighted by the diagonals of precisions; surplus priors are not taken out.
-
-    It is the start of iterative merges.
-
-    Parameters
-    ----------
-    product : PosteriorProduct
-        The sites' Gaussian posteriors.
-    """
-    first = product.means[0]
-    numerator, denominator = 0.0, 0.0
-    for mean, precision, count in zip(product.means, product.precisions, product.counts, strict=True):
-        weight = count * precision.diagonal
-        numerator, denominator = numerator + weight * (mean - first), denominator + weight
-    return first + _quotient_or_mean(numerator, denominator, product)
-
-
-def _quotient_or_mean(numerator: AnyArray, denominator: AnyArray, product: PosteriorProduct) -> AnyArray:
-    """Return numerator / denominator (P,); where the denominator is only rounding, the plain mean less the first."""
-    first = product.means[0]
-    mean_offset = sum(count * (mean - first) for mean, count in zip(product.means, product.counts, strict=True))
-    xp = array_namespace(first)
-    # The terms of the denominator sum to denominator + excess before the surplus priors are taken off.
-    is_informed = denominator > CANCELLATION_ROUNDING * (denominator + product.excess)
-    divisor = xp.where(is_informed, denominator, xp.ones_like(denominator))
-    return xp.where(is_informed, numerator / divisor, mean_offset / sum(product.counts))
 
 
 def _ridge(product: PosteriorProduct, details: dict[str, Any]) -> float:

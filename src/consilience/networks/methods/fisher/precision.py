@@ -24,6 +24,7 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
 from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.methods.fisher.diagonal_average import diagonal_average
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +206,14 @@ class PosteriorProduct:
         for _, precision, count in self._sites():
             total = total + count * precision.diagonal
         return total
+
+    def diagonal_merge(self) -> AnyArray:
+        """Return the mean (P,) weighted by the diagonals, with which iterative merges start.
+
+        Surplus priors are not taken out.
+        """
+        diagonals = (count * precision.diagonal for _, precision, count in self._sites())
+        return diagonal_average(self.means, diagonals, self.counts)
 
     def dense(self) -> AnyArray:
         """Return E's Hessian (P, P)."""

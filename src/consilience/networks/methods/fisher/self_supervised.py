@@ -25,7 +25,7 @@ from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
 from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, Mask, MaskedObjective, draw_masks
-from consilience.networks.methods.fisher.merging import RIDGE, diagonal_merge
+from consilience.networks.methods.fisher.merging import RIDGE
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
 from consilience.networks.methods.fisher.precision import PosteriorProduct
 from consilience.networks.methods.fisher.ssf_descent import stochastic_descent
@@ -137,7 +137,7 @@ class SelfSupervisedFisher(FisherMethod):
     def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
         """Return the merged parameters."""
         product, details = self.posterior_product(sites)
-        start, gaussians = diagonal_merge(product), _low_rank_gaussians(product, details)
+        start, gaussians = product.diagonal_merge(), _low_rank_gaussians(product, details)
         size = sites.layout.size
         window = None if self.window is None or self.window >= size else self.window
         masked = max(1, round(self.mask_rate * (size if window is None else window)))  # m

@@ -133,7 +133,7 @@ def _pass_over_models(
         moved = []
         for i in order:
             others = [(shares[j], model) for j, model in enumerate(models) if j != i and shares[j]]
-            moved.append(_improve_model(state, models[i], state.remaining_models(others)))
+            moved.append(improve_model(state, models[i], state.remaining_models(others)))
         return moved
     total = {key: _weighted_sum(models, weights, key) for key in models[0].arrays}
     moved = []
@@ -142,14 +142,24 @@ def _pass_over_models(
         sum_of_others = {key: values - shares[i] * models[i].arrays[key] for key, values in total.items()}
         # One model stands for all others; its transports are not used, because every slot is full.
         others = [] if shares[i] == 1.0 else [(1.0, PlacedModel(sum_of_others, models[i].transports))]
-        moved.append(_improve_model(state, models[i], state.remaining_models(others)))
+        moved.append(improve_model(state, models[i], state.remaining_models(others)))
         if moved[-1]:
             total = {key: values + shares[i] * models[i].arrays[key] for key, values in sum_of_others.items()}
     return moved
 
 
-def _improve_model(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> bool:
-    """Visit the groups of one model until no visit lowers E; return whether any did."""
+def improve_model(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> bool:
+    """Visit the groups of one model until no visit lowers E; return whether any did.
+
+    Parameters
+    ----------
+    state : MatchingState
+        The slots.
+    model : PlacedModel
+        The model that moves; it is changed in place.
+    remaining : RemainingModels
+        The models that it is compared with.
+    """
     if not remaining.models:
         return False
     dependents = _dependent_groups(state, model.arrays)
@@ -221,16 +231,14 @@ def visit_group(
     symmetry = state.symmetry
     names = [group, *(child.name for child in symmetry.children(group))]
     counted = {name: state.places(name, model.arrays) if places is None else places[name] for name in names}
-    if places is None and state.is_full and len(names) == 1 and recurrent_arrays(symmetry, group):
+    is_quadratic = places is None and state.is_full and not state.linearizes_recurrent and len(names) == 1
+    if is_quadratic and recurrent_arrays(symmetry, group):
         moves = match_recurrent_units(state, model, remaining, group, counted[group])
     else:
         moves = _best_assignment(state, model, remaining, group, counted)
     if not moves:
         return False
-    # Arrays are replaced, never written to, so that shallow copies are enough.
-    trial = PlacedModel(dict(model.arrays), dict(model.transports))
-    for name, move in moves.items():
-        trial.move(symmetry, name, move, state.width)
+    trial = model.moved(symmetry, moves, state.width)
     # The gain of an array with the group on two axes is only linearised: accept the move only if E itself falls.
     if _is_quadratic(symmetry, names, model.arrays) and not _lowers_objective(state, model, trial, remaining, moves):
         return False

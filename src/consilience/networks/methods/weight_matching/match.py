@@ -119,7 +119,7 @@ def initial_placement(
             others = [(float(ensemble.weights[j]), model) for j, model in placed.items() if j != i]
             others = [(weight, model) for weight, model in others if weight]
             if others:
-                _match_incoming(state, placed[i], state.remaining_models(others))
+                match_incoming(state, placed[i], state.remaining_models(others))
         for name, injection in placed[i].transports.items():
             n_models_in_slot[name] += injection.owned
     return [placed[i] for i in range(len(ensemble.networks))]
@@ -153,8 +153,18 @@ def _shuffle_slots(
     return shuffled
 
 
-def _match_incoming(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> None:
-    """Match one model to the remaining ones by incoming weights only, group by group from the input to the output."""
+def match_incoming(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> None:
+    """Match one model to the remaining ones by incoming weights only, group by group from the input to the output.
+
+    Parameters
+    ----------
+    state : MatchingState
+        The slots.
+    model : PlacedModel
+        The model that moves; it is changed in place.
+    remaining : RemainingModels
+        The models that it is compared with.
+    """
     symmetry = state.symmetry
     matched_groups: set[str] = set()
     for top in (name for name, group in symmetry.by_name.items() if group.parent is None):
