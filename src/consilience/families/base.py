@@ -58,6 +58,8 @@ _PAIR_BYTES = 2**26
 class Family(ABC):
     """A frozen value that knows its dimension and the geometry of its natural parameters."""
 
+    describes_data: ClassVar[bool] = False
+    """Whether ``plug_in`` is a density of data, of which members are posteriors, and ``information`` counts data."""
     name: ClassVar[str]
     has_width: ClassVar[bool] = True  # whether a member is a density, so that products of members mean something
     to_natural: ClassVar[Callable[..., Array]]  # natural parameters (n, P) of standard ones, given by keyword
@@ -106,7 +108,8 @@ class Family(ABC):
     def plug_in(self, eta: Array) -> tuple[Array, Array] | None:
         """Return means (n, D) and covariances (n, D, D), or variances (n, D), of the Gaussians that rows stand for.
 
-        The density of data at the posterior mean of the parameters; for a Gaussian itself. None for all others.
+        The density of data at the posterior mean of the parameters (``describes_data``); for a Gaussian itself. None
+        for all others.
         """
         return None
 

@@ -39,6 +39,7 @@ class _NormalGammaFamily(EvidenceFamily):
     """
 
     dim: int
+    describes_data: ClassVar[bool] = True
     parts: ClassVar[tuple[str, ...]] = ("location", "scale")
 
     @property

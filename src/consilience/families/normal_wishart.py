@@ -75,6 +75,7 @@ class NormalWishart(EvidenceFamily):
     """
 
     dim: int
+    describes_data: ClassVar[bool] = True
     name: ClassVar[str] = "normal-wishart"
     parts: ClassVar[tuple[str, ...]] = ("location", "scale")
 
@@ -349,7 +350,7 @@ def _log_determinants(second: Array, linear: Array, kappa: Array) -> Array:
         return log_determinants_of_many(columns)
     matrices = second.reshape(n, dim, dim) - linear[:, :, None] * (linear / kappa[:, None])[:, None, :]
     try:
-        return log_determinant(np.linalg.cholesky(matrices))
+        return log_determinant(np.asarray(np.linalg.cholesky(matrices), dtype=np.float64))
     except np.linalg.LinAlgError:  # rounding: then in a form that puts up with it
         return log_determinants_of_many(np.ascontiguousarray(matrices.transpose(1, 2, 0)))
 

@@ -7,10 +7,11 @@ of a match is that of ``site_by_site.match_confidence`` under this evidence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
@@ -23,7 +24,13 @@ from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtua
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import FIRST_HETEROGENEITIES, SearchedMatching
-from consilience.posteriors.evidence.selection import N_ERRORS, Selection
+from consilience.posteriors.evidence.selection import N_ERRORS, SelectedMatching, Selection
+from consilience.posteriors.evidence.split_components import (
+    MAX_KNOWN_SHARE,
+    MIN_EVIDENCE_GAIN,
+    full_evidence,
+    merge_split_components,
+)
 from consilience.posteriors.evidence.virtual_loss import mean_and_error
 from consilience.posteriors.method import Assignment, expand_assignment
 
@@ -31,6 +38,68 @@ MAX_DIAGNOSED_ROWS = 5000
 """Components up to which confidence and heterogeneity are computed. Chosen by hand for its cost."""
 MIN_NAMED_PROBABILITY = 0.001
 """Probability from which on a number of components is named beside the selected one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The components of an ensemble that can be judged by their data, as what is matched: themselves or merged ones.
+
+    Parameters
+    ----------
+    stack : Stack
+        What is matched (U, P).
+    unit_of_row : Labels of shape (L,)
+        Which of these each component of the ensemble is part of; -1 for one that cannot be judged.
+    selection : Selection
+        The selection among their matchings.
+    """
+
+    stack: Stack
+    unit_of_row: Labels
+    selection: Selection
+
+    @classmethod
+    def of(
+        cls,
+        ensemble: Ensemble,
+        stack: Stack,
+        unit_of_row: Labels,
+        max_components: int | None = None,
+        near: SelectedMatching | None = None,
+    ) -> Judged:
+        """Return them with the selection among the matchings of at most so many groups, from one near it or anew."""
+        loss = virtual_loss_of(ensemble)
+        if loss is not None:
+            rows = np.flatnonzero(unit_of_row >= 0)
+            loss = replace(loss.of_rows(rows), unit_of_row=unit_of_row[rows])
+        return cls(stack, unit_of_row, Selection(stack, loss, max_components, near))
+
+    @classmethod
+    def single(cls, ensemble: Ensemble, max_components: int | None = None) -> Judged:
+        """Return the components by themselves."""
+        stack, rows = likelihood_stack(ensemble)
+        unit_of_row = np.full(len(ensemble.natural), -1, dtype=np.int64)
+        unit_of_row[rows] = np.arange(len(rows))
+        return cls.of(ensemble, stack, unit_of_row, max_components)
+
+    def merged(self, ensemble: Ensemble, max_components: int | None = None) -> Judged | None:
+        """Return the components with those of one site merged that look like one; None where none do."""
+        merged = merge_split_components(self.stack)
+        if merged is None:
+            return None
+        unit_of_row = np.where(self.unit_of_row >= 0, merged.unit_of_row[self.unit_of_row], -1)
+        n_merged, n_units = len(self.stack.natural) - len(merged.stack.natural), len(self.stack.natural)
+        near = self.selection.selected if n_merged <= MAX_KNOWN_SHARE * n_units else None
+        return Judged.of(ensemble, merged.stack, unit_of_row, max_components, near)
+
+    def expand(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
+        """Return values of units (U,) as values of all components (L,)."""
+        return np.where(self.unit_of_row >= 0, values[self.unit_of_row], missing)
+
+    @property
+    def evidence(self) -> float:
+        """The log evidence of the selected matching, which compares with that of other units."""
+        return full_evidence(self.stack, self.selection.selected.matching)
 
 
 def match_by_evidence(ensemble: Ensemble, max_components: int | None) -> Assignment:
@@ -49,20 +118,26 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None) -> Assignm
         Labels, minus the log evidence as objective, confidence, and as details the number with its support, the
         evidence of other numbers, the heterogeneity and the outliers. ``AT_CAPACITY`` where the limit is in use.
     """
-    stack, rows = likelihood_stack(ensemble)
-    selection = make_selection(ensemble, stack, rows, max_components)
-    selected = selection.selected
-    assignment = describe_matching(ensemble, stack, rows, selection, selected.matching)
-    number: dict[str, Any] = {"prior": selected.prior_name, **assignment.details["number"]}
+    judged = judge(ensemble, max_components)
+    selected = judged.selection.selected
+    number: dict[str, Any] = {"prior": selected.prior_name}
     if selected.losses:
         number["virtual_loss"] = selected.losses
-    details = {**assignment.details, "number": number}
+    assignment = describe_matching(ensemble, judged, selected.matching, number)
     status = Status.CONVERGED if selected.matching.converged else Status.MAX_ITERATIONS
-    if max_components is not None and selected.matching.n_groups == max_components < len(rows):
+    if max_components is not None and selected.matching.n_groups == max_components < len(judged.stack.natural):
         status = Status.AT_CAPACITY
-    return Assignment(
-        assignment.labels, assignment.objective, assignment.history, status, None, assignment.confidence, details
-    )
+    return replace(assignment, status=status)
+
+
+def judge(ensemble: Ensemble, max_components: int | None = None) -> Judged:
+    """Return what is matched: single components, or merged ones where all sites' evidence says that fits split them."""
+    single = Judged.single(ensemble, max_components)
+    merged = single.merged(ensemble, max_components)
+    if merged is None:
+        return single
+    n_merged = len(single.stack.natural) - len(merged.stack.natural)
+    return merged if merged.evidence > single.evidence + MIN_EVIDENCE_GAIN * n_merged else single
 
 
 def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) -> Assignment | None:
@@ -81,13 +156,12 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
     by_divergence : Labels of shape (L,)
         The matching that minimises equation (6) of Claici et al. 2020.
     """
-    stack, rows = likelihood_stack(ensemble)
-    selection = make_selection(ensemble, stack, rows)
-    found = selection.of_size(n_components)
+    judged = judge(ensemble)
+    found = judged.selection.of_size(n_components)
     if found is None:
         return None
-    assignment = describe_matching(ensemble, stack, rows, selection, found)
-    labels = place_thin_rows(ensemble, assignment.labels, rows)
+    assignment = describe_matching(ensemble, judged, found, {})
+    labels = place_thin_rows(ensemble, assignment.labels, judged.unit_of_row < 0)
     loss = virtual_loss_of(ensemble)
     if loss is not None:
         difference, error = mean_and_error(loss.by_draw(labels) - loss.by_draw(by_divergence))
@@ -96,14 +170,12 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
     return replace(assignment, labels=labels)
 
 
-def place_thin_rows(ensemble: Ensemble, labels: Labels, judged: Labels) -> Labels:
+def place_thin_rows(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_]) -> Labels:
     """Return a matching in which components that could not be judged are in groups, too (L,).
 
     Each site's take, in one assignment, those of the groups that it has no part in whose means explain them best.
     """
     labels, n_groups = labels.copy(), int(labels.max()) + 1
-    is_thin = np.ones(len(labels), dtype=np.bool_)
-    is_thin[judged] = False
     centres = group_sums(ensemble.natural, labels, ensemble.row_weights, n_groups).means()
     for site in np.unique(ensemble.owner[is_thin]).tolist():
         of_site = np.arange(ensemble.offsets[site], ensemble.offsets[site + 1])
@@ -114,42 +186,50 @@ def place_thin_rows(ensemble: Ensemble, labels: Labels, judged: Labels) -> Label
     return labels
 
 
-def make_selection(ensemble: Ensemble, stack: Stack, rows: Labels, max_components: int | None = None) -> Selection:
-    """Return the selection among the matchings of the judged `rows` (L',) of an ensemble."""
-    loss = virtual_loss_of(ensemble)
-    return Selection(stack, None if loss is None else loss.of_rows(rows), max_components)
-
-
 def describe_matching(
-    ensemble: Ensemble, stack: Stack, rows: Labels, selection: Selection, found: SearchedMatching
+    ensemble: Ensemble, judged: Judged, found: SearchedMatching, number: dict[str, Any]
 ) -> Assignment:
-    """Return a matching of the judged `rows` (L',) as one of all components, with its diagnostics."""
-    by_number = selection.evidence_by_number(found)
+    """Return a matching of what was judged as one of all components, with its diagnostics.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The models.
+    judged : Judged
+        What was matched.
+    found : SearchedMatching
+        The matching of its units.
+    number : dict of str to object
+        What else is told of the number of components.
+    """
+    by_number = judged.selection.evidence_by_number(found)
     evidences = np.array(list(by_number.values()))
     probabilities = np.exp(evidences - evidences.max())
     probabilities /= probabilities.sum()
-    details: dict[str, Any] = {
-        "path": [{"n_components": number, "criterion": -value} for number, value in by_number.items()],
-        "number": {
-            "probability": {
-                str(number): round(float(probability), 4)
-                for number, probability in zip(by_number, probabilities, strict=True)
-                if probability >= MIN_NAMED_PROBABILITY
-            }
-        },
+    support = {
+        str(n_components): round(float(probability), 4)
+        for n_components, probability in zip(by_number, probabilities, strict=True)
+        if probability >= MIN_NAMED_PROBABILITY
     }
-    n_rows, stray_sites = len(ensemble.natural), stack.owner[found.labels < 0]
-    if len(rows) < n_rows:
-        details["left_out"] = n_rows - len(rows)
-    confidence, diagnostics = _diagnostics(ensemble.names, stack, found, stray_sites)
-    assignment = Assignment(
-        found.labels,
+    details: dict[str, Any] = {
+        "path": [{"n_components": n_components, "criterion": -value} for n_components, value in by_number.items()],
+        "number": {**number, "probability": support},
+    }
+    is_judged = judged.unit_of_row >= 0
+    n_merged = int(np.count_nonzero(is_judged)) - len(judged.stack.natural)
+    if n_merged:
+        details["number"]["merged_within_models"] = n_merged
+    if not is_judged.all():
+        details["left_out"] = int(np.count_nonzero(~is_judged))
+    stray_sites = judged.stack.owner[found.labels < 0]
+    confidence, diagnostics = _diagnostics(ensemble.names, judged.stack, found, stray_sites)
+    return Assignment(
+        judged.expand(found.labels, -1),
         -found.evidence,
         np.array([-found.evidence]),
-        confidence=confidence,
+        confidence=None if confidence is None else judged.expand(confidence, np.nan),
         details=details | diagnostics,
     )
-    return expand_assignment(assignment, rows, n_rows)
 
 
 def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:

@@ -90,10 +90,12 @@ class EvidenceSearch:
         What the sites' data say (L, P), sites in the order of ``steady_order``.
     max_groups : int, optional
         Matchings of more groups are not looked at. Default: no limit.
+    start : Array of shape (B,), optional
+        The only heterogeneity to start from. Default: several.
     """
 
-    def __init__(self, stack: Stack, max_groups: int | None = None) -> None:
-        self.problem, self.max_groups = RandomEffects(stack), max_groups
+    def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
+        self.problem, self.max_groups, self._start = RandomEffects(stack), max_groups, start
         self._pair_likelihoods: dict[bytes, Array] = {}
 
     @property
@@ -123,7 +125,8 @@ class EvidenceSearch:
             return self._from_pilot(first, refit)
         if len(self._stack.natural) > MAX_AGGLOMERATED_ROWS:
             starts = (LOW_FIRST_HETEROGENEITY, *starts)
-        found = [self._search(start * self.problem.unit, first, refit) for start in starts]
+        heterogeneities = [start * self.problem.unit for start in starts] if self._start is None else [self._start]
+        found = [self._search(heterogeneity, first, refit) for heterogeneity in heterogeneities]
         best = found[0]
         for candidate in found[1:]:
             if candidate.evidence > best.evidence + 1e-9 * (1.0 + abs(best.evidence)):
@@ -139,7 +142,7 @@ class EvidenceSearch:
         is_pilot[sites[: max(1, n_pilots)]] = True
         rows = np.flatnonzero(is_pilot[stack.owner])
         # All sites keep their places, so that a group of the sample is rare or common as it is among all.
-        pilot = EvidenceSearch(stack.take(rows), self.max_groups)._best(first, refit)
+        pilot = EvidenceSearch(stack.take(rows), self.max_groups, self._start)._best(first, refit)
         labels = np.full(len(stack.natural), -1, dtype=np.int64)
         labels[rows] = pilot.labels
         objective = self.problem.groups(pilot.heterogeneity, pilot.prior)

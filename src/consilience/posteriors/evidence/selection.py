@@ -68,17 +68,30 @@ class Selection:
         Losses of matchings of these components; without them the strict prior decides.
     max_groups : int, optional
         Groups at most. Default: no limit.
+    near : SelectedMatching, optional
+        A matching of almost the same components: searches start from its heterogeneity, under its prior. Default: from
+        several, under both priors.
     """
 
-    def __init__(self, stack: Stack, loss: VirtualLoss | None, max_groups: int | None = None) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        loss: VirtualLoss | None,
+        max_groups: int | None = None,
+        near: SelectedMatching | None = None,
+    ) -> None:
         self._order = steady_order(stack)
         self._position = np.argsort(self._order)
-        self._search = EvidenceSearch(_in_order(stack, self._order), max_groups)
-        self._loss = loss
+        start = None if near is None else near.matching.heterogeneity
+        self._search = EvidenceSearch(_in_order(stack, self._order), max_groups, start)
+        self._loss, self._near = loss, near
 
     @cached_property
     def selected(self) -> SelectedMatching:
         """The matching of the greatest evidence under the prior that the virtual loss chooses."""
+        if self._near is not None:
+            found = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
+            return replace(self._near, matching=self._by_input(without_strays(self._search, found)))
         chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
         if self._loss is not None:
             lenient = self._search.lenient()
@@ -147,7 +160,7 @@ def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[
     by_draw: tuple[Array, Array] = (loss.by_draw(strict), loss.by_draw(lenient))
     difference, error = mean_and_error(by_draw[0] - by_draw[1])
     if abs(difference - MIN_LOSS) < N_ERRORS * error:
-        more = loss.with_draws(N_FURTHER_DRAWS)
+        more = replace(loss, n_draws=N_FURTHER_DRAWS)
         by_draw = (more.by_draw(strict), more.by_draw(lenient))
         difference, error = mean_and_error(by_draw[0] - by_draw[1])
     strict_loss = float(by_draw[0].mean())

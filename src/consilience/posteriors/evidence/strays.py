@@ -44,8 +44,8 @@ BLEND_SHARES = np.linspace(0.1, 0.9, 9)[:, None]
 BLEND_PARTNERS = 3
 """Components that are tried as the first of a blend: those that explain the row best alone."""
 MIN_EXPLAINED_SHARE = 0.2
-"""Part of the log evidence of a perfect second copy that a blend or copy must reach at least. Chosen by hand: of topics,
-whose words hardly overlap, blends of others reached 0.1, of fits gone wrong in simulated mixtures 0.2 to 0.9."""
+"""Part of the log evidence of a perfect second copy that a blend or copy must reach at least. Chosen by hand: blends of
+topics that hardly share a word reached 0.1 for another one, those of simulated fits gone wrong 0.2 to 0.9."""
 EXPLAINED_SLACK = 20.0
 """Nats by which it may be missed: components of few observations say little at all. Chosen by hand, as above."""
 MAX_SUSPECT_MEMBERS = 3
@@ -194,8 +194,9 @@ class _Explanations:
         """Return the log evidence of a row as a blend or copy of some groups, less that of being on its own.
 
         Minus infinity where they explain hardly anything of the row: what all components have in common may explain it
-        even less, without its being a blend. That component's (or blend's) sufficient statistics, with the row's own information and the heterogeneity of two
-        copies, are its prior then. Every copy and every blend of two in one of the shares is equally likely beforehand.
+        even less, without its being a blend. That component's (or blend's) sufficient statistics, with the row's own
+        information and the heterogeneity of two copies, are its prior then. Every copy and every blend of two in one
+        of the shares is equally likely beforehand.
         """
         copies, n_copies = self.statistics[partners], len(partners)
         as_copy = self._log_evidence(row, copies)

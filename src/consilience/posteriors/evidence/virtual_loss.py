@@ -9,6 +9,7 @@ is estimated from draws of c, the same for all matchings, so that their differen
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +25,7 @@ CHUNK_BYTES = 2**26
 """Memory of densities that are held at once: 64 MiB, chosen by hand."""
 
 
+@dataclass(frozen=True, eq=False)
 class VirtualLoss:
     """Losses of matchings of one set of Gaussian components, all by the same draws.
 
@@ -37,58 +39,68 @@ class VirtualLoss:
         Observations behind each component, in any unit.
     n_draws : int, default 2000
         Number of draws.
+    unit_of_row : Labels of shape (L,), optional
+        What is matched, where components are parts of it. Default: the components.
     """
 
-    def __init__(self, means: Array, covariances: Array, weights: Array, n_draws: int = N_DRAWS) -> None:
-        self._means, self._covariances = means - means.mean(axis=0), covariances
-        self._weights = weights / weights.sum()
-        self._n_draws = n_draws
-
-    def with_draws(self, n_draws: int) -> VirtualLoss:
-        """Return the same losses by another number of draws."""
-        return VirtualLoss(self._means, self._covariances, self._weights, n_draws)
+    means: Array
+    covariances: Array
+    weights: Array
+    n_draws: int = N_DRAWS
+    unit_of_row: Labels | None = None
 
     def of_rows(self, rows: Labels) -> VirtualLoss:
         """Return the losses of matchings of some components, against those alone."""
-        if len(rows) == len(self._weights):
-            return self
-        return VirtualLoss(self._means[rows], self._covariances[rows], self._weights[rows], self._n_draws)
+        return replace(self, means=self.means[rows], covariances=self.covariances[rows], weights=self.weights[rows])
+
+    @cached_property
+    def _centred_means(self) -> Array:
+        """Means less their mean, so that densities lose no digits far from the origin (L, D)."""
+        centred: Array = self.means - self.means.mean(axis=0)
+        return centred
+
+    @cached_property
+    def _shares(self) -> Array:
+        """Weights of the concatenation (L,)."""
+        shares: Array = self.weights / self.weights.sum()
+        return shares
 
     @cached_property
     def _draws(self) -> Array:
         """Draws of the concatenation (n, D): fixed, for no seed may change a matching."""
         rng = np.random.default_rng(0)
-        rows = np.searchsorted(np.cumsum(self._weights), rng.random(self._n_draws), side="right")
-        rows = np.minimum(rows, len(self._weights) - 1)
-        noise = rng.standard_normal((self._n_draws, self._means.shape[1]))
-        if self._covariances.ndim == 2:
-            return self._means[rows] + noise * np.sqrt(self._covariances[rows])
+        rows = np.searchsorted(np.cumsum(self._shares), rng.random(self.n_draws), side="right")
+        rows = np.minimum(rows, len(self._shares) - 1)
+        noise = rng.standard_normal((self.n_draws, self._centred_means.shape[1]))
+        if self.covariances.ndim == 2:
+            return self._centred_means[rows] + noise * np.sqrt(self.covariances[rows])
         used, which = np.unique(rows, return_inverse=True)
-        factors = np.linalg.cholesky(self._covariances[used])
-        return self._means[rows] + np.einsum("nij,nj->ni", factors[which], noise)
+        factors = np.linalg.cholesky(self.covariances[used])
+        return self._centred_means[rows] + np.einsum("nij,nj->ni", factors[which], noise)
 
     @cached_property
     def _log_concatenation(self) -> Array:
         """Log c of every draw (n,)."""
-        return _log_density(self._draws, self._means, self._covariances, self._weights)
+        return _log_density(self._draws, self._centred_means, self.covariances, self._shares)
 
     def by_draw(self, labels: Labels) -> Array:
         """Return log c - log f of every draw (n,) for the groups of a matching; -1 is in none."""
+        labels = labels if self.unit_of_row is None else labels[self.unit_of_row]
         n_groups = int(labels.max()) + 1
         rows = np.flatnonzero(labels >= 0)
         shares = np.zeros((n_groups, len(labels)))
-        shares[labels[rows], rows] = self._weights[rows]
+        shares[labels[rows], rows] = self._shares[rows]
         mass = shares.sum(axis=1)
         shares /= np.where(mass > 0, mass, 1.0)[:, None]
-        means = shares @ self._means
-        deviations = self._means[rows] - means[labels[rows]]
-        if self._covariances.ndim == 2:
-            spread = np.zeros_like(self._covariances)
+        means = shares @ self._centred_means
+        deviations = self._centred_means[rows] - means[labels[rows]]
+        if self.covariances.ndim == 2:
+            spread = np.zeros_like(self.covariances)
             spread[rows] = deviations**2
-            covariances = shares @ (self._covariances + spread)
+            covariances = shares @ (self.covariances + spread)
         else:
             dim = means.shape[1]
-            spread = self._covariances.copy()
+            spread = self.covariances.copy()
             spread[rows] += deviations[:, :, None] * deviations[:, None, :]
             covariances = (shares @ spread.reshape(len(labels), -1)).reshape(-1, dim, dim)
         used = mass > 0
