@@ -123,11 +123,16 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None) -> Assignm
     number: dict[str, Any] = {"prior": selected.prior_name}
     if selected.losses:
         number["virtual_loss"] = selected.losses
-    assignment = describe_matching(ensemble, judged, selected.matching, number)
+    assignment = place_if_better(ensemble, describe_matching(ensemble, judged, selected.matching, number), judged)
     status = Status.CONVERGED if selected.matching.converged else Status.MAX_ITERATIONS
     if max_components is not None and selected.matching.n_groups == max_components < len(judged.stack.natural):
         status = Status.AT_CAPACITY
     return replace(assignment, status=status)
+
+
+def number_by_evidence(ensemble: Ensemble) -> int:
+    """Return the number of components in the matching of the greatest evidence."""
+    return judge(ensemble).selection.selected.matching.n_groups
 
 
 def judge(ensemble: Ensemble, max_components: int | None = None) -> Judged:
@@ -161,7 +166,7 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
     if found is None:
         return None
     assignment = describe_matching(ensemble, judged, found, {})
-    labels = place_thin_rows(ensemble, assignment.labels, judged.unit_of_row < 0)
+    labels = _placed(ensemble, assignment.labels, judged.unit_of_row < 0)
     loss = virtual_loss_of(ensemble)
     if loss is not None:
         difference, error = mean_and_error(loss.by_draw(labels) - loss.by_draw(by_divergence))
@@ -170,7 +175,25 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
     return replace(assignment, labels=labels)
 
 
-def place_thin_rows(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_]) -> Labels:
+def place_if_better(ensemble: Ensemble, assignment: Assignment, judged: Judged) -> Assignment:
+    """Return the matching with components of hardly any observations put into groups, if that loses less of them.
+
+    They cannot be judged, so they take no part in the search. That they belong to any of the groups is not said either:
+    the virtual loss decides, by two standard errors. Families without one leave them out.
+    """
+    is_thin, loss = judged.unit_of_row < 0, virtual_loss_of(ensemble)
+    if loss is None or not is_thin.any():
+        return assignment
+    labels = _placed(ensemble, assignment.labels, is_thin)
+    gain, error = mean_and_error(loss.by_draw(assignment.labels) - loss.by_draw(labels))
+    if gain <= N_ERRORS * error:
+        return assignment
+    details = {name: value for name, value in assignment.details.items() if name != "left_out"}
+    n_out = int(np.count_nonzero(is_thin & (labels < 0)))
+    return replace(assignment, labels=labels, details=details | ({"left_out": n_out} if n_out else {}))
+
+
+def _placed(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_]) -> Labels:
     """Return a matching in which components that could not be judged are in groups, too (L,).
 
     Each site's take, in one assignment, those of the groups that it has no part in whose means explain them best.

@@ -18,6 +18,7 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.diagnostics import number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
 from consilience.posteriors.methods.kl.descent import fit_clusters
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
@@ -33,7 +34,7 @@ class KMeans(Method):
     Parameters
     ----------
     n_components : int, optional
-        Number of clusters; None takes that of the largest model.
+        Number of clusters; None takes the number of the greatest evidence, as ``KLFusion`` finds it.
     direction : {"forward", "reverse"}, default "forward"
         ``"forward"``: KL(fused || local); ``"reverse"``: KL(local || fused). Divergence and average go together.
     restarts : int, default 8
@@ -48,7 +49,7 @@ class KMeans(Method):
 
     name: ClassVar[str] = "kmeans"
     summary: ClassVar[str] = "cluster all components by KL divergence, whoever they come from (a baseline)"
-    needs: ClassVar[str] = "posteriors of one exponential family; the number of components must be told"
+    needs: ClassVar[str] = "posteriors of one exponential family; any number of components per site"
     gives: ClassVar[str] = "a posterior of the same family"
     paper: ClassVar[str] = "banerjee2005"
 
@@ -77,8 +78,8 @@ class KMeans(Method):
 
     @property
     def finds_number(self) -> bool:
-        """It is told, or taken from the largest model."""
-        return False
+        """Whether no number was given."""
+        return self.n_components is None
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Alternate nearest centres and barycenters from several starts and keep the lowest objective."""
@@ -88,7 +89,7 @@ class KMeans(Method):
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         problem = KLProblem.of(ensemble, self.direction)
-        n_clusters = min(self.n_components or int(ensemble.sizes.max()), len(ensemble.natural))
+        n_clusters = min(self.n_components or number_by_evidence(ensemble), len(ensemble.natural))
         best: KLFit | None = None
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)

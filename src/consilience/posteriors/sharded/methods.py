@@ -269,15 +269,14 @@ def merge_worst_sites(parts: Sequence[list[SiteCost]], count: int) -> list[SiteC
 
 def fit_kmeans(method: KMeans, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
     """Fit k-means to all components, from the centres that clustering the sample gives."""
-    count = method.n_components or sites.largest_site
-    averages, users, _ = _pilot_matching(replace(method, n_components=count), sites.pilot, rng, silent)
+    averages, users, _ = _pilot_matching(method, sites.pilot, rng, silent)
     descent = descend(
         sites.shards,
         averages,
         0.0,
         users,
         exclusive=False,
-        limit=count,
+        limit=len(averages),
         max_iterations=method.max_iterations,
         tolerance=0.0,
         progress=progress,
