@@ -60,4 +60,4 @@ def virtual_loss_of(ensemble: Ensemble) -> VirtualLoss | None:
         mass = ensemble.column("weights")
     if mass is None or mass.sum() <= 0:
         mass = np.ones(len(ensemble.natural))
-    return VirtualLoss(*densities, mass * ensemble.row_weights)
+    return VirtualLoss(*densities, mass * ensemble.row_weights, describes_data=ensemble.family.describes_data)

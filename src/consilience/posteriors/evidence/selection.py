@@ -34,6 +34,8 @@ MIN_LOSS = 0.1
 experiments/battery judges it on others."""
 MIN_LOSS_SHARE = 0.25
 """The same in units of the loss: sites that differ lose in any matching. Judged as ``MIN_LOSS``."""
+MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE = 1.0, 0.5
+"""The same where densities are of parameters: they are narrow, and lose in any matching. Chosen by hand."""
 N_ERRORS = 2.0
 """The same in standard errors of the difference."""
 
@@ -164,7 +166,8 @@ def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[
         by_draw = (more.by_draw(strict), more.by_draw(lenient))
         difference, error = mean_and_error(by_draw[0] - by_draw[1])
     strict_loss = float(by_draw[0].mean())
-    threshold = max(MIN_LOSS, MIN_LOSS_SHARE * strict_loss, N_ERRORS * error)
+    least, share = (MIN_LOSS, MIN_LOSS_SHARE) if loss.describes_data else (MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE)
+    threshold = max(least, share * strict_loss, N_ERRORS * error)
     return {"strict": strict_loss, "lenient": float(by_draw[1].mean())}, difference > threshold
 
 

@@ -41,6 +41,8 @@ class VirtualLoss:
         Number of draws.
     unit_of_row : Labels of shape (L,), optional
         What is matched, where components are parts of it. Default: the components.
+    describes_data : bool, default True
+        Whether the densities are of data; else they are of parameters, and a loss is in no unit that a user knows.
     """
 
     means: Array
@@ -48,6 +50,7 @@ class VirtualLoss:
     weights: Array
     n_draws: int = N_DRAWS
     unit_of_row: Labels | None = None
+    describes_data: bool = True
 
     def of_rows(self, rows: Labels) -> VirtualLoss:
         """Return the losses of matchings of some components, against those alone."""
