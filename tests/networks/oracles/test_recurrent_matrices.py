@@ -9,16 +9,23 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
+from consilience.core.progress import silent
 from consilience.matching.gromov import TransportPlan
+from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.weight_matching.coordinate_descent import _dependent_groups
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.methods.weight_matching.recurrent_matching import permutation_transport
 from consilience.networks.methods.weight_matching.recurrent_weights import (
     ignored_recurrent_arrays,
     recurrent_arrays,
     recurrent_weights,
 )
+from consilience.networks.network import Network
+from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
+from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.tracing.trace import trace
+from tests.tolerances import ROUNDING
 
 CELLS = {
     "rnn": (nn.RNN, (True,)),
@@ -94,6 +101,23 @@ def test_a_group_pulls_at_the_groups_on_the_other_axes_of_its_arrays():
     assert _dependent_groups(state, arrays_of(module)) == {"0": ["2"], "2": ["0", "4"], "4": ["2"]}
     state.fixed_groups = frozenset({"2"})
     assert _dependent_groups(state, arrays_of(module)) == {"0": [], "4": []}
+
+
+@pytest.mark.parametrize("actions", [("permute",), ("permute", "sign")], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_units_that_stand_only_in_weights_among_themselves_are_matched_by_these(actions, seed):
+    """Nothing else tells them apart: the assignment problem is all zeros, and the quadratic one has the answer."""
+    rng = np.random.default_rng(seed)
+    both = Axis((Segment("state"),), "output"), Axis((Segment("state"),), "input")
+    symmetry = Symmetry({"h": Layout(both)}, (Group("state", 4, 0, actions=actions),))
+    weights, order = rng.normal(size=(4, 4)), rng.permutation(4)
+    signs = rng.choice([-1.0, 1.0], 4) if "sign" in actions else np.ones(4)
+    moved = (signs[:, None] * weights * signs)[np.ix_(order, order)]
+    networks = tuple(Network({"h": values}, symmetry) for values in (weights, moved))
+    ensemble = NetworkEnsemble(networks, np.array([0.5, 0.5]), {"state": 4})
+    found = match_weights(ensemble, ["identity", *["random"] * 30], 100, rng, silent, signs="sign" in actions)
+    aligned = [network.move(moves)["h"] for network, moves in zip(networks, found.transports, strict=True)]
+    assert_allclose(aligned[1], aligned[0], rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("signs", [None, (1, 1, 1, 1), (1, -1, 1, 1), (-1, 1, -1, 1), (-1, -1, -1, -1)], ids=str)
