@@ -296,6 +296,18 @@ def float_types_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def mutation_table() -> str:
+    """Return how many faults in each room its tests missed, those of its users too, and all tests now."""
+    found = json.loads((ROOT / "benchmarks/mutation.json").read_text())["summary"]
+    lines = [
+        "| room | faults | missed at first by its tests | by its users' tests too | now | equivalent | choice | open |",
+        "| --- |" + " ---: |" * 7,
+    ]
+    counts = ("judged", "survived_own_tests", "survived_callers_too", "survived_now", "equivalent", "choice", "open")
+    lines += [f"| {name} | {' | '.join(str(room[count]) for count in counts)} |" for name, room in found.items()]
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -322,6 +334,7 @@ TABLES = {
     "fisher-speed": fisher_speed_table,
     "per-sample-gradients": per_sample_gradients_table,
     "float-types": float_types_table,
+    "mutation": mutation_table,
 }
 
 
