@@ -69,6 +69,16 @@ def test_the_weights_among_units_are_those_of_every_gate(kind):
     assert none.flips == ()
 
 
+@pytest.mark.parametrize("given", [("a",), ("b",), ("b", "a"), ()], ids=str)
+def test_of_several_recurrent_arrays_those_that_are_given_count(given):
+    both = Axis((Segment("state"),), "output"), Axis((Segment("state"),), "input")
+    symmetry = Symmetry({"a": Layout(both), "b": Layout(both)}, (Group("state", 3, 0),))
+    arrays = {name: np.random.default_rng(ord(name)).normal(size=(3, 3)) for name in given}
+    weights = recurrent_weights(symmetry, arrays, "state", 3)
+    assert_array_equal(weights.matrices, np.reshape([arrays[name] for name in sorted(given)], (-1, 3, 3)))
+    assert weights.flips == (True,) * len(given)
+
+
 def test_arrays_that_hold_a_group_on_two_axes_beside_another_are_ignored():
     """Dense connections: the second layer of a stacked cell reads both itself and the layer before, by one array."""
 
