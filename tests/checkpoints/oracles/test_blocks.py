@@ -71,3 +71,15 @@ def test_diagonals_are_divided_by_their_norms_where_these_are_known():
 def test_slerp_ends_half_way_unless_told_otherwise():
     assert SLERP().coefficients(1.0) == (0.5, 0.5)
     assert_array_equal(SLERP(t=0.25).coefficients(1.0), (0.75, 0.25))
+
+
+@pytest.mark.parametrize("zeros", [(0,), (1,), (0, 1)], ids=str)
+def test_where_a_tensor_is_zero_slerp_is_the_straight_line(zeros):
+    """A tensor without a direction has no angle with another."""
+    models, method, setting = models_of(4, 2), SLERP(t=0.25), TensorSetting("tensor", SIZE, (1.0, 1.0))
+    for number in zeros:
+        models[number][:] = 0.0
+    sums = method.survey(0, TensorBlock(0, models), setting, {})
+    facts = method.conclude(0, sums, setting, {})
+    found = method.merge(TensorBlock(0, [model.copy() for model in models]), setting, facts)
+    assert_allclose(found, 0.75 * models[0] + 0.25 * models[1], rtol=ROUNDING)
