@@ -8,7 +8,8 @@ value. A sample is drawn with a seed from all places of all files of the room. E
 own, on a copy of the tree, by the doctests of its file and the tests of its room, as far as the first failure; what
 survives them, by tests of rooms that use it. A test that fails kills it, and so does one that takes four times as long
 as all tests without a fault. Survivors that were read have a "why" in the result, written by hand: "equivalent: ..."
-where no test can see the change.
+where no result changes, "choice: ..." where another result is as right (of equal values, or under another bound or
+tolerance that was chosen by hand). All others are open: a test is missing.
 
 Neither mutmut nor cosmic-ray is used. They change annotations (``int | None``), which nothing evaluates, and texts of
 messages, and start Python and its libraries anew for each mutant, which takes as long as the tests do. Here
@@ -32,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ TIMEOUT_RATIO = 4.0
 MIN_TIMEOUT = 60.0
 MAX_SECONDS = 600.0
 """Where there is no time to compare with; a bound against hanging only."""
+
+KINDS = ("equivalent", "choice", "open")
+"""What survivors are, as their "why" says: no result changes, another result is as right, or a test is missing."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,14 @@ ROOMS = {
          "tests/posteriors/test_every_method.py", "tests/posteriors/oracles/test_robust.py",
          "tests/posteriors/test_ensemble_model.py", "tests/posteriors/oracles/test_amps.py"),
         ("tests/posteriors/test_methods.py", "tests/posteriors/test_robust.py",
-         "tests/posteriors/oracles/test_sharded.py"),
+         "tests/posteriors/oracles/test_kl_steps.py", "tests/posteriors/oracles/test_sharded.py"),
     ),
     "posteriors: kl": Room(
-        (f"{SRC}/posteriors/methods/kl/*.py",),
-        ("tests/posteriors/oracles/test_kl_fusion.py", "tests/posteriors/oracles/test_evidence_search.py",
-         "tests/posteriors/oracles/test_heterogeneity.py", "tests/posteriors/oracles/test_evidence.py",
-         "tests/posteriors/test_divergences.py", "tests/posteriors/test_outliers.py",
-         "tests/posteriors/test_choose_number.py"),
+        (f"{SRC}/posteriors/methods/kl/*.py", f"{SRC}/posteriors/evidence/*.py",),
+        ("tests/posteriors/oracles/test_kl_steps.py", "tests/posteriors/oracles/test_kl_fusion.py",
+         "tests/posteriors/oracles/test_evidence_search.py", "tests/posteriors/oracles/test_heterogeneity.py",
+         "tests/posteriors/oracles/test_evidence.py", "tests/posteriors/test_divergences.py",
+         "tests/posteriors/test_outliers.py", "tests/posteriors/test_choose_number.py"),
         ("tests/posteriors/test_methods.py", "tests/posteriors/oracles/test_sharded.py"),
     ),
     "posteriors: spahm": Room(
@@ -102,27 +106,28 @@ ROOMS = {
     ),
     "networks: symmetry": Room(
         (f"{SRC}/networks/symmetry/*.py",),
-        ("tests/networks/test_tracing.py", "tests/networks/test_widths.py", "tests/networks/test_files.py",
-         "tests/networks/test_proof.py", "tests/networks/test_products.py"),
+        ("tests/networks/oracles/test_axis_moves.py", "tests/networks/test_tracing.py", "tests/networks/test_widths.py",
+         "tests/networks/test_files.py", "tests/networks/test_proof.py", "tests/networks/test_products.py"),
         ("tests/networks/test_mixed_widths.py", "tests/networks/test_every_method.py"),
     ),
     "networks: weight matching": Room(
         (f"{SRC}/networks/methods/weight_matching/*.py",),
-        ("tests/networks/oracles/test_weight_matching.py", "tests/networks/oracles/test_lazy_matching.py",
-         "tests/networks/oracles/test_fusion.py",
+        ("tests/networks/oracles/test_recurrent_matrices.py", "tests/networks/oracles/test_weight_matching.py",
+         "tests/networks/oracles/test_lazy_matching.py", "tests/networks/oracles/test_fusion.py",
          "tests/networks/test_recurrence.py"),
         ("tests/networks/test_methods.py", "tests/networks/test_every_method.py",
          "tests/networks/test_gromov_laws.py"),
     ),
     "networks: fisher": Room(
         (f"{SRC}/networks/methods/fisher/*.py",),
-        ("tests/networks/oracles/test_fisher.py", "tests/networks/test_fisher_merging.py"),
+        ("tests/networks/oracles/test_fisher_solvers.py", "tests/networks/oracles/test_fisher.py",
+         "tests/networks/test_fisher_merging.py"),
         ("tests/networks/test_fisher_refusals.py", "tests/networks/test_every_method.py"),
     ),
     "bayesian": Room(
         (f"{SRC}/bayesian/methods/*.py",),
-        ("tests/bayesian/oracles/test_networks.py", "tests/bayesian/test_every_method.py",
-         "tests/bayesian/test_fusion.py"),
+        ("tests/bayesian/oracles/test_kl_steps.py", "tests/bayesian/oracles/test_networks.py",
+         "tests/bayesian/test_every_method.py", "tests/bayesian/test_fusion.py"),
         ("tests/bayesian/test_posterior_paths.py", "tests/bayesian/test_refusals.py"),
     ),
     "checkpoints": Room(
@@ -132,8 +137,8 @@ ROOMS = {
     ),
     "files": Room(
         (f"{SRC}/files/safetensors_file.py", f"{SRC}/files/document.py"),
-        ("tests/posteriors/test_format_one.py", "tests/posteriors/test_shards.py", "tests/networks/test_files.py",
-         "tests/fuzz/test_readers.py"),
+        ("tests/files", "tests/posteriors/test_format_one.py", "tests/posteriors/test_shards.py",
+         "tests/networks/test_files.py", "tests/fuzz/test_readers.py"),
         ("tests/checkpoints", "tests/cli/test_pack.py", "tests/federated/test_limits.py"),
     ),
     "core": Room(
@@ -170,6 +175,8 @@ class Mutant:
         The mutant's number in the file.
     line : int
         The line of the place.
+    place : str
+        The text of that line, from the place on: it tells the place apart after the file has changed.
     change : str
         The place before and after, as code.
     """
@@ -177,6 +184,7 @@ class Mutant:
     file: str
     number: int
     line: int
+    place: str
     change: str
 
 
@@ -241,10 +249,13 @@ def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]
 def mutants_of(file: str) -> list[Mutant]:
     """Return all mutants of a file, in order."""
     found: list[Mutant] = []
-    for _, _, _, node in _places(ast.parse((ROOT / file).read_text())):
+    source = (ROOT / file).read_text()
+    lines = source.encode().splitlines()  # columns count bytes
+    for _, _, _, node in _places(ast.parse(source)):
         for other in _replacements(node):
-            change = f"{_first_line(node)}  ->  {_first_line(other)}"
-            found.append(Mutant(file, len(found), getattr(node, "lineno", 0), change))
+            line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+            place, change = lines[line - 1][column:].decode(), f"{_first_line(node)}  ->  {_first_line(other)}"
+            found.append(Mutant(file, len(found), line, place, change))
     return found
 
 
@@ -395,7 +406,7 @@ def judge_room(tree: Path, name: str, size: int, seed: int) -> dict[str, Any]:
     count, sample = drawn(name, size, seed)
     judged = []
     for mutant in sample:
-        record = {"file": mutant.file, "number": mutant.number, "line": mutant.line, "change": mutant.change}
+        record = asdict(mutant)
         how, _, first = judge_mutant(tree, mutant, (*room.tests, mutant.file), _limit(seconds[own]))
         record |= {"own": how, "callers": how, "now": how, "killed_by": first}
         if how == "survived":
@@ -412,18 +423,28 @@ def _limit(seconds: float) -> float:
 
 
 def judge_survivors(tree: Path, name: str, judged: list[dict[str, Any]]) -> None:
-    """Judge the survivors of a room again, but those that are explained, by all tests that judged them before."""
+    """Judge the survivors of a room again, but those that are equivalent or a choice, by all tests of the room."""
     room = ROOMS[name]
     for record in judged:
-        if record["now"] != "survived" or record.get("why"):
+        if kind_of(record) != "open":
             continue
-        alike = [mutant for mutant in mutants_of(record["file"]) if mutant.change == record["change"]]
-        if not alike:  # the place is written otherwise now
+        alike = [
+            mutant
+            for mutant in mutants_of(record["file"])
+            if (mutant.change, mutant.place) == (record["change"], record["place"])
+        ]
+        if not alike:
+            _say(f"{name}: the place is written otherwise now: {record['file']}:{record['line']}: {record['change']}")
             continue
         mutant = min(alike, key=lambda one: (abs(one.line - record["line"]), abs(one.number - record["number"])))
         how, _, first = judge_mutant(tree, mutant, (*room.tests, *room.callers, mutant.file), MAX_SECONDS)
         _say(f"{name}: {how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
         record |= {"number": mutant.number, "line": mutant.line, "now": how, "killed_by": first}
+
+
+def kind_of(record: dict[str, Any]) -> str | None:
+    """Return what a survivor is, see ``KINDS``; None for a mutant that tests kill."""
+    return str(record.get("why", "open")).partition(":")[0] if record["now"] == "survived" else None
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
@@ -436,7 +457,7 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
             "survived_own_tests": sum(record["own"] == "survived" for record in judged),
             "survived_callers_too": sum(record["callers"] == "survived" for record in judged),
             "survived_now": sum(record["now"] == "survived" for record in judged),
-            "equivalent": sum(record.get("why", "").startswith("equivalent") for record in judged),
+            **{kind: sum(kind_of(record) == kind for record in judged) for kind in KINDS},
         }
         for name, judged in rooms.items()
     }
@@ -461,6 +482,7 @@ def main() -> None:
             tree = copy_of_tree(Path(folder))
             if options.survivors:
                 judge_survivors(tree, name, found["rooms"][name]["judged"])
+                found["rooms"][name]["tests_now"] = [*ROOMS[name].tests, *ROOMS[name].callers]
             else:
                 found["rooms"][name] = judge_room(tree, name, options.sample, options.seed)
         found["settings"] = {

@@ -6,6 +6,7 @@
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
@@ -297,6 +298,18 @@ def float_types_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def mutation_table(result: str) -> str:
+    """Return how many faults in each room its tests missed, those of its users too, and all tests now."""
+    found = json.loads((ROOT / f"benchmarks/{result}.json").read_text())["summary"]
+    lines = [
+        "| room | faults | missed at first by its tests | by its users' tests too | now | equivalent | choice | open |",
+        "| --- |" + " ---: |" * 7,
+    ]
+    counts = ("judged", "survived_own_tests", "survived_callers_too", "survived_now", "equivalent", "choice", "open")
+    lines += [f"| {name} | {' | '.join(str(room[count]) for count in counts)} |" for name, room in found.items()]
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -324,6 +337,8 @@ TABLES = {
     "fisher-speed": fisher_speed_table,
     "per-sample-gradients": per_sample_gradients_table,
     "float-types": float_types_table,
+    "mutation": partial(mutation_table, "mutation"),
+    "mutation-second": partial(mutation_table, "mutation_second"),
 }
 
 

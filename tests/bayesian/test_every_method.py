@@ -67,6 +67,13 @@ def test_only_ratios_of_weights_matter(name):
 
 
 @every_method
+def test_networks_of_different_widths_are_fused_by_the_methods_that_say_so(name):
+    models = [random_layers((3, width, 2), np.random.default_rng((9, width))) for width in (5, 4)]
+    problems = cs.check([network(layers) for layers in models], SPECIMENS[name], symmetry=symmetry_of(models[0]))
+    assert (problems == []) == SPECIMENS[name].widths, problems
+
+
+@every_method
 def test_the_networks_are_left_as_they_are(name):
     models = sites()
     bnns = [network(layers) for layers in models]

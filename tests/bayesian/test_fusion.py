@@ -322,6 +322,16 @@ def test_alignment_never_moves_apart(widths, metric):
     assert pair.details["distance_after"] <= pair.details["distance_before"] * (1 + DESCENT)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_alignment_has_converged_unless_its_passes_end_before(metric):
+    """Divergences move one network after the other to the reference, for which a pass over its groups is enough."""
+    models = random_sites((3, 5, 4, 2), 3)
+    assert fused(models, "w2", metric=metric).status is cs.Status.CONVERGED
+    is_joint = metric in ("w2", "means")
+    one_pass = fused(models, "w2", metric=metric, max_iterations=1).status
+    assert one_pass is (cs.Status.MAX_ITERATIONS if is_joint else cs.Status.CONVERGED)
+
+
 def test_several_copies_align_with_one_another():
     layers, models = copies((3, 5, 4, 2), 4)
     fusion = fused(models, "w2", restarts=10)

@@ -1,6 +1,7 @@
 """One reader of safetensors: whole tensors, mapped ones and rows are the same numbers, in NumPy and in torch."""
 
 import hashlib
+import sys
 
 import numpy as np
 import pytest
@@ -81,6 +82,13 @@ def test_rows_are_those_of_the_whole_tensor(numpy_file, first, end):
             found = rows(name, first, end)
             assert found.dtype == values.dtype
             assert np.array_equal(found.reshape(expected.shape), expected), name
+
+
+def test_rows_are_read_without_torch(numpy_file, monkeypatch):
+    path, tensors = numpy_file
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with SafetensorsFile(path).rows() as rows:
+        assert np.array_equal(rows("float32", 1, 4), tensors["float32"][1:4])
 
 
 def test_rows_of_a_file_that_was_replaced_are_refused(numpy_file):

@@ -438,6 +438,12 @@ def changed(keys, value):
 GROUPS = symmetry_to_json(SYMMETRY)["groups"]
 ROWS = ("arrays", "rows.weight", "axes", 0)
 
+
+def two_segments(odd):
+    """Return an axis of two segments, of two copies of the units each, with some odd copies of each."""
+    return {"side": "output", "segments": [["in head", 2, 1], ["in head", 2, 1]], "odd": odd}
+
+
 WRONG = {
     "unknown key": (("surprise",), 1, "at surprise"),
     "no groups": (("groups",), changed, "at groups: Field required"),
@@ -461,6 +467,10 @@ WRONG = {
     "inner zero": ((*ROWS, "segments"), [["in head", 1, 0]], "'rows.weight' axis 0 gives the units .* no entries"),
     "inner negative": ((*ROWS, "segments"), [[None, 1, -1]], "at arrays.rows.weight.axes.0.segments.0.2"),
     "unknown group": ((*ROWS, "segments"), [["tail", 1, 1]], "'rows.weight' axis 0 follows the group 'tail'"),
+    **{
+        f"odd copies {odd}": (ROWS, two_segments(odd), "'rows.weight' axis 0 has odd copies")
+        for odd in ([[0], [2]], [[2], [0]], [[0], [1, 1]], [[0], [1, 0]], [[0]], [[0], None, [0]])
+    },
     "blocks zero": (("arrays", "conv.weight", "blocks"), 0, "at arrays.conv.weight.blocks"),
     "blocks of nothing": (("arrays", "steps", "blocks"), 2, "'steps' has 2 blocks but 0 axes"),
     "blocks uneven": (("arrays", "conv.weight", "blocks"), 3, "has length 4, which 3 blocks do not divide"),
@@ -485,6 +495,14 @@ def test_wrong_symmetries_are_refused_with_file_and_place(path, case):
     path.write_text(json.dumps({**header, "symmetry": document}))
     with pytest.raises(FileFormatError, match=f"net.safetensors: its symmetry is not valid.* {message}"):
         read_symmetry(path)
+
+
+@pytest.mark.parametrize("odd", [None, [[0], [0, 1]], [None, []], [[1], None]], ids=str)
+def test_odd_copies_are_some_of_the_copies_of_each_segment(odd):
+    axis = symmetry_from_json(changed(ROWS, two_segments(odd)), "site").layouts["rows.weight"].axes[0]
+    assert [segment.odd for segment in axis.segments] == [
+        None if copies is None else tuple(copies) for copies in odd or (None, None)
+    ]
 
 
 def test_many_problems_are_counted():

@@ -105,6 +105,20 @@ def test_networks_of_different_starts_are_told_to_be_aligned():
     assert not cs.fuse(models, "fisher", structure="isotropic", example=observations(0)).details["notes"]
 
 
+@pytest.mark.parametrize("factored", [(), (0,), (2,), (0, 1, 2)], ids=str)
+def test_what_any_site_knows_of_pairs_of_parameters_is_used(factored):
+    """Also where the other sites have diagonals: a diagonal is a matrix, which is solved with the others."""
+    models, infos = informed()
+    diagonals = informed("diagonal")[1]
+    mixed = [infos[site] if site in factored else diagonals[site] for site in range(3)]
+    fusion = cs.fuse(models, "fisher", fishers=mixed, prior="kept", shrinkage=0.0, **SOLVED)
+    assert fusion.details["structure"] == ("low_rank" if factored else "diagonal")
+    precisions = [torch.as_tensor(dense(info)) + info.prior_precision * torch.eye(len(dense(info))) for info in mixed]
+    parameters = [vector(model) for model in models]
+    expected = torch.linalg.solve(sum(precisions), sum(p @ t for p, t in zip(precisions, parameters, strict=True)))
+    assert torch.allclose(vector(fusion.model), expected, atol=1e-7)
+
+
 # -- The diagonal merge.
 
 

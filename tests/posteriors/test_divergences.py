@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
+from scipy.linalg import sqrtm
 from scipy.stats import norm
 
 import consilience as cs
@@ -49,6 +50,24 @@ def test_no_member_of_the_family_does_better_than_the_average(family, name):
     for amount in (1e-3, 1e-2, 0.1):
         for _ in range(10):
             assert objective(kind.near(rng, centres, amount)) >= best * (1.0 - tolerances.DESCENT)
+
+
+def test_the_optimal_maps_from_a_wasserstein_barycenter_average_to_the_identity():
+    """Of covariances far apart, beside a group of equal ones, which arrives at once; their maps are symmetric."""
+    rng, family, labels = np.random.default_rng(3), f.Gaussian(3), np.array([0, 1, 0, 1, 0, 1])
+    weights, means = rng.uniform(0.5, 2.0, 6), rng.normal(size=(6, 3))
+    roots = rng.normal(size=(6, 3, 3)) * np.array([10.0, 1.0, 0.1])
+    roots[labels == 1] = roots[1]
+    covariances = roots @ roots.swapaxes(1, 2)
+    space = geometry("wasserstein", family, family.to_natural(mean=means, covariance=covariances))
+    found = family.from_natural(space.averages(labels, weights, 2))
+    for group, (mean, covariance) in enumerate(zip(found["mean"], found["covariance"], strict=True)):
+        shares = weights[labels == group] / weights[labels == group].sum()
+        assert_allclose(mean, shares @ means[labels == group], rtol=tolerances.ROOT_FINDING)
+        root = sqrtm(covariance)
+        inverse = np.linalg.inv(root)
+        maps = [inverse @ sqrtm(root @ own @ root) @ inverse for own in covariances[labels == group]]
+        assert_allclose(np.einsum("n,nij->ij", shares, maps), np.eye(3), rtol=0, atol=1e-6)
 
 
 @every_case

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from consilience.checkpoints.methods.average import TensorFisher
+from consilience.checkpoints.methods.average import TensorAverage, TensorFisher
 from consilience.checkpoints.methods.base import TensorBlock, TensorSetting, linear
 from consilience.checkpoints.methods.slerp import SLERP
 from consilience.networks.methods.fisher.diagonal_average import MIN_TARGET_PRECISION
@@ -80,3 +80,28 @@ def test_diagonals_are_divided_by_their_norms_where_these_are_known():
 def test_slerp_ends_half_way_unless_told_otherwise():
     assert SLERP().coefficients(1.0) == (0.5, 0.5)
     assert_array_equal(SLERP(t=0.25).coefficients(1.0), (0.75, 0.25))
+
+
+@pytest.mark.parametrize("zeros", [(0,), (1,), (0, 1)], ids=str)
+def test_where_a_tensor_is_zero_slerp_is_the_straight_line(zeros):
+    """A tensor without a direction has no angle with another."""
+    models, method, setting = models_of(4, 2), SLERP(t=0.25), TensorSetting("tensor", SIZE, (1.0, 1.0))
+    for number in zeros:
+        models[number][:] = 0.0
+    sums = method.survey(0, TensorBlock(0, models), setting, {})
+    facts = method.conclude(0, sums, setting, {})
+    found = method.merge(TensorBlock(0, [model.copy() for model in models]), setting, facts)
+    assert_allclose(found, 0.75 * models[0] + 0.25 * models[1], rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("ignored", [0, 1, 2])
+def test_a_model_of_no_weight_has_no_say_in_a_mean_whatever_it_holds(ignored, dtype):
+    weights = [3.0, 1.0, 2.0]
+    weights[ignored] = 0.0
+    models = [model.astype(dtype) for model in models_of(5, 3)]
+    models[ignored][:] = np.nan
+    block = TensorBlock(0, [model.copy() for model in models])
+    found = TensorAverage().merge(block, TensorSetting("tensor", SIZE, tuple(weights)), {})
+    expected = sum(w * m.astype(np.float64) for w, m in zip(weights, models, strict=True) if w) / sum(weights)
+    assert_allclose(found, expected, rtol=0, atol=10 * np.finfo(dtype).eps)

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import block_diag
 
 from consilience.networks.symmetry.axes import Axis, Layout, Place, Segment
-from consilience.networks.symmetry.transport import Injection, Spread, move, permutation
+from consilience.networks.symmetry.transport import Injection, Spread, Transport, move, permutation
 from consilience.networks.symmetry.unit_rows import take_units, unit_rows
 from tests.tolerances import ROUNDING
 
@@ -44,15 +44,16 @@ def random_transports(kind, rng):
     return transports
 
 
-def dense(transport, size, side):
-    """The matrix (k_new, k_old) of a transport, from what it says of itself."""
+def dense(transport, size, side, is_odd=True):
+    """The matrix (k_new, k_old) of a transport, from its slots or its coupling, without signs for what is not odd."""
+    signs = transport.signs if is_odd else None
     if isinstance(transport, Injection):
         matrix = np.zeros((transport.width, size))
         for old, new in enumerate(transport.slots):
-            matrix[new, old] = 1.0 if transport.signs is None else transport.signs[old]
+            matrix[new, old] = 1.0 if signs is None else signs[old]
         return matrix
     sums = transport.coupling.sum(axis=1 if side == "output" else 0, keepdims=True)
-    return transport.coupling / sums * (1.0 if transport.signs is None else transport.signs)
+    return transport.coupling / sums * (1.0 if signs is None else signs)
 
 
 def axis_matrix(axis, transports):
@@ -65,7 +66,7 @@ def axis_matrix(axis, transports):
         transport, side = transports[segment.group], "input" if axis.side == "input" else "output"
         for copy in range(segment.outer):
             is_odd = segment.odd is None or copy in segment.odd
-            matrix = dense(transport if is_odd else transport.unsigned, UNITS[segment.group], side)
+            matrix = dense(transport, UNITS[segment.group], side, is_odd)
             parts.append(np.kron(matrix, np.eye(segment.inner)))
     return block_diag(*parts)
 
@@ -85,6 +86,52 @@ def test_an_array_is_moved_by_the_matrices_of_its_axes(segments, side, kind):
         alone = np.einsum("yb,abc->ayc", axis_matrix(axes[1], transports), values)
         found = move(values, layout, {"a": transports["a"]}, UNITS)
         assert_allclose(found, alone, rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("side", ["output", "input"])
+@pytest.mark.parametrize("later_kind", ["permutation", "signs"])
+@pytest.mark.parametrize("kind", ["permutation", "signs", "padded", "spread", "spread without signs"])
+def test_a_transport_and_a_permutation_after_it_are_the_product_of_their_matrices(kind, later_kind, side):
+    rng = np.random.default_rng([len(kind), len(later_kind)])
+    first = random_transports(kind, rng)["a"]
+    if kind == "spread without signs":
+        first = Spread(first.coupling)
+    signs = np.where(np.arange(first.width) % 2, 1.0, -1.0) if later_kind == "signs" else None
+    later = Injection(rng.permutation(first.width), first.width, signs)
+    expected = dense(later, first.width, side) @ dense(first, UNITS["a"], side)
+    assert_allclose(dense(first.then(later), UNITS["a"], side), expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0, 0.5])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_squares_of_units_that_are_split_evenly_are_the_squares_of_the_parts(parts, scale):
+    """A unit spread over m new ones sends w / m from each, times the scale; signs play no part in squares."""
+    coupling = np.repeat(np.eye(4), parts, axis=0) / (4 * parts)
+    signs = np.random.default_rng(parts).choice([-1.0, 1.0], coupling.shape)
+    weights = np.random.default_rng(0).normal(size=(3, 4))
+    for spread in (Spread(coupling, scale), Spread(coupling, scale, signs)):
+        squared = spread.squared.move(weights**2, 1, "input")
+        assert_allclose(squared, spread.move(weights, 1, "input") ** 2, rtol=ROUNDING)
+        assert_allclose(squared, np.repeat((scale * weights / parts) ** 2, parts, axis=1), rtol=ROUNDING)
+
+
+class Dense(Transport):
+    """A transport that states its two matrices and leaves all else to the base."""
+
+    receiving = property(lambda self: self.matrix)
+    sending = property(lambda self: self.matrix)
+
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4), (3, 3)], ids=str)
+def test_a_unit_has_the_label_of_the_new_unit_that_takes_most_of_it_or_none(shape):
+    matrix = np.random.default_rng(shape).normal(size=shape)
+    matrix[:, 1] = 0.0
+    labels = [max(range(shape[0]), key=lambda new: abs(matrix[new, old])) for old in range(shape[1])]
+    labels[1] = -1
+    assert_array_equal(Dense(matrix).labels, labels)
 
 
 def positions(segments, number, unit):

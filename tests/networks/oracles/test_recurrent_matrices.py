@@ -9,16 +9,23 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
+from consilience.core.progress import silent
 from consilience.matching.gromov import TransportPlan
+from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.weight_matching.coordinate_descent import _dependent_groups
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.methods.weight_matching.recurrent_matching import permutation_transport
 from consilience.networks.methods.weight_matching.recurrent_weights import (
     ignored_recurrent_arrays,
     recurrent_arrays,
     recurrent_weights,
 )
+from consilience.networks.network import Network
+from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
+from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.tracing.trace import trace
+from tests.tolerances import ROUNDING
 
 CELLS = {
     "rnn": (nn.RNN, (True,)),
@@ -62,6 +69,16 @@ def test_the_weights_among_units_are_those_of_every_gate(kind):
     assert none.flips == ()
 
 
+@pytest.mark.parametrize("given", [("a",), ("b",), ("b", "a"), ()], ids=str)
+def test_of_several_recurrent_arrays_those_that_are_given_count(given):
+    both = Axis((Segment("state"),), "output"), Axis((Segment("state"),), "input")
+    symmetry = Symmetry({"a": Layout(both), "b": Layout(both)}, (Group("state", 3, 0),))
+    arrays = {name: np.random.default_rng(ord(name)).normal(size=(3, 3)) for name in given}
+    weights = recurrent_weights(symmetry, arrays, "state", 3)
+    assert_array_equal(weights.matrices, np.reshape([arrays[name] for name in sorted(given)], (-1, 3, 3)))
+    assert weights.flips == (True,) * len(given)
+
+
 def test_arrays_that_hold_a_group_on_two_axes_beside_another_are_ignored():
     """Dense connections: the second layer of a stacked cell reads both itself and the layer before, by one array."""
 
@@ -94,6 +111,23 @@ def test_a_group_pulls_at_the_groups_on_the_other_axes_of_its_arrays():
     assert _dependent_groups(state, arrays_of(module)) == {"0": ["2"], "2": ["0", "4"], "4": ["2"]}
     state.fixed_groups = frozenset({"2"})
     assert _dependent_groups(state, arrays_of(module)) == {"0": [], "4": []}
+
+
+@pytest.mark.parametrize("actions", [("permute",), ("permute", "sign")], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_units_that_stand_only_in_weights_among_themselves_are_matched_by_these(actions, seed):
+    """Nothing else tells them apart: the assignment problem is all zeros, and the quadratic one has the answer."""
+    rng = np.random.default_rng(seed)
+    both = Axis((Segment("state"),), "output"), Axis((Segment("state"),), "input")
+    symmetry = Symmetry({"h": Layout(both)}, (Group("state", 4, 0, actions=actions),))
+    weights, order = rng.normal(size=(4, 4)), rng.permutation(4)
+    signs = rng.choice([-1.0, 1.0], 4) if "sign" in actions else np.ones(4)
+    moved = (signs[:, None] * weights * signs)[np.ix_(order, order)]
+    networks = tuple(Network({"h": values}, symmetry) for values in (weights, moved))
+    ensemble = NetworkEnsemble(networks, np.array([0.5, 0.5]), {"state": 4})
+    found = match_weights(ensemble, ["identity", *["random"] * 30], 100, rng, silent, signs="sign" in actions)
+    aligned = [network.move(moves)["h"] for network, moves in zip(networks, found.transports, strict=True)]
+    assert_allclose(aligned[1], aligned[0], rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("signs", [None, (1, 1, 1, 1), (1, -1, 1, 1), (-1, 1, -1, 1), (-1, -1, -1, -1)], ids=str)

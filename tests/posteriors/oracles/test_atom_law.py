@@ -242,6 +242,22 @@ def test_every_dimension_takes_the_step_that_it_would_take_by_itself(apart):
                 assert_allclose(getattr(found, name)[d], getattr(expected, name)[0], rtol=EXACT)
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.5, 3.0])
+def test_no_dimension_gains_less_than_by_itself_where_others_have_gained(apart):
+    """Step after step, so that the published estimates still pay in some dimensions and no longer in others."""
+    for seed in range(8):
+        groups, law = random_groups(seed, apart), some_law(seed)
+        copies, spread = copies_of(groups)
+        for _ in range(3):
+            found = by_dimension(groups, update_law(copies, law, spread))
+            for d in range(3):
+                one = [v[:, d : d + 1] for v in groups]
+                alone = AtomLaw(*(values[d : d + 1] for values in (law.mean, law.within, law.between)))
+                expected = by_dimension(one, update_law(copies_of(one)[0], alone, spread[d : d + 1]))[0]
+                assert found[d] >= expected - EXACT * abs(expected), (seed, d)
+            law = update_law(copies, law, spread)
+
+
 def test_a_limit_below_the_largest_site_is_refused():
     sites = [cs.Posterior(f.Point(2), np.random.default_rng(n).normal(size=(n, 2))) for n in (2, 5, 3)]
     (problem,) = cs.check(sites, "spahm", max_components=4)

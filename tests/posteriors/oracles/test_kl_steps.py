@@ -4,14 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
+from consilience.posteriors.methods.kl.outliers import find_far_sites
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.methods.kl import problem as problems
-from consilience.posteriors.methods.kl.descent import refine
-from consilience.posteriors.methods.kl.outliers import find_far_sites
+from consilience.posteriors.methods.kl.descent import fit_binary, refine
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, objective
 from tests import tolerances
 from tests.families.zoo import ZOO
@@ -31,6 +31,15 @@ def value_of(problem, labels, strength):
     return objective(problem, centres, labels, strength)
 
 
+def assert_no_site_can_choose_better(problem, fit, strength):
+    for first, end in itertools.pairwise(problem.ensemble.offsets.tolist()):
+        for choice in itertools.permutations(range(fit.n_groups), end - first):
+            trial = fit.labels.copy()
+            trial[first:end] = choice
+            value = value_of(problem, trial, strength)
+            assert value >= fit.objective * (1 - tolerances.KL_MATRIX_PRODUCT), (first, choice)
+
+
 @pytest.mark.parametrize("strength", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("name", ["dirichlet", "diagonal-gaussian", "gamma"])
@@ -39,7 +48,6 @@ def test_refinement_ends_where_no_site_can_choose_better(name, direction, streng
     moved = 0
     for seed in range(4):
         problem, rng = problem_of(name, seed, direction)
-        offsets = problem.ensemble.offsets
         labels = np.concatenate([rng.permutation(6)[:size] for size in SIZES])
         labels, centres = compact(problem, labels)
         start = objective(problem, centres, labels, strength)
@@ -47,13 +55,17 @@ def test_refinement_ends_where_no_site_can_choose_better(name, direction, streng
         assert_allclose(fit.objective, value_of(problem, fit.labels, strength), rtol=tolerances.KL_MATRIX_PRODUCT)
         assert fit.objective <= start
         moved += fit.objective < start
-        for first, end in itertools.pairwise(offsets.tolist()):
-            for choice in itertools.permutations(range(fit.n_groups), end - first):
-                trial = fit.labels.copy()
-                trial[first:end] = choice
-                value = value_of(problem, trial, strength)
-                assert value >= fit.objective * (1 - tolerances.KL_MATRIX_PRODUCT), (seed, first, choice)
+        assert_no_site_can_choose_better(problem, fit, strength)
     assert moved
+
+
+@pytest.mark.parametrize("strength", [0.1, 1.0])
+@pytest.mark.parametrize("name", ["dirichlet", "gamma"])
+def test_every_start_of_a_small_problem_ends_where_no_site_can_choose_better(name, strength):
+    for seed in range(6):
+        problem, rng = problem_of(name, seed)
+        fit = fit_binary(problem, problem.seeds(4, rng), strength, rng, 100, 0.0)
+        assert_no_site_can_choose_better(problem, fit, strength)
 
 
 def test_seeds_are_the_same_whether_divergences_are_kept_or_not(monkeypatch):
