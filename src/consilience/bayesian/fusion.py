@@ -34,7 +34,7 @@ class BayesianFusion(NetworkFusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(f"{path}: {NO_FILE}")
+            raise InputError(path, f"{NO_FILE}")
         write_bayesian_network(Path(path), self.model, provenance=dict(self.provenance))
 
     def report(self, path: str | Path, **shown: Any) -> None:

@@ -71,7 +71,7 @@ class BayesianNetworks(Kind):
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a Bayesian network's file that a round compares."""
         if companion is not None:
-            raise InputError(f"{file}: is a Bayesian network, whose variances say what is known; send it alone")
+            raise InputError(file, "is a Bayesian network, whose variances say what is known", "send it alone")
         bnn = read_bayesian_network(file)
         variances = {f"variance of {key}": values for key, values in bnn.variances.items()}
         refuse_not_finite(file, {**bnn.means, **variances})

@@ -32,13 +32,11 @@ class Options:
             raise
         except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of values that cannot be compared
             stated = ", ".join(f"{option}={value!r:.80}" for option, value in vars(self).items())
-            raise OptionError(
-                f"{self.name}: an option has a value of a type that it does not take: {stated}"
-            ) from error
+            raise OptionError(self.name, f"an option has a value of a type that it does not take: {stated}") from error
 
     def invalid(self, option: str, expected: str) -> OptionError:
         """Return the error for an option that is not what it must be."""
-        return OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+        return OptionError(self.name, f"option {option} must be {expected}, found {getattr(self, option)!r}")
 
 
 _Method = TypeVar("_Method", bound=type[Any])

@@ -26,6 +26,7 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray, Labels, is_count, is_number
 from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
+from consilience.errors import Problem
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.site_by_site import ascend, grow
@@ -105,11 +106,14 @@ class FedMA(LayerwiseMethod):
             for name, width in widest.items()
         }
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+    def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks, a line each: widths, and the shape of `class_counts`."""
         problems = [
-            f"{network.name}: group {group} has {network.units[group]} units, but the fused network only {units}; "
-            "method 'fedma' needs room for the widest model"
+            Problem(
+                network.name,
+                f"group {group} has {network.units[group]} units, but the fused network only {units}; "
+                "method 'fedma' needs room for the widest model",
+            )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
             if network.units[group] > units
@@ -118,8 +122,11 @@ class FedMA(LayerwiseMethod):
             counts = np.asarray(self.class_counts, dtype=np.float64)
             if counts.ndim != 2 or len(counts) != len(ensemble.networks) or not np.all(counts.sum(axis=0) > 0):
                 problems.append(
-                    f"class_counts: expected a row for each of {len(ensemble.networks)} models and at least one "
-                    f"example of every class, found shape {counts.shape}"
+                    Problem(
+                        "class_counts",
+                        f"expected a row for each of {len(ensemble.networks)} models and at least one "
+                        f"example of every class, found shape {counts.shape}",
+                    )
                 )
         return problems
 

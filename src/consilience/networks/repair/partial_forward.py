@@ -61,7 +61,7 @@ def as_batches(batches: Any) -> Iterable[Any]:
     if isinstance(batches, Iterator):
         batches = list(batches)
     if not isinstance(batches, Iterable) or next(iter(batches), None) is None:
-        raise InputError("batches: expected a tensor, or at least one batch of inputs")
+        raise InputError("batches", "expected a tensor, or at least one batch of inputs")
     return batches
 
 
@@ -276,7 +276,7 @@ class PartialForward:
             except _ForwardStoppedError as stopped:
                 call = stopped.inputs, stopped.output
             else:
-                raise InputError(f"{name}: is not called for every batch, so that it cannot be measured")
+                raise InputError(name, "is not called for every batch, so that it cannot be measured")
             finally:
                 handle.remove()
             yield call
