@@ -19,7 +19,7 @@ from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Prepared, Request, open_request
 from consilience.core.progress import Progress
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.method import Method
@@ -176,7 +176,9 @@ def check(
     samples: Sequence[float] | None = None,
     **options: Unpack[MethodOptions],
 ) -> list[Problem]:
-    """Return everything that would go wrong in ``fuse`` with these arguments, a line each; empty when nothing would.
+    """Return everything that would go wrong in ``fuse`` with these arguments; empty when nothing would.
+
+    A `Problem` is a text, ``subject: text; remedy``, that has these parts as attributes.
 
     Parameters are those of ``fuse``. Posterior files are read one after another and their parameters checked, since
     posteriors are small beside the data they stand for; the arrays of networks stay in their files.
@@ -195,7 +197,10 @@ def check(
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
     ) as request:
-        prepared = _prepare(request)
+        try:
+            prepared = _prepare(request)
+        except UnsupportedError as error:
+            return list(error.problems)
     return [*map(Problem.of, prepared.problems), *(() if prepared.error is None else prepared.error.problems)]
 
 

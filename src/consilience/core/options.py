@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from consilience.core.deprecated import renamed_keyword
 from consilience.errors import OptionError
@@ -20,14 +20,20 @@ class Options:
     name: ClassVar[str]
 
     def requirements(self) -> Iterator[Requirement]:
-        """Yield what the options must be; the first that is not valid is refused, and none after it is asked for."""
+        """Yield what the options must be; the first that is not valid is refused, and none after it is asked for.
+
+        That an option annotated as ``bool`` is one need not be said.
+        """
         yield from ()
 
     def __post_init__(self) -> None:
+        for option in fields(cast(Any, self)):
+            if option.type in ("bool", bool) and not isinstance(getattr(self, option.name), bool):
+                raise self.invalid(option.name, "true or false")
         try:
-            for option, is_valid, expected in self.requirements():
+            for name, is_valid, expected in self.requirements():
                 if not is_valid:
-                    raise self.invalid(option, expected)
+                    raise self.invalid(name, expected)
         except OptionError:
             raise
         except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of values that cannot be compared

@@ -440,6 +440,9 @@ def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mappin
         For groups that do not exist or cannot be resized, and numbers that are not positive.
     """
     widths = dict(units)  # of the fused network
+    if not isinstance(requested, Mapping | None):
+        example = dict(list(units.items())[:1])
+        raise OptionError("target_widths", f"expected numbers of units by group, as {example}, found {requested!r:.80}")
     for name, width in (requested or {}).items():
         if name not in symmetry.by_name:
             raise OptionError(

@@ -13,6 +13,7 @@ from consilience.posteriors.describe import describe
 from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.labels import has_labels, label_problems
 from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
 
@@ -71,16 +72,15 @@ def describe_inputs(
                 content = next(contents)
                 if isinstance(content, InputError):
                     raise content
-                described.append(
-                    DescribedInput(named_input.name, named_input.label, content[0], named_input.file.sha256)
-                )
+                posterior, digest = content[0], named_input.file.sha256
             else:
-                posterior = describe(
-                    named_input.model, n_observations=None if counts is None else float(counts[position])
-                )
-                described.append(DescribedInput(named_input.name, named_input.label, posterior, None))
+                n_fitted = None if counts is None else float(counts[position])
+                posterior, digest = describe(named_input.model, n_observations=n_fitted), None
+            adapter_of(posterior)  # raises where no adapter is registered for its kind
+            described.append(DescribedInput(named_input.name, named_input.label, posterior, digest))
         except (InputError, UnsupportedError) as error:
-            is_named = named_input.file is not None  # readers of files say whose problems they are
+            # Readers of files say whose problems theirs are.
+            is_named = named_input.file is not None and isinstance(error, InputError)
             problems += [problem if is_named else problem.about(named_input.label) for problem in error.problems]
     posteriors, alignment, unaligned = align_vocabularies(
         [site.label for site in described], [site.posterior for site in described]

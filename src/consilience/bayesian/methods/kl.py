@@ -105,9 +105,10 @@ class KLNetworkFusion(NetworkMethod):
         yield from super().requirements()
         bound = self.max_units
         bounds = [1] if bound is None else list(bound.values()) if isinstance(bound, Mapping) else [bound]
+        are_groups = not isinstance(bound, Mapping) or all(isinstance(group, str) for group in bound)
         yield from (
             ("regularization", is_number(self.regularization), "a number that is not negative"),
-            ("max_units", all(is_count(value) for value in bounds), "a positive integer, by group or for all"),
+            ("max_units", are_groups and all(map(is_count, bounds)), "a positive integer, by group or for all"),
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
             ("tolerance", is_number(self.tolerance), "a number that is not negative"),

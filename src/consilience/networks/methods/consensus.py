@@ -78,9 +78,6 @@ class Consensus(NetworkMethod):
         yield from (
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-            ("balance", isinstance(self.balance, bool), "true or false"),
-            ("signs", isinstance(self.signs, bool), "true or false"),
-            ("refit", isinstance(self.refit, bool), "true or false"),
         )
 
     @property

@@ -90,10 +90,9 @@ class FedMA(LayerwiseMethod):
         for option in ("sigma", "sigma0", "gamma"):
             value = getattr(self, option)
             yield (option, is_number(value) and value > 0, "a positive number")
-        yield from (
-            *((option, isinstance(getattr(self, option), bool), "true or false") for option in ("growth", "shrink")),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield ("max_iterations", is_count(self.max_iterations), "a positive integer")
+        counts = self.class_counts
+        yield ("class_counts", counts is None or _are_counts(counts), "rows of numbers that are not negative, or None")
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the largest widths of the fused network: the widest model's, or with growth the sum of all models'."""
@@ -256,3 +255,12 @@ def _match_nested(bundle: Mapping[str, UnitRows], reference: int) -> LayerMatchi
         inner = {name: Injection(slots, len(slots)) for name, slots in assignment.inner.items()}
         transports.append({group: Injection(assignment.outer, len(assignment.outer)), **inner})
     return LayerMatching(tuple(transports))
+
+
+def _are_counts(rows: object) -> bool:
+    """Return whether this is a matrix of finite numbers that are not negative."""
+    try:
+        counts = np.asarray(rows)
+    except ValueError:  # rows of different lengths
+        return False
+    return counts.ndim == 2 and counts.dtype.kind in "iuf" and bool(np.all(np.isfinite(counts) & (counts >= 0)))

@@ -88,7 +88,6 @@ class AMPS(Method):
         """Yield what the options must be."""
         yield from super().requirements()
         yield from (
-            *((option, isinstance(getattr(self, option), bool), "True or False") for option in ("growth", "revisit")),
             *(
                 (option, is_count(getattr(self, option)), "a positive integer")
                 for option in ("restarts", "max_iterations")

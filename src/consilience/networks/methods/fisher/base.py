@@ -104,7 +104,6 @@ class FisherMethod(NetworkMethod, ABC):
         rho = self.shrinkage
         yield from (
             ("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None"),
-            ("normalize", isinstance(self.normalize, bool), "true or false"),
             ("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None"),
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number"),

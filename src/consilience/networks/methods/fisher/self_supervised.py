@@ -118,7 +118,6 @@ class SelfSupervisedFisher(FisherMethod):
             ("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None"),
             ("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1"),
             ("start", self.start in ("merged", "random"), "'merged' or 'random'"),
-            ("compat", isinstance(self.compat, bool), "true or false"),
         )
 
     def default_prior(self, sites: Sequence[FisherInformation]) -> Prior:
