@@ -54,6 +54,8 @@ class BayesianFusion(NetworkFusion):
         InputError
             When the path cannot be written, or what is to be shown is something else.
         """
-        from consilience.bayesian.report.write import write_bayesian_page  # here, so that fusing starts without jinja2
+        from consilience.bayesian.report.write import (
+            write_bayesian_page,
+        )  # here, so that fusing starts without the pages
 
         write_bayesian_page(Path(path), self, **shown)

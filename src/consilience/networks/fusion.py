@@ -182,7 +182,7 @@ class NetworkFusion(Fusion):
             When the path cannot be written.
         """
         from consilience.networks.report.write import (
-            write_network_page,  # here, so that fusing alone starts without jinja2
+            write_network_page,  # here, so that fusing alone starts without the pages
         )
 
         write_network_page(Path(path), self, **shown)

@@ -131,7 +131,7 @@ class Networks(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""
-        from consilience.networks.report.files import network_content_of_files  # here, so that fusing needs no jinja2
+        from consilience.networks.report.files import network_content_of_files  # here, so that fusing needs no pages
         from consilience.networks.report.page import write_network_content
 
         curves = load_curves(**shown)

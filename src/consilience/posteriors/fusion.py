@@ -128,7 +128,9 @@ class PosteriorFusion(Fusion):
         OptionError
             For a truth without data.
         """
-        from consilience.posteriors.report.content import content_of  # here, so that fusing alone starts without jinja2
+        from consilience.posteriors.report.content import (
+            content_of,
+        )  # here, so that fusing alone starts without the pages
         from consilience.posteriors.report.illustration import illustrate
         from consilience.posteriors.report.page import write_page
 

@@ -111,7 +111,9 @@ class Posteriors(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused posterior file; `shown` has data and their truth."""
-        from consilience.posteriors.report.files import content_of_files  # here, so that fusing starts without jinja2
+        from consilience.posteriors.report.files import (
+            content_of_files,
+        )  # here, so that fusing starts without the pages
         from consilience.posteriors.report.page import write_page
 
         if shown.get("barriers") or shown.get("planes"):

@@ -13,7 +13,7 @@ from consilience.drawing.words import format_count, format_fixed, format_number
 from consilience.posteriors.report.details import PathPoint
 from consilience.posteriors.report.members import ComponentSummary
 
-_MAX_DOTS = 600
+MAX_DOTS = 600
 """With more local components than these, boxes and ranges stand for dots. Bounds the size of the page; by hand."""
 
 _MAX_ROWS = 60
@@ -85,7 +85,7 @@ def _ceiling(values: Sequence[float]) -> float:
 def entropy_chart(components: Sequence[ComponentSummary]) -> Markup:
     """Return, for each fused component, its entropy as a diamond and those of the local ones behind it as dots.
 
-    Components without an entropy have no row. With more than `_MAX_DOTS` local ones, a line from the least to the
+    Components without an entropy have no row. With more than `MAX_DOTS` local ones, a line from the least to the
     largest and a box between the quartiles stand for the dots of each row.
     """
     drawn = [component for component in components if component.entropy is not None][:_MAX_ROWS]
@@ -97,7 +97,7 @@ def entropy_chart(components: Sequence[ComponentSummary]) -> Markup:
     axes = Axes.over(value_range, (float(len(drawn)), 0.0), _STEP * len(drawn), margins=(64.0, 12.0), inset=(12.0, 0.0))
     parts = axes.names("entropy in nats; left is surer", "component") + axes.x_ticks(7)
     parts += axes.rows(rows, [str(component.number) for component in drawn])
-    draws_dots = sum(len(component.local_entropies) for component in drawn) <= _MAX_DOTS
+    draws_dots = sum(len(component.local_entropies) for component in drawn) <= MAX_DOTS
     n_surer = 0
     for row, component in zip(rows, drawn, strict=True):
         local_entropies, colour = np.array(component.local_entropies), colour_class(component.number)
