@@ -123,7 +123,7 @@ def fuse(
     OptionError
         For options that do not exist or do not fit the models.
     UnsupportedError
-        For models that no adapter knows.
+        For networks that cannot be traced, and whatever else is not supported.
 
     Examples
     --------

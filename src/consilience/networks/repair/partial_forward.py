@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.repair.recurrent_layers import (
     clone_values,
@@ -248,7 +248,7 @@ class PartialForward:
         """
         for (inputs, _), outputs in self._calls(name, before=False):
             if not torch.isfinite(outputs.sum()):  # one NaN or infinity makes the sum one, and a sum is quick
-                raise InputError(not_finite_message(name))
+                raise InputError(not_finite_problem(name))
             yield inputs, outputs
 
     def inputs_and_initial_states(self, name: str) -> Iterator[tuple[Any, Any]]:
@@ -316,6 +316,6 @@ def _stop_after(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[
     raise _ForwardStoppedError(input_and_initial_state(arguments, keywords), output)
 
 
-def not_finite_message(name: str) -> str:
-    """Return the message of the error for a part whose values are not finite."""
-    return f"{name}: gives NaN or infinite values on these inputs; look at both"
+def not_finite_problem(name: str) -> Problem:
+    """Return the problem of a part whose values are not finite."""
+    return Problem(name, "gives NaN or infinite values on these inputs", "look at both")
