@@ -12,7 +12,6 @@ LINES = (ROOT / "tests" / "quick.txt").read_text().splitlines()
 SOURCES = ROOT / "src" / "consilience"
 ROOMS = sorted(path.parent.name for path in SOURCES.glob("*/__init__.py"))
 ELSEWHERE = {
-    "drawing": "tests/bayesian/test_report.py",
     "learners": "tests/posteriors/test_gaussian_topics.py",
 }
 """Rooms whose tests are those of the rooms that use them."""

@@ -34,7 +34,7 @@ def as_rows(name: str, values: ArrayLike, columns: int | None = None) -> Array:
         rows = rows[None, :]
     if rows.ndim != 2 or (columns is not None and rows.shape[1] != columns):
         expected = f"(n, {'any' if columns is None else columns})"
-        raise InputError(f"{name}: expected an array of shape {expected}, found {np.shape(values)}")
+        raise InputError(name, f"expected an array of shape {expected}, found {np.shape(values)}")
     return rows
 
 
@@ -44,9 +44,7 @@ def as_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
     if vector.ndim == 0:
         vector = np.full(1 if length is None else length, float(vector))
     if vector.ndim != 1 or (length is not None and vector.shape[0] != length):
-        raise InputError(
-            f"{name}: expected {'any number of' if length is None else length} values, found {vector.shape}"
-        )
+        raise InputError(name, f"expected {'any number of' if length is None else length} values, found {vector.shape}")
     return vector
 
 
@@ -56,7 +54,7 @@ def as_matrices(name: str, values: ArrayLike, dim: int) -> Array:
     if matrices.ndim == 2:
         matrices = matrices[None]
     if matrices.ndim != 3 or matrices.shape[1:] != (dim, dim):
-        raise InputError(f"{name}: expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}")
+        raise InputError(name, f"expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}")
     return matrices
 
 
@@ -67,11 +65,11 @@ def as_weights(weights: ArrayLike | None, count: int, what: str = "weights") -> 
     try:
         vector = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
-        raise OptionError(f"{what}: expected {count} numbers, one for each, found {weights!r}") from None
+        raise OptionError(what, f"expected {count} numbers, one for each, found {weights!r}") from None
     if vector.shape != (count,):
-        raise OptionError(f"{what}: expected {count} numbers, one for each, found shape {vector.shape}")
+        raise OptionError(what, f"expected {count} numbers, one for each, found shape {vector.shape}")
     if not np.all(np.isfinite(vector)) or np.any(vector < 0) or not np.any(vector > 0):
-        raise OptionError(f"{what}: must be finite, not negative and not all zero, found {vector.tolist()}")
+        raise OptionError(what, f"must be finite, not negative and not all zero, found {vector.tolist()}")
     return vector
 
 

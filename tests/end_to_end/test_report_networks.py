@@ -430,7 +430,7 @@ def test_a_browser_shows_every_figure_and_the_page_never_scrolls_sideways(fusion
 
 
 def test_colours_of_the_scale_are_defined_for_light_and_dark_and_rise_in_contrast_with_the_page():
-    folder = Path(html_module.__file__).parent / "templates"
+    folder = Path(html_module.__file__).parent / "styles"
     palettes = re.findall(r":root \{(.*?)\}", (folder / "network.css").read_text(), re.DOTALL)
     for palette, paper in zip(palettes, ("#fdfdfb", "#14171b"), strict=True):
         colours = re.findall(r"--(h\d): (#\w{6})", palette)

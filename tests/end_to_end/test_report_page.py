@@ -12,7 +12,7 @@ import consilience as cs
 from consilience.drawing import html as html_module
 from tests.end_to_end.pages import enriched, report, safe
 
-STYLE = Path(html_module.__file__).parent / "templates" / "report.css"
+STYLE = Path(html_module.__file__).parent / "styles" / "report.css"
 
 
 def test_hostile_names_stay_names(path):

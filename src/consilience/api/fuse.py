@@ -19,7 +19,7 @@ from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Prepared, Request, open_request
 from consilience.core.progress import Progress
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.method import NetworkMethod
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.method import Method
@@ -123,7 +123,7 @@ def fuse(
     OptionError
         For options that do not exist or do not fit the models.
     UnsupportedError
-        For models that no adapter knows.
+        For networks that cannot be traced, and whatever else is not supported.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def fuse(
     ) as request:
         prepared = _prepare(request)
         if prepared.problems:
-            raise InputError(list(prepared.problems))
+            raise InputError(prepared.problems)
         if prepared.error is not None:
             raise prepared.error
         return prepared.fuse()
@@ -175,8 +175,10 @@ def check(
     shard_bytes: int | None = None,
     samples: Sequence[float] | None = None,
     **options: Unpack[MethodOptions],
-) -> list[str]:
-    """Return everything that would go wrong in ``fuse`` with these arguments, a line each; empty when nothing would.
+) -> list[Problem]:
+    """Return everything that would go wrong in ``fuse`` with these arguments; empty when nothing would.
+
+    A `Problem` is a text, ``subject: text; remedy``, that has these parts as attributes.
 
     Parameters are those of ``fuse``. Posterior files are read one after another and their parameters checked, since
     posteriors are small beside the data they stand for; the arrays of networks stay in their files.
@@ -195,10 +197,11 @@ def check(
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
     ) as request:
-        prepared = _prepare(request)
-    error = prepared.error
-    unread = [] if error is None else error.problems if isinstance(error, InputError) else [str(error)]
-    return [*prepared.problems, *unread]
+        try:
+            prepared = _prepare(request)
+        except UnsupportedError as error:
+            return list(error.problems)
+    return [*map(Problem.of, prepared.problems), *(() if prepared.error is None else prepared.error.problems)]
 
 
 def _observations(n_observations: Any, samples: Any) -> Any:
@@ -213,6 +216,6 @@ def _prepare(request: Request) -> Prepared:
     kind = kind_of(request.inputs, request.method, request.options) if not request.is_sharded else SHARDS
     if request.engine is not None and kind is not SHARDS:
         raise OptionError(
-            f"engine: runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
+            "engine", f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
         )
     return kind.prepare(request)

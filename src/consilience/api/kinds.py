@@ -107,14 +107,15 @@ def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
         return next(form for form in FORMATS if form.tag is None)
     tag = file.format
     if tag == SHARD_FORMAT:
-        raise FileFormatError(f"{file}: is a shard of many posteriors; fuse it, or open it with consilience.shards")
+        raise FileFormatError(file, "is a shard of many posteriors", "fuse it, or open it with consilience.shards")
     for form in FORMATS:
         if tag is not None and form.tag == tag:
             return form
     known = ", ".join(form.tag for form in FORMATS if form.tag is not None)
     raise FileFormatError(
-        f"{file}: its metadata is not valid at format: found {tag!r}, expected one of {known}; write it with "
-        "consilience.save"
+        file,
+        f"its metadata is not valid at format: found {tag!r}, expected one of {known}",
+        "write it with consilience.save",
     )
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
@@ -163,7 +163,7 @@ def _header_text(where: str, network: BayesianFile) -> str:
             allow_nan=False,
         )
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{where}: its header would not be JSON ({error})") from error
+        raise InputError(where, f"its header would not be JSON ({error})") from error
 
 
 def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
@@ -180,7 +180,7 @@ def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
     file = as_file(where)
     header = file.header(_REMEDY)
     if file.format != FORMAT:
-        raise FileFormatError(f"{file}: is no file of a Bayesian network; {_REMEDY}")
+        raise FileFormatError(file, "is no file of a Bayesian network", _REMEDY)
     check_version(file.label, file.document, _VERSION)
     return _summary(file.label, file.document, header.shapes, header.dtypes)
 
@@ -216,8 +216,12 @@ def _summary(
     header = validate_document(where, BayesianHeader, document)
     problems = list(_name_problems(header)) or list(_tensor_problems(header.parameters, shapes, dtypes))
     if problems:
-        more = [f"{where}: {len(problems) - _MAX_PROBLEMS} more such problems"] if len(problems) > _MAX_PROBLEMS else []
-        raise FileFormatError([f"{where}: {problem}; {_REMEDY}" for problem in problems[:_MAX_PROBLEMS]] + more)
+        more = (
+            [Problem(where, f"{len(problems) - _MAX_PROBLEMS} more such problems")]
+            if len(problems) > _MAX_PROBLEMS
+            else []
+        )
+        raise FileFormatError([Problem(where, f"{problem}", _REMEDY) for problem in problems[:_MAX_PROBLEMS]] + more)
     parameter_shapes = {name: shapes[_MEAN + name] for name in header.parameters}
     symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, where)
     return BayesianSummary(
@@ -270,7 +274,7 @@ def _units(where: str, symmetry: Symmetry, shapes: Mapping[str, tuple[int, ...]]
         When the symmetry is of other arrays than these.
     """
     if problems := [
-        f"{where}: parameter {alias} is {name} by another name (tied weights); give it under that name only"
+        Problem(where, f"parameter {alias} is {name} by another name (tied weights)", "give it under that name only")
         for alias, name in symmetry.aliases.items()
         if alias in shapes
     ]:

@@ -11,7 +11,7 @@ import numpy as np
 from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_bayesian
 from consilience.bayesian.gaussian_arrays import inherit_proof, without_deviations
 from consilience.bayesian.network import BayesianNetwork
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -111,7 +111,7 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
     """
     plain = without_deviations(symmetry)
     if problems := [
-        f"{where}: parameter {alias} is {name} by another name (tied weights); give it under that name only"
+        Problem(where, f"parameter {alias} is {name} by another name (tied weights)", "give it under that name only")
         for alias, name in plain.aliases.items()
         if alias in names
     ]:

@@ -34,7 +34,7 @@ from consilience.networks.method import NetworkEnsemble, NetworkMethod
 def prepare_bayesian(request: Request) -> Prepared:
     """Describe and check Bayesian networks; see ``Kind.prepare``."""
     if request.n_observations is not None:
-        raise OptionError("n_observations: for statistical models; Bayesian networks are weighed by weights=")
+        raise OptionError("n_observations", "for statistical models; Bayesian networks are weighed by weights=")
     arguments, options = split_arguments(request.options)
     method = make_bayesian_method(request.method, options)
     try:
@@ -47,7 +47,7 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
     for option in ("fishers", "inputs"):
         if getattr(arguments, option) is not None:
-            raise OptionError(f"{option}: of no use for Bayesian networks, whose variances say what is known")
+            raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
     names = [named.name for named in request.inputs]
     arguments = arguments.with_reference_number(names)
     proof_rng, fusion_rng = request.rng.spawn(2)
@@ -89,9 +89,7 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array) -> BayesianF
     """Return the ensemble of all networks as a fusion; `weights` (J,) sum to 1."""
     members = models.bnns
     if without_module := [bnn.name for bnn in members if bnn.module is None]:
-        raise InputError(
-            f"{', '.join(without_module)}: an ensemble asks modules; give module=, one of the architecture"
-        )
+        raise InputError(", ".join(without_module), "an ensemble asks modules", "give module=, one of the architecture")
     return BayesianFusion(
         network=models.networks[0],
         matching={},

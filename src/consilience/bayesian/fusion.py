@@ -34,7 +34,7 @@ class BayesianFusion(NetworkFusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(f"{path}: {NO_FILE}")
+            raise InputError(path, f"{NO_FILE}")
         write_bayesian_network(Path(path), self.model, provenance=dict(self.provenance))
 
     def report(self, path: str | Path, **shown: Any) -> None:
@@ -54,6 +54,8 @@ class BayesianFusion(NetworkFusion):
         InputError
             When the path cannot be written, or what is to be shown is something else.
         """
-        from consilience.bayesian.report.write import write_bayesian_page  # here, so that fusing starts without jinja2
+        from consilience.bayesian.report.write import (
+            write_bayesian_page,
+        )  # here, so that fusing starts without the pages
 
         write_bayesian_page(Path(path), self, **shown)

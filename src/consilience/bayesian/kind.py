@@ -71,7 +71,7 @@ class BayesianNetworks(Kind):
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a Bayesian network's file that a round compares."""
         if companion is not None:
-            raise InputError(f"{file}: is a Bayesian network, whose variances say what is known; send it alone")
+            raise InputError(file, "is a Bayesian network, whose variances say what is known", "send it alone")
         bnn = read_bayesian_network(file)
         variances = {f"variance of {key}": values for key, values in bnn.variances.items()}
         refuse_not_finite(file, {**bnn.means, **variances})
@@ -88,7 +88,7 @@ class BayesianNetworks(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
-        from consilience.bayesian.report.files import bayesian_content_of_files  # here, so that fusing needs no jinja2
+        from consilience.bayesian.report.files import bayesian_content_of_files  # here, so that fusing needs no pages
         from consilience.bayesian.report.page import write_bayesian_content
 
         write_bayesian_content(page, replace(bayesian_content_of_files(fused, sites), **load_curves(**shown)))

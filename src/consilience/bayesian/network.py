@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import AnyArray, Array, is_count, is_number
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.network import is_floating, non_finite_problems
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.unit_rows import take_units
@@ -87,11 +87,11 @@ class BayesianNetwork:
 
     def __post_init__(self) -> None:
         if self.module is not None and not is_module(self.module):
-            raise InputError(f"{self.name}: module: expected a torch module, found {type(self.module).__name__}")
+            raise InputError(self.name, f"module: expected a torch module, found {type(self.module).__name__}")
         for what in ("means", "variances"):
             values = getattr(self, what)
             if not isinstance(values, Mapping) or any(not hasattr(value, "shape") for value in values.values()):
-                raise InputError(f"{self.name}: {what}: expected arrays by name of the parameter")
+                raise InputError(self.name, f"{what}: expected arrays by name of the parameter")
             object.__setattr__(self, what, {k: v.detach() if hasattr(v, "detach") else v for k, v in values.items()})
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(str(label) for label in self.classes))
@@ -100,67 +100,78 @@ class BayesianNetwork:
         if problems:
             raise InputError(problems)
 
-    def _name_problems(self) -> list[str]:
+    def _name_problems(self) -> list[Problem]:
         if not self.means:
-            return [f"{self.name}: has no parameters"]
+            return [Problem(self.name, "has no parameters")]
         problems = []
         if missing := [key for key in self.means if key not in self.variances]:
-            problems.append(f"{self.name}: {_join_names(missing)}: no variance; {_REMEDY}")
+            problems.append(Problem(self.name, f"{_join_names(missing)}: no variance", _REMEDY))
         if unknown := [key for key in self.variances if key not in self.means]:
-            problems.append(f"{self.name}: {_join_names(unknown)}: a variance, but no mean; give both")
+            problems.append(Problem(self.name, f"{_join_names(unknown)}: a variance, but no mean", "give both"))
         if self.module is not None:
             parameters = dict(self.module.named_parameters())
             if missing := [key for key in parameters if key not in self.means]:
                 problems.append(
-                    f"{self.name}: {_join_names(missing)}: parameters of the module without a mean; give every one"
+                    Problem(
+                        self.name, f"{_join_names(missing)}: parameters of the module without a mean", "give every one"
+                    )
                 )
             if unknown := [key for key in self.means if key not in parameters]:
                 problems.append(
-                    f"{self.name}: {_join_names(unknown)}: no parameters of the module; give means of this architecture"
+                    Problem(
+                        self.name,
+                        f"{_join_names(unknown)}: no parameters of the module",
+                        "give means of this architecture",
+                    )
                 )
         return problems
 
-    def _shape_problems(self) -> list[str]:
+    def _shape_problems(self) -> list[Problem]:
         shapes = {} if self.module is None else {k: tuple(v.shape) for k, v in self.module.named_parameters()}
         problems = [
-            f"{self.name}: {key}: the variance has shape {tuple(self.variances[key].shape)}, the mean "
-            f"{tuple(values.shape)}; give one variance for every weight"
+            Problem(
+                self.name,
+                f"{key}: the variance has shape {tuple(self.variances[key].shape)}, the mean {tuple(values.shape)}",
+                "give one variance for every weight",
+            )
             for key, values in self.means.items()
             if key in self.variances and tuple(values.shape) != tuple(self.variances[key].shape)
         ]
         return problems + [
-            f"{self.name}: {key}: the mean has shape {tuple(values.shape)}, the module's parameter {shapes[key]}"
+            Problem(self.name, f"{key}: the mean has shape {tuple(values.shape)}, the module's parameter {shapes[key]}")
             for key, values in self.means.items()
             if key in shapes and tuple(values.shape) != shapes[key]
         ]
 
-    def _value_problems(self) -> list[str]:
+    def _value_problems(self) -> list[Problem]:
         arrays = {f"mean of {k}": v for k, v in self.means.items()}
         arrays |= {f"variance of {k}": v for k, v in self.variances.items()}
         problems = [
-            f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays.items() if not is_floating(v)
+            Problem(self.name, f"{key} holds {v.dtype}, not floats") for key, v in arrays.items() if not is_floating(v)
         ]
         problems += non_finite_problems(
             {key: values for key, values in arrays.items() if is_floating(values)}, self.name
         )
         return problems + [
-            f"{self.name}: {key} has variances that are not positive, smallest {float(values.min()):.3g}; {_REMEDY}"
+            Problem(
+                self.name, f"{key} has variances that are not positive, smallest {float(values.min()):.3g}", _REMEDY
+            )
             for key, values in self.variances.items()
             if 0 not in values.shape and float(values.min()) <= 0
         ]
 
-    def _prior_problems(self) -> list[str]:
+    def _prior_problems(self) -> list[Problem]:
         prior = self.prior_variances
         if prior is None:
             return []
         variances = prior if isinstance(prior, Mapping) else dict.fromkeys(self.means, prior)
         problems = [
-            f"{self.name}: prior_variances: expected a positive number for {key}, found {value!r}"
+            Problem(self.name, f"prior_variances: expected a positive number for {key}, found {value!r}")
             for key, value in variances.items()
             if not (is_number(value) and value > 0)
         ]
         if missing := [key for key in self.means if key not in variances]:
-            problems.append(f"{self.name}: prior_variances: none for {_join_names(missing)}")
+            problems.append(Problem(self.name, f"prior_variances: none for {_join_names(missing)}"))
         return problems[:_MAX_NAMES]
 
     @property
@@ -204,10 +215,10 @@ class BayesianNetwork:
             numbers = np.unique(np.asarray(unit_numbers))
             if name not in masks or not symmetry.by_name[name].resizable or symmetry.by_name[name].parent is not None:
                 raise OptionError(
-                    f"kept: group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
+                    "kept", f"group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
                 )
             if not numbers.size or numbers.dtype.kind not in "iu" or numbers[0] < 0 or numbers[-1] >= units[name]:
-                raise OptionError(f"kept: group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
+                raise OptionError("kept", f"group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
             masks[name] = np.isin(np.arange(units[name]), numbers)
         # What is inside a unit (the entries of an attention head) stays or goes with it.
         for child in (group for group in symmetry.all_groups if group.parent is not None):
@@ -234,8 +245,9 @@ class BayesianNetwork:
     def _module(self) -> nn.Module:
         if self.module is None:
             raise UnsupportedError(
-                f"{self.name}: came without a module, so it cannot be asked; use with_module(module) with a module of "
-                "its architecture"
+                self.name,
+                "came without a module, so it cannot be asked",
+                "use with_module(module) with a module of its architecture",
             )
         return self.module
 
@@ -293,9 +305,11 @@ class BayesianNetwork:
         try:
             rows = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"inputs: expected one tensor or array (n, ...), found {type(inputs).__name__}") from error
+            raise InputError(
+                "inputs", f"expected one tensor or array (n, ...), found {type(inputs).__name__}"
+            ) from error
         if rows.ndim == 0 or len(rows) == 0:
-            raise InputError(f"inputs: expected (n, ...) with at least one input, found {tuple(rows.shape)}")
+            raise InputError("inputs", f"expected (n, ...) with at least one input, found {tuple(rows.shape)}")
         rows = as_inputs(module, rows)
         outputs = []
         with torch.no_grad():
@@ -305,14 +319,15 @@ class BayesianNetwork:
                     outputs.append(torch.func.functional_call(module, dict(state), (batch,)))
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     raise InputError(
-                        f"{self.name}: the module does not take inputs of shape {tuple(batch.shape)}: "
-                        f"{str(error).splitlines()[0]}"
+                        self.name,
+                        f"the module does not take inputs of shape {tuple(batch.shape)}: {str(error).splitlines()[0]}",
                     ) from error
         logits = torch.cat(outputs)  # (n, n_classes)
         if logits.ndim != 2 or len(logits) != len(rows) or logits.shape[1] < 2:
             raise InputError(
-                f"{self.name}: the module's output: expected logits of two classes or more ({len(rows)}, classes), "
-                f"found {tuple(logits.shape)}"
+                self.name,
+                f"the module's output: expected logits of two classes or more ({len(rows)}, classes), "
+                f"found {tuple(logits.shape)}",
             )
         return logits
 
@@ -371,7 +386,7 @@ def sample_seeds(samples: int, rng: int | np.random.Generator) -> list[int]:
         When `samples` is not a positive whole number.
     """
     if not is_count(samples):
-        raise OptionError(f"samples: expected a positive whole number, found {samples!r}")
+        raise OptionError("samples", f"expected a positive whole number, found {samples!r}")
     generator = np.random.default_rng(rng)
     return [int(seed) for seed in generator.integers(0, 2**62, size=samples)]
 

@@ -78,7 +78,7 @@ def require_path(path: str) -> None:
         Naming the paths that do.
     """
     if path not in POSTERIOR_PATHS:
-        raise OptionError(f"path: expected one of {', '.join(map(repr, POSTERIOR_PATHS))}, found {path!r}")
+        raise OptionError("path", f"expected one of {', '.join(map(repr, POSTERIOR_PATHS))}, found {path!r}")
 
 
 def require_same_architecture(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> None:
@@ -91,7 +91,7 @@ def require_same_architecture(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) ->
     """
     for name, bnn in (("bnn_a", bnn_a), ("bnn_b", bnn_b)):
         if not isinstance(bnn, BayesianNetwork):
-            raise InputError(f"{name}: expected a consilience.BayesianNetwork, found {type(bnn).__name__}")
+            raise InputError(name, f"expected a consilience.BayesianNetwork, found {type(bnn).__name__}")
     shapes_a, shapes_b = ({key: tuple(values.shape) for key, values in bnn.means.items()} for bnn in (bnn_a, bnn_b))
     problems = [f"bnn_b has no {key}, which bnn_a has; {_REMEDY}" for key in shapes_a if key not in shapes_b]
     problems += [f"bnn_b has {key}, which bnn_a has not; {_REMEDY}" for key in shapes_b if key not in shapes_a]
@@ -158,11 +158,13 @@ def posterior_between(
     require_path(path)
     if path not in GAUSSIAN_PATHS:
         raise OptionError(
-            f"path: the posteriors on the {path!r} path are no Gaussians; take one of "
-            f"{', '.join(map(repr, GAUSSIAN_PATHS))}, or fuse(..., method='ensemble') for the mixture itself"
+            "path",
+            f"the posteriors on the {path!r} path are no Gaussians",
+            "take one of "
+            f"{', '.join(map(repr, GAUSSIAN_PATHS))}, or fuse(..., method='ensemble') for the mixture itself",
         )
     if not is_number(t) or not 0.0 <= t <= 1.0:
-        raise OptionError(f"t: expected a number from 0 to 1, found {t!r}")
+        raise OptionError("t", f"expected a number from 0 to 1, found {t!r}")
     require_same_architecture(bnn_a, bnn_b)
     means, variances = _moments_at(bnn_a, bnn_b, float(t), path)
     return replace(

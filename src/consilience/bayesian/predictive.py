@@ -81,7 +81,7 @@ def predictive_scores(
     (0.667, -0.499, 1.0)
     """
     if not is_count(bins):
-        raise OptionError(f"bins: expected a positive whole number, found {bins!r}")
+        raise OptionError("bins", f"expected a positive whole number, found {bins!r}")
     p = _checked_probabilities(probabilities, "probabilities")
     y = _class_numbers(labels, p, "labels")
     entropies, predicted = entr(p).sum(axis=1), p.argmax(axis=1)  # (n,) each
@@ -109,13 +109,13 @@ def _outside_scores(
     """Return scores on inputs outside the training distribution; `inside` has the entropies (n,) of those inside."""
     if probabilities is None:
         if labels is not None:
-            raise InputError("outside_labels: are classes of what lies outside; give outside=, its probabilities")
+            raise InputError("outside_labels", "are classes of what lies outside", "give outside=, its probabilities")
         return None
     from sklearn.metrics import roc_auc_score
 
     p = _checked_probabilities(probabilities, "outside")
     if p.shape[1] != classes:
-        raise InputError(f"outside: has {p.shape[1]} classes, expected {classes} as in probabilities")
+        raise InputError("outside", f"has {p.shape[1]} classes, expected {classes} as in probabilities")
     entropies = entr(p).sum(axis=1)
     is_outside = np.repeat([0, 1], [len(inside), len(entropies)])
     return OutsideScores(
@@ -164,19 +164,20 @@ def _checked_probabilities(probabilities: ArrayLike, what: str) -> Array:
     try:
         p = np.asarray(probabilities, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: expected numbers (n, classes)") from error
+        raise InputError(what, "expected numbers (n, classes)") from error
     if p.ndim != 2 or 0 in p.shape:
-        raise InputError(f"{what}: expected an array (n, classes), found shape {p.shape}")
+        raise InputError(what, f"expected an array (n, classes), found shape {p.shape}")
     if len(bad := np.flatnonzero(~np.isfinite(p).all(axis=1))):
-        raise InputError(f"{what}: row {bad[0]}, counted from 0: has NaN or infinite values")
+        raise InputError(what, f"row {bad[0]}, counted from 0: has NaN or infinite values")
     if len(bad := np.flatnonzero((p < 0).any(axis=1))):
         raise InputError(
-            f"{what}: row {bad[0]}, counted from 0: is negative, {p[bad[0]].min():.3g}; give probabilities, not logits"
+            what, f"row {bad[0]}, counted from 0: is negative, {p[bad[0]].min():.3g}", "give probabilities, not logits"
         )
     if len(bad := np.flatnonzero(np.abs(p.sum(axis=1) - 1.0) > _SUM_TOLERANCE)):
         raise InputError(
-            f"{what}: row {bad[0]}, counted from 0: sums to {p[bad[0]].sum():.6g}, expected 1; give probabilities of "
-            "all classes"
+            what,
+            f"row {bad[0]}, counted from 0: sums to {p[bad[0]].sum():.6g}, expected 1",
+            "give probabilities of all classes",
         )
     return p
 
@@ -187,14 +188,15 @@ def _class_numbers(labels: ArrayLike, p: Array, what: str) -> Labels:
         numbers = np.asarray(labels)
         as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: expected the numbers of classes, from 0") from error
+        raise InputError(what, "expected the numbers of classes, from 0") from error
     if as_float.shape != (len(p),):
-        raise InputError(f"{what}: expected one for each of {len(p)} rows, found shape {as_float.shape}")
+        raise InputError(what, f"expected one for each of {len(p)} rows, found shape {as_float.shape}")
     is_class = np.isfinite(as_float) & (as_float >= 0) & (as_float < p.shape[1]) & (as_float == np.floor(as_float))
     bad = np.flatnonzero(~is_class)
     if len(bad):
         raise InputError(
-            f"{what}: row {bad[0]}, counted from 0: expected the number of a class, 0 to {p.shape[1] - 1}, found "
-            f"{numbers[bad[0]]}"
+            what,
+            f"row {bad[0]}, counted from 0: expected the number of a class, 0 to {p.shape[1] - 1}, found "
+            f"{numbers[bad[0]]}",
         )
     return as_float.astype(np.int64)

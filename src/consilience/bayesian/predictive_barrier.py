@@ -146,10 +146,10 @@ def predictive_barrier(
     """
     require_path(path)
     if not is_count(points) or points < 2:
-        raise OptionError(f"points: expected a whole number from 2, found {points!r}")
+        raise OptionError("points", f"expected a whole number from 2, found {points!r}")
     for option, value in (("samples", samples), ("batch_size", batch_size), ("repeats", repeats)):
         if not is_count(value):
-            raise OptionError(f"{option}: expected a positive whole number, found {value!r}")
+            raise OptionError(option, f"expected a positive whole number, found {value!r}")
     require_same_architecture(bnn_a, bnn_b)
     rows = torch.as_tensor(inputs)
     classes = bnn_a.logits(rows[:1], {key: mean for key, (mean, _) in _gaussians(bnn_a, bnn_a).items()}).shape[1]
@@ -178,13 +178,16 @@ def _class_numbers(labels: ArrayLike, count: int, classes: int) -> Tensor:
     """Return the labels as integers (n,)."""
     numbers = np.asarray(labels)
     if count == 0 or numbers.shape != (count,):
-        raise InputError(f"labels: expected one for each of {count} inputs, at least one, found shape {numbers.shape}")
+        raise InputError(
+            "labels", f"expected one for each of {count} inputs, at least one, found shape {numbers.shape}"
+        )
     if numbers.dtype.kind not in "iuf" or np.any(numbers != np.floor(numbers)):
-        raise InputError(f"labels: expected classes, whole numbers from 0, found {numbers.dtype} values")
+        raise InputError("labels", f"expected classes, whole numbers from 0, found {numbers.dtype} values")
     if numbers.min() < 0 or numbers.max() >= classes:
         raise InputError(
-            f"labels: expected classes from 0 to {classes - 1}, as the networks have {classes} outputs, found "
-            f"{numbers.min():g} to {numbers.max():g}"
+            "labels",
+            f"expected classes from 0 to {classes - 1}, as the networks have {classes} outputs, found "
+            f"{numbers.min():g} to {numbers.max():g}",
         )
     return torch.from_numpy(numbers.astype(np.int64))
 

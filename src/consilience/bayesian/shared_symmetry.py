@@ -27,7 +27,7 @@ from consilience.bayesian.gaussian_arrays import (
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
 from consilience.networks.inputs import DescribedNetwork
@@ -119,7 +119,7 @@ def describe_bayesian_networks(
     names = list(bnns[0].means)
     _refuse_buffers(bnns, of_module, names)
     plain = symmetry_of_parameters(of_module, names)
-    problems: list[str] = []
+    problems: list[Problem] = []
     for bnn in bnns:
         try:
             plain.units({key: tuple(values.shape) for key, values in bnn.means.items()}, bnn.name)
@@ -141,7 +141,7 @@ def describe_bayesian_networks(
 def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[BayesianNetwork]:
     """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
     networks: list[BayesianNetwork] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for named in inputs:
         try:
             if named.file is not None:
@@ -150,8 +150,11 @@ def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[Bayesi
                 networks.append(as_bayesian_network(named.model, module, named.label))
             else:
                 problems.append(
-                    f"{named.label}: a {type(named.model).__name__} has no variances, so it is no Bayesian network; "
-                    "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)"
+                    Problem(
+                        named.label,
+                        f"a {type(named.model).__name__} has no variances, so it is no Bayesian network",
+                        "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)",
+                    )
                 )
         except InputError as error:
             problems += error.problems
@@ -192,15 +195,16 @@ def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: 
     ]
     if moving:
         raise InputError(
-            f"{', '.join(moving[:3])}: moves with units, but is no parameter, so there is no posterior of it; use "
-            "layer or instance normalisation instead of batch normalisation"
+            ", ".join(moving[:3]),
+            "moves with units, but is no parameter, so there is no posterior of it",
+            "use layer or instance normalisation instead of batch normalisation",
         )
     with_modules = [bnn for bnn in bnns if bnn.module is not None]
     buffers = [{k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in with_modules]
     problems = []
     for bnn, of_bnn in zip(with_modules[1:], buffers[1:], strict=True):
         problems += [
-            f"{bnn.name}: buffer {key} differs from that of {with_modules[0].name}; give all networks the same"
+            Problem(bnn.name, f"buffer {key} differs from that of {with_modules[0].name}", "give all networks the same")
             for key in sorted(of_bnn.keys() | buffers[0].keys())
             if key not in of_bnn or key not in buffers[0] or not same_values(of_bnn[key], buffers[0][key])
         ]
@@ -208,7 +212,7 @@ def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: 
         raise InputError(problems)
 
 
-def _class_problems(bnns: Sequence[BayesianNetwork]) -> list[str]:
+def _class_problems(bnns: Sequence[BayesianNetwork]) -> list[Problem]:
     """Return which networks have other classes than the first that states any, or another order of them."""
     with_classes = [bnn for bnn in bnns if bnn.classes is not None]
     problems = []
@@ -218,8 +222,11 @@ def _class_problems(bnns: Sequence[BayesianNetwork]) -> list[str]:
             continue
         what = "the same classes in another order" if sorted(expected) == sorted(classes) else "other classes"
         problems.append(
-            f"{bnn.name}: has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}; "
-            "train with one order of classes"
+            Problem(
+                bnn.name,
+                f"has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}",
+                "train with one order of classes",
+            )
         )
     return problems
 
@@ -241,7 +248,7 @@ def _symmetry(
     stated = [bnn.symmetry for bnn in bnns if bnn.symmetry is not None]
     if len({candidate.digest for candidate in stated}) > 1:
         names = ", ".join(bnn.name for bnn in bnns if bnn.symmetry is not None)
-        raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
+        raise InputError(names, "come with different symmetries, so they are of different architectures")
     if stated:
         # Equal but for their proofs: the proof with the least deviation, whatever the order of the networks.
         return min(
@@ -256,11 +263,12 @@ def _symmetry(
         return replace(trivial, proof=Proof(trivial.digest, 0.0, 1))  # nothing moves, so there is nothing to prove
     if template is None:
         raise OptionError(
-            f"{bnns[0].name}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
-            "found, or its file), or module= and example="
+            bnns[0].name,
+            "says nothing of which axes move together",
+            "give symmetry= (what consilience.symmetry found, or its file), or module= and example=",
         )
     if example is None:
-        raise OptionError("example: needed to find which axes move together; give an input that the networks take")
+        raise OptionError("example", "needed to find which axes move together", "give an input that the networks take")
     from consilience.networks.tracing.proof import symmetry as trace_and_prove
 
     return trace_and_prove(template, example, rng)

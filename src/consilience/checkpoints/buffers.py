@@ -11,6 +11,7 @@ from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Floats
 from consilience.checkpoints.numbers import FLOAT_TYPES, FloatType
 from consilience.checkpoints.plan import TensorTask
 from consilience.checkpoints.tensor_reader import ByteArray, TensorReader
+from consilience.errors import Problem
 
 PIECE_ENTRIES = 8 * BLOCK_ENTRIES
 """Entries of a tensor that are read at once, unless many models share the memory. Chosen by hand; no byte depends on
@@ -85,9 +86,11 @@ def all_stored_finite(float_type: FloatType, stored: ByteArray) -> bool:
     return bool(np.isfinite(stored.view(float_type.dtype)).all())
 
 
-def non_finite_message(tensor: str, model: str) -> str:
-    """Return the message about a tensor with values that no model should have."""
-    return f"{model}: {tensor} has NaN or infinite values; leave this model out, or copy the tensor from another"
+def non_finite_problem(tensor: str, model: str) -> Problem:
+    """Return the problem of a tensor with values that no model should have."""
+    return Problem(
+        model, f"{tensor} has NaN or infinite values", "leave this model out, or copy the tensor from another"
+    )
 
 
 def piece_length(entry_bytes: int, max_entries: int = PIECE_ENTRIES) -> int:

@@ -19,7 +19,7 @@ from consilience.checkpoints.header import StoredTensor
 from consilience.checkpoints.inputs import locate_tensor
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.tensor_reader import InputFiles
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.document import METADATA_KEY
 from consilience.networks.fisher.files import read_fisher_summary
 
@@ -54,7 +54,7 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
     header = read_fisher_summary(path).header
     if any(name.startswith("factors/") for name in stored_fisher.tensors):
         raise FileFormatError(
-            f"{path}: has factors, which a merge of checkpoints has no room for; compute it with kind='diagonal'"
+            path, "has factors, which a merge of checkpoints has no room for", "compute it with kind='diagonal'"
         )
     tensors: dict[str, tuple[int, StoredTensor]] = {}
     for name, location in stored_fisher.tensors.items():
@@ -88,8 +88,11 @@ def refuse_mismatched_fishers(
         Naming the files.
     """
     problems = [
-        f"{fisher.name}: was computed at other parameters than those of {model.name} (another model, or another "
-        "precision); give the files in the order of the models"
+        Problem(
+            fisher.name,
+            f"was computed at other parameters than those of {model.name} (another model, or another precision)",
+            "give the files in the order of the models",
+        )
         for model, fisher, digest in zip(models, fishers, digests, strict=True)
         if digest is not None and digest != _informed_digest(model, fisher, input_files)
     ]
@@ -124,7 +127,7 @@ def stored_parameter_name(fisher: Checkpoint, location: tuple[int, int]) -> str:
     for name, stored in fisher.files[file_number].header.tensors.items():
         if stored.start == start and stored.nbytes:
             return name.removeprefix(_PREFIX)
-    raise FileFormatError(f"{fisher.name}: has a tensor without entries")
+    raise FileFormatError(fisher.name, "has a tensor without entries")
 
 
 def diagonal_norms(

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, Problem
 from consilience.files.document import parse_document, validate_document
 
 WEIGHTS = "model.safetensors"
@@ -118,7 +118,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     except (OSError, ValueError) as error:
         if isinstance(error, FileFormatError):
             raise
-        raise FileFormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise FileFormatError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _from_folder(folder: Path) -> Checkpoint:
@@ -132,28 +132,29 @@ def _from_folder(folder: Path) -> Checkpoint:
         return _join_files([_weight_file(candidates[0], folder)], str(folder), folder)
     if candidates:
         raise FileFormatError(
-            f"{folder}: has {len(candidates)} safetensors files and no {INDEX} that says which belong together; "
-            "give the path of the one that is meant"
+            folder,
+            f"has {len(candidates)} safetensors files and no {INDEX} that says which belong together",
+            "give the path of the one that is meant",
         )
     if pickles := sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES):
-        raise FileFormatError(f"{folder}: has only pickles ({pickles[0]}), which are never loaded; {_REMEDY}")
-    raise FileFormatError(f"{folder}: has no {WEIGHTS} and no {INDEX}; {_REMEDY}")
+        raise FileFormatError(folder, f"has only pickles ({pickles[0]}), which are never loaded", _REMEDY)
+    raise FileFormatError(folder, f"has no {WEIGHTS} and no {INDEX}", _REMEDY)
 
 
 def _from_index(path: Path, name: str) -> Checkpoint:
     folder = path.parent
     _refuse_outside(path, folder)
     if path.stat().st_size > _MAX_INDEX_BYTES:
-        raise FileFormatError(f"{path}: is too long for an index")
+        raise FileFormatError(path, "is too long for an index")
     index = validate_document(
         path, _Index, parse_document(path, path.read_bytes(), "content", _REMEDY), "content", _REMEDY
     )
     names = list(dict.fromkeys(index.weight_map.values()))
-    if problems := [f"{path}: names the file {shard!r}, which is no plain name of a file beside it" for shard in names
-                    if not _is_plain_name(shard)]:  # fmt: skip
-        raise FileFormatError(problems)
+    if odd := [shard for shard in names if not _is_plain_name(shard)]:
+        text = "names the file {!r}, which is no plain name of a file beside it"
+        raise FileFormatError(Problem(path, text.format(shard)) for shard in odd)
     if missing := [shard for shard in names if not (folder / shard).is_file()]:
-        raise FileFormatError([f"{path}: names the file {shard}, which does not exist" for shard in missing])
+        raise FileFormatError([Problem(path, f"names the file {shard}, which does not exist") for shard in missing])
     # Sorted, so that neither tensors nor digests depend on the order in the index.
     files = [_weight_file(folder / shard, folder) for shard in sorted(names)]
     by_name = {file.path.name: file for file in files}
@@ -161,7 +162,7 @@ def _from_index(path: Path, name: str) -> Checkpoint:
     if absent:
         more = f" and {len(absent) - _MAX_LISTED} more" if len(absent) > _MAX_LISTED else ""
         listed = ", ".join(f"{key} ({index.weight_map[key]})" for key in absent[:_MAX_LISTED])
-        raise FileFormatError(f"{path}: names tensors that their files do not have: {listed}{more}")
+        raise FileFormatError(path, f"names tensors that their files do not have: {listed}{more}")
     return _join_files(files, name, folder, index.weight_map)
 
 
@@ -176,7 +177,7 @@ def _join_files(
         if weight_map is None or weight_map.get(key) == file.path.name
     }
     if not tensors:
-        raise FileFormatError(f"{name}: has no tensors")
+        raise FileFormatError(name, "has no tensors")
     config = {} if folder is None else read_config(folder)
     return Checkpoint(name, tuple(files), tensors, folder, config)
 
@@ -186,7 +187,7 @@ def _weight_file(path: Path, folder: Path | None) -> WeightFile:
         _refuse_outside(path, folder)
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise FileFormatError(f"{path}: is not an ordinary file")
+        raise FileFormatError(path, "is not an ordinary file")
     return WeightFile(path, status.st_size, status.st_mtime_ns, read_header(path))
 
 
@@ -209,14 +210,14 @@ def _refuse_outside(path: Path, folder: Path) -> None:
     # The hub's cache: MODEL/snapshots/REVISION has links to MODEL/blobs, and nothing else.
     if home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs":
         return
-    raise FileFormatError(f"{path}: is a link to a file outside of its folder, which is not followed")
+    raise FileFormatError(path, "is a link to a file outside of its folder, which is not followed")
 
 
 def _refuse_pickle(path: Path) -> None:
     if path.suffix in _PICKLES:
-        raise FileFormatError(f"{path}: is a pickle by its name, which is never loaded; {_REMEDY}")
+        raise FileFormatError(path, "is a pickle by its name, which is never loaded", _REMEDY)
     if not path.exists():
-        raise FileFormatError(f"{path}: does not exist")
+        raise FileFormatError(path, "does not exist")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -232,10 +233,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         return {}
     _refuse_outside(path, folder)
     if path.stat().st_size > _MAX_COMPANION_BYTES:
-        raise FileFormatError(f"{path}: is too long for a configuration")
+        raise FileFormatError(path, "is too long for a configuration")
     document = parse_document(path, path.read_bytes(), "content")
     if not isinstance(document, dict):
-        raise FileFormatError(f"{path}: is not a JSON object")
+        raise FileFormatError(path, "is not a JSON object")
     return document
 
 

@@ -96,7 +96,7 @@ def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
             length = int.from_bytes(stream.read(8), "little")
             text = stream.read(min(length, MAX_HEADER_BYTES))
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     document = parse_document(path, text, "header", remedy)
     metadata = document.pop("__metadata__", None) or {}
     tensors = {}

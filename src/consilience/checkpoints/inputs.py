@@ -13,6 +13,7 @@ from pathlib import Path
 from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import ITEM_BITS, StoredTensor
 from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.errors import Problem
 
 _MAX_LISTED = 5
 """Tensors that a line names; more are counted. Chosen by hand."""
@@ -68,7 +69,7 @@ class MergeInputs:
                 by_path.setdefault(file.path.resolve(), file)
         return tuple(by_path.values())
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """Return why these checkpoints do not fit together, a line each."""
         first = self.models[0]
         others = [*self.models[1:], *(() if self.base is None else (self.base,))]
@@ -78,17 +79,21 @@ class MergeInputs:
         for model, fisher in zip(self.models, self.fishers, strict=False):
             problems += _fisher_mismatches(model, fisher)
         if self.fishers and len(self.fishers) != len(self.models):
-            problems.append(f"fishers: there are {len(self.fishers)} for {len(self.models)} models; give one for each")
+            problems.append(
+                Problem("fishers", f"there are {len(self.fishers)} for {len(self.models)} models", "give one for each")
+            )
         elif self.fishers:
             for other in self.fishers[1:]:
                 if unshared := sorted(set(other.tensors) ^ set(self.fishers[0].tensors)):
                     problems.append(
-                        f"{other.name}: informs other parameters than {self.fishers[0].name} ({_listed(unshared)})"
+                        Problem(
+                            other.name, f"informs other parameters than {self.fishers[0].name} ({_listed(unshared)})"
+                        )
                     )
         return problems
 
 
-def _unmergeable(checkpoint: Checkpoint) -> Iterator[str]:
+def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Yield which tensors of a checkpoint no method can merge: of other types, packed, or quantised with scales."""
     by_type: dict[str, list[str]] = {}
     for name, (_, stored) in checkpoint.tensors.items():
@@ -99,8 +104,11 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[str]:
             by_type.setdefault(stored.dtype, []).append(name)
     for dtype, names in by_type.items():
         yield (
-            f"{checkpoint.name}: {_listed(names)}: type {dtype} cannot be merged; "
-            f"convert to one of {', '.join(FLOAT_TYPES)}"
+            Problem(
+                checkpoint.name,
+                f"{_listed(names)}: type {dtype} cannot be merged",
+                f"convert to one of {', '.join(FLOAT_TYPES)}",
+            )
         )
     # Scales beside 8-bit weights are per row or block, so a mean of the weights alone means nothing.
     quantised = [
@@ -116,27 +124,35 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[str]:
     ]
     if quantised:
         yield (
-            f"{checkpoint.name}: {_listed(quantised)}: quantised with scales of its own, "
-            "which no entry-by-entry merge respects; convert to bfloat16 first"
+            Problem(
+                checkpoint.name,
+                f"{_listed(quantised)}: quantised with scales of its own, which no entry-by-entry merge respects",
+                "convert to bfloat16 first",
+            )
         )
 
 
-def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[str]:
+def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
     """Yield how another checkpoint differs from the first: tensors, shapes, and kinds of numbers."""
     missing = [name for name in first.tensors if name not in other.tensors]
     extra = [name for name in other.tensors if name not in first.tensors]
     if missing:
-        yield f"{other.name}: lacks {_listed(missing)}, which {first.name} has{_tied_hint(missing, other, first)}"
+        yield Problem(
+            other.name, f"lacks {_listed(missing)}, which {first.name} has{_tied_hint(missing, other, first)}"
+        )
     if extra:
-        yield f"{other.name}: has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}"
+        yield Problem(other.name, f"has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}")
     reshaped = [name for name in first.tensors if name in other.tensors and _shape(first, name) != _shape(other, name)]
     for name in reshaped[:_MAX_LISTED]:
         yield (
-            f"{other.name}: {name} has shape {list(_shape(other, name))}, in {first.name} {list(_shape(first, name))}"
-            f"{_vocabulary_hint(_shape(first, name), _shape(other, name), name)}"
+            Problem(
+                other.name,
+                f"{name} has shape {list(_shape(other, name))}, in {first.name} {list(_shape(first, name))}"
+                f"{_vocabulary_hint(_shape(first, name), _shape(other, name), name)}",
+            )
         )
     if len(reshaped) > _MAX_LISTED:
-        yield f"{other.name}: {len(reshaped) - _MAX_LISTED} more tensors have other shapes than in {first.name}"
+        yield Problem(other.name, f"{len(reshaped) - _MAX_LISTED} more tensors have other shapes than in {first.name}")
     mixed = [
         name
         for name, (_, stored) in first.tensors.items()
@@ -144,20 +160,25 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[str]:
     ]
     if mixed:
         yield (
-            f"{other.name}: {_listed(mixed)}: {other.tensors[mixed[0]][1].dtype} where {first.name} has "
-            f"{first.tensors[mixed[0]][1].dtype}; floating numbers and others do not mix"
+            Problem(
+                other.name,
+                f"{_listed(mixed)}: {other.tensors[mixed[0]][1].dtype} where {first.name} has "
+                f"{first.tensors[mixed[0]][1].dtype}; floating numbers and others do not mix",
+            )
         )
 
 
-def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[str]:
+def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[Problem]:
     """Yield why a Fisher diagonal is not that of a model."""
     if unknown := [name for name in fisher.tensors if name not in model.tensors]:
-        yield f"{fisher.name}: {_listed(unknown)}: not in {model.name}; give the information of this model"
+        yield Problem(fisher.name, f"{_listed(unknown)}: not in {model.name}", "give the information of this model")
     for name, (_, stored) in fisher.tensors.items():
         if stored.dtype not in FLOAT_TYPES:
-            yield f"{fisher.name}: {name} holds {stored.dtype}, not floats"
+            yield Problem(fisher.name, f"{name} holds {stored.dtype}, not floats")
         elif name in model.tensors and stored.shape != _shape(model, name):
-            yield f"{fisher.name}: {name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}"
+            yield Problem(
+                fisher.name, f"{name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}"
+            )
 
 
 def _shape(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:

@@ -109,7 +109,7 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
     folder = partial_folder(output)
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise InputError(f"{folder}: is in the way of the partial output; remove it")
+            raise InputError(folder, "is in the way of the partial output", "remove it")
         folder.mkdir(exist_ok=True)
         with _locked(folder):
             finished = _resumable_files(folder, identity) if resume else {}
@@ -127,7 +127,7 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
     except OSError as error:
-        raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
+        raise InputError(output, f"cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def _locked(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise InputError(f"{folder}: another merge into the same output is under way") from error
+                raise InputError(folder, "another merge into the same output is under way") from error
         yield
 
 

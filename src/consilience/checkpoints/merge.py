@@ -157,14 +157,14 @@ def merge(
     """
     paths = _paths(models, "models")
     if not paths:
-        raise InputError("models: there are none; give at least one checkpoint")
+        raise InputError("models", "there are none", "give at least one checkpoint")
     tensor_method = make_tensor_method(TENSOR_METHODS, method, options)
     if dtype is not None and dtype not in SAFETENSORS_NAMES:
-        raise OptionError(f"dtype: expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}")
+        raise OptionError("dtype", f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}")
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        raise OptionError(f"seed: expected an integer that is not negative, found {seed!r}")
+        raise OptionError("seed", f"expected an integer that is not negative, found {seed!r}")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise OptionError(f"threads: expected a positive integer, found {threads!r}")
+        raise OptionError("threads", f"expected a positive integer, found {threads!r}")
     target = Path(output)
     request = MergeRequest(
         models=paths,
@@ -192,11 +192,11 @@ def merge(
 
 def _paths(values: Any, option: str) -> tuple[Path, ...]:
     if isinstance(values, str | Path):
-        raise OptionError(f"{option}: expected a list of paths, found one path")
+        raise OptionError(option, "expected a list of paths, found one path")
     paths = []
     for value in values:
         if not isinstance(value, str | Path):
-            raise InputError(f"{option}: expected paths of checkpoints, found {type(value).__name__}; save it first")
+            raise InputError(option, f"expected paths of checkpoints, found {type(value).__name__}", "save it first")
         paths.append(Path(value))
     return tuple(paths)
 
@@ -204,13 +204,13 @@ def _paths(values: Any, option: str) -> tuple[Path, ...]:
 def _symmetry(symmetry: Any, module: Any, example: Any) -> Symmetry | None:
     """Return the symmetry: as given, from its file, or traced from a module."""
     if symmetry is not None and example is not None:
-        raise OptionError("symmetry, example: give one of them")
+        raise OptionError("symmetry, example", "give one of them")
     if (module is None) != (example is None):
-        raise OptionError("module, example: give both, to find which axes move together")
+        raise OptionError("module, example", "give both, to find which axes move together")
     if example is not None:
         return traced_symmetry(module, example)
     if symmetry is None or isinstance(symmetry, Symmetry):
         return symmetry
     if not isinstance(symmetry, str | Path):
-        raise OptionError(f"symmetry: expected a Symmetry or the path of its file, found {type(symmetry).__name__}")
+        raise OptionError("symmetry", f"expected a Symmetry or the path of its file, found {type(symmetry).__name__}")
     return read_symmetry(Path(symmetry))

@@ -75,9 +75,9 @@ def refuse_full_disk(output: Path, size: int) -> None:
     """
     folder = output.parent
     if not os.access(folder, os.W_OK):
-        raise InputError(f"{output}: cannot be written: nothing may be written to {folder}")
+        raise InputError(output, f"cannot be written: nothing may be written to {folder}")
     if size > (free := shutil.disk_usage(folder).free):
-        raise InputError(f"{output}: needs {size} bytes, and {folder} has {free} left; make room")
+        raise InputError(output, f"needs {size} bytes, and {folder} has {free} left", "make room")
 
 
 def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None:
@@ -100,32 +100,32 @@ def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
         When `overwrite` would remove what no merge wrote.
     """
     if not output.parent.is_dir():
-        raise InputError(f"{output}: cannot be written: there is no folder {output.parent}")
+        raise InputError(output, f"cannot be written: there is no folder {output.parent}")
     single = output.suffix == SINGLE_FILE_SUFFIX
     target = output.resolve()
     for path in inputs:
         source = path.resolve()
         if target == source or target in source.parents or (path.is_dir() and source in target.parents):
-            raise InputError(f"{output}: is one of the inputs, or lies in one; give another output")
+            raise InputError(output, "is one of the inputs, or lies in one", "give another output")
     if output.is_symlink():
-        raise InputError(f"{output}: is a link; give the path of what it leads to")
+        raise InputError(output, "is a link", "give the path of what it leads to")
     if not output.exists():
         return
     if single:
         if not output.is_file():
-            raise InputError(f"{output}: is no ordinary file")
+            raise InputError(output, "is no ordinary file")
         if not overwrite:
-            raise InputError(f"{output}: exists; give another output, or allow it to be overwritten (--overwrite)")
+            raise InputError(output, "exists", "give another output, or allow it to be overwritten (--overwrite)")
         return
     if not output.is_dir():
-        raise InputError(f"{output}: exists and is no folder; give another output")
+        raise InputError(output, "exists and is no folder", "give another output")
     entries = list(output.iterdir())
     if not entries:
         return
     if not overwrite:
-        raise InputError(f"{output}: is not empty; give another output, or allow it to be overwritten (--overwrite)")
+        raise InputError(output, "is not empty", "give another output, or allow it to be overwritten (--overwrite)")
     if any(entry.is_dir() for entry in entries) or not any(entry.suffix == ".safetensors" for entry in entries):
-        raise OptionError(f"{output}: is no folder of a checkpoint alone, so it is not overwritten; remove it yourself")
+        raise OptionError(output, "is no folder of a checkpoint alone, so it is not overwritten", "remove it yourself")
 
 
 def as_json(record: Mapping[str, Any]) -> str:

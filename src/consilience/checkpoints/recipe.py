@@ -84,5 +84,5 @@ def as_rules(patterns: Any) -> tuple[TensorRule, ...]:
         try:
             rules.append(pattern if isinstance(pattern, TensorRule) else TensorRule.model_validate(pattern))
         except ValidationError as error:
-            raise OptionError(f"patterns: number {number} is not valid {first_fault(error)}") from error
+            raise OptionError("patterns", f"number {number} is not valid {first_fault(error)}") from error
     return tuple(rules)

@@ -19,7 +19,7 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checkpoints.tensor_rules import treatments_by_tensor
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.symmetry.symmetry import Symmetry
 
 SINGLE_FILE_SUFFIX = ".safetensors"
@@ -132,7 +132,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     OptionError
         For options that do not fit.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
 
     def open_or_note(path: Path, reader: Callable[[Path], Any]) -> Any:
         try:
@@ -150,7 +150,9 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     ]
     if len(request.fishers) not in (0, len(request.models)):
         problems.append(
-            f"fishers: there are {len(request.fishers)} for {len(request.models)} models; give one for each"
+            Problem(
+                "fishers", f"there are {len(request.fishers)} for {len(request.models)} models", "give one for each"
+            )
         )
     if problems:
         raise InputError(problems)
@@ -171,7 +173,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     return PreparedMerge(request, inputs, plan)
 
 
-def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[str]:
+def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[Problem]:
     """Return which methods lack a base or Fisher diagonals, and which of these no method needs."""
     methods = {
         treatment.method.name: treatment.method for treatment in treatments.values() if treatment.method is not None
@@ -180,17 +182,25 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
     informed = [name for name, method in methods.items() if method.needs_information]
     problems = []
     if based and inputs.base is None:
-        problems.append(f"method {based[0]!r} needs base=, the checkpoint that all models were trained from")
+        text = f"method {based[0]!r} needs base=, the checkpoint that all models were trained from"
+        problems.append(Problem("", text))
     if inputs.base is not None and not based:
-        problems.append(f"base: no method here looks at one (method {request.method.name!r}); leave it out")
+        problems.append(
+            Problem("base", f"no method here looks at one (method {request.method.name!r})", "leave it out")
+        )
     if informed and not inputs.fishers:
-        problems.append("method 'fisher' needs fishers=, a file of Fisher diagonals for each model")
+        problems.append(Problem("", "method 'fisher' needs fishers=, a file of Fisher diagonals for each model"))
     if inputs.fishers and not informed:
-        problems.append(f"fishers: no method here looks at them (method {request.method.name!r}); leave them out")
+        problems.append(
+            Problem("fishers", f"no method here looks at them (method {request.method.name!r})", "leave them out")
+        )
     if request.symmetry is not None and based:
         problems.append(
-            f"symmetry: method {based[0]!r} takes units as they are numbered, since models of one start have one "
-            "numbering; leave it out"
+            Problem(
+                "symmetry",
+                f"method {based[0]!r} takes units as they are numbered, since models of one start have one numbering",
+                "leave it out",
+            )
         )
     return problems
 
@@ -203,7 +213,7 @@ def units_of(symmetry: Symmetry, inputs: MergeInputs) -> dict[str, int]:
     InputError
         For shapes that do not fit the symmetry.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
     units_by_model: list[dict[str, int]] = []
     for checkpoint in inputs.models:
         shapes = {name: stored.shape for name, (_, stored) in checkpoint.tensors.items()}

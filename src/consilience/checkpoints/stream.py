@@ -30,14 +30,14 @@ from consilience.checkpoints.buffers import (
     all_stored_finite,
     grown,
     needs_float64,
-    non_finite_message,
+    non_finite_problem,
     piece_length,
 )
 from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Facts, Floats, TensorBlock, TensorSetting
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.plan import OutputShard, TensorTask
 from consilience.checkpoints.tensor_reader import ByteArray, RunningDigest
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 
 _FLUSH_BYTES = 256 * 2**20
 """After so many bytes the system is asked to bring them to the disk, so that the end need not wait for all. Chosen by
@@ -276,7 +276,7 @@ class Stream:
             if method is not None and not method.shows:
                 for values, reader in zip(decoded, readers.all, strict=True):
                     if not all_finite(values):
-                        raise InputError(non_finite_message(task.name, reader.name))
+                        raise InputError(non_finite_problem(task.name, reader.name))
             has_base = readers.base is not None
             yield (
                 first,
@@ -344,11 +344,14 @@ class Stream:
                 may_overflow = not float_type.saturates and largest > _OVERFLOW_CHECK_FROM
                 if may_overflow and not all_stored_finite(float_type, out):
                     raise InputError(
-                        f"{task.name}: merged values reach {largest:.3g}, beyond {float_type.name}; "
-                        "choose another dtype"
+                        task.name,
+                        f"merged values reach {largest:.3g}, beyond {float_type.name}",
+                        "choose another dtype",
                     )
 
-    def _non_finite_problems(self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray]) -> list[str]:
+    def _non_finite_problems(
+        self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray]
+    ) -> list[Problem]:
         """Return which models have values that are not finite; where none has, that the merge itself overflowed."""
         problems = []
         for reader, data in zip(readers.all, stored, strict=True):
@@ -356,8 +359,10 @@ class Stream:
             values = np.empty(len(data) // float_type.itemsize, dtype=np.float64)
             float_type.decode(data, values)
             if not all_finite(values):
-                problems.append(non_finite_message(task.name, reader.name))
-        return problems or [f"{task.name}: the merge is beyond all numbers; look at the method's options and weights"]
+                problems.append(non_finite_problem(task.name, reader.name))
+        return problems or [
+            Problem(task.name, "the merge is beyond all numbers", "look at the method's options and weights")
+        ]
 
     def _copy_tensor(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checkpoints.folder import WeightFile
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, Problem
 
 ByteArray = NDArray[np.uint8]
 
@@ -115,7 +115,7 @@ class InputFiles:
         while n_read < len(view):
             count = stream.readinto(view[n_read:])  # type: ignore[attr-defined]
             if not count:
-                raise FileFormatError(f"{file.path}: is shorter than it was; it changed while it was read")
+                raise FileFormatError(file.path, "is shorter than it was; it changed while it was read")
             n_read += count
         return self._digests[path].feed(start, into)
 
@@ -148,7 +148,7 @@ class InputFiles:
         for path, file in self._files.items():
             status = path.stat()
             if (status.st_size, status.st_mtime_ns) != (file.nbytes, file.modified):
-                problems.append(f"{file.path}: changed while it was read; merge again when it is complete")
+                problems.append(Problem(file.path, "changed while it was read", "merge again when it is complete"))
         if problems:
             raise InputError(problems)
 

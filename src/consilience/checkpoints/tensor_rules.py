@@ -12,7 +12,7 @@ from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checkpoints.plan import Treatment
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checks import as_weights
-from consilience.errors import OptionError
+from consilience.errors import OptionError, Problem
 
 
 def treatments_by_tensor(
@@ -22,7 +22,7 @@ def treatments_by_tensor(
     options: Mapping[str, Any],
     weights: Any,
     rules: Sequence[TensorRule],
-) -> tuple[dict[str, Treatment], list[str]]:
+) -> tuple[dict[str, Treatment], list[Problem]]:
     """Return how every tensor is merged, and a line for each rule that applies to no tensor.
 
     Parameters
@@ -58,8 +58,11 @@ def treatments_by_tensor(
             n_applied[matches[0]] += 1
         treatments[name] = by_rule[matches[0]] if matches else default
     problems = [
-        f"patterns: {rule.pattern!r} matches no tensor"
-        + (f" that an earlier pattern left ({matched} taken)" if matched else "")
+        Problem(
+            "patterns",
+            f"{rule.pattern!r} matches no tensor"
+            + (f" that an earlier pattern left ({matched} taken)" if matched else ""),
+        )
         for rule, applied, matched in zip(rules, n_applied, n_matched, strict=True)
         if not applied
     ]
@@ -73,12 +76,12 @@ def _rule_treatment(
     if rule.method == "copy":
         source = rule.source or 0
         if source >= count:
-            raise OptionError(f"{where}: from: there are {count} models, numbered from 0; found {source}")
+            raise OptionError(where, f"from: there are {count} models, numbered from 0; found {source}")
         if rule.options or rule.weights is not None:
-            raise OptionError(f"{where}: a copy has no options and no weights")
+            raise OptionError(where, "a copy has no options and no weights")
         return Treatment(None, (1.0,) * count, source)
     if rule.source is not None:
-        raise OptionError(f"{where}: from: is for method copy")
+        raise OptionError(where, "from: is for method copy")
     rule_method = method
     if rule.method is not None and rule.method != method.name:
         rule_method = make_tensor_method(TENSOR_METHODS, rule.method, rule.options)
@@ -93,8 +96,8 @@ def _treatment(method: TensorMethod, weights: Any, count: int, where: str) -> Tr
     if method.count is not None and method.count != count:
         raise OptionError(f"method {method.name!r} takes {method.count} models, found {count}")
     if method.count is not None and weights is not None:
-        raise OptionError(f"{where}: method {method.name!r} takes none; its option t says where between the models")
+        raise OptionError(where, f"method {method.name!r} takes none; its option t says where between the models")
     target = getattr(method, "favor_target", None)
     if target is not None and target >= count:
-        raise OptionError(f"favor_target: there are {count} models, numbered from 0; found {target}")
+        raise OptionError("favor_target", f"there are {count} models, numbered from 0; found {target}")
     return Treatment(method, tuple(as_weights(weights, count, where).tolist()))

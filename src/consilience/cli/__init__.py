@@ -15,7 +15,7 @@ import click
 
 from consilience.cli.commands import cli
 from consilience.drawing.words import printable
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import ConsilienceError, OptionError
 
 
 def main() -> NoReturn:
@@ -29,14 +29,11 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _print_problem("interrupted; no file was left half-written")
         sys.exit(130)
-    except OptionError as error:
-        _print_problem(str(error))
-        sys.exit(2)
-    except InputError as error:
+    except ConsilienceError as error:
         for problem in error.problems:
             _print_problem(problem)
-        sys.exit(1)
-    except (UnsupportedError, OSError) as error:
+        sys.exit(2 if isinstance(error, OptionError) else 1)
+    except OSError as error:
         _print_problem(str(error))
         sys.exit(1)
     except MemoryError:

@@ -92,7 +92,7 @@ def run_demo(folder: Path, seeds: int, print_line: PrintLine) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror}") from error
+        raise InputError(folder, f"cannot be made: {error.strerror}") from error
     values, classes, names = _load_features()
     print_line(f"Five sites hold different digits ({len(values)} images, {DIM} features each); no site shows its data.")
     repetitions = []

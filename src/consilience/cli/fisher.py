@@ -67,7 +67,7 @@ def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, se
 
     refuse_unwritable(output)
     if any(output.resolve() == other.resolve() for other in (network, data)):
-        raise InputError(f"{output}: is read here; give another output")
+        raise InputError(output, "is read here", "give another output")
     loaded_module = module_of_file(network, import_module(module, "--module"))
     information = api.fisher(loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not quiet, **options)
     api.save(information, output)

@@ -37,18 +37,18 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
     if recipe.method is not None:
         options = {name: value for name, value in recipe.options.items() if name not in SHARD_OPTIONS}
         if plan.kind.make_method(recipe.method, options).keeps_models:
-            raise InputError(f"{target}: {plan.kind.no_file}")
+            raise InputError(target, f"{plan.kind.no_file}")
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
     files_beside_models = [path for path in (recipe.symmetry, recipe.inputs) if path is not None]
     if page is not None:
         refuse_report(page, (target, *map(Path, [*recipe.models, *files_beside_models])))
     if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
-        raise InputError(f"{target}: is in a folder of models to fuse; give another output")
+        raise InputError(target, "is in a folder of models to fuse", "give another output")
     if any(_is_same_file(target, model) for model in recipe.models):
-        raise InputError(f"{target}: is one of the models to fuse; give another output")
+        raise InputError(target, "is one of the models to fuse", "give another output")
     if any(_is_same_file(target, path) for path in files_beside_models):
-        raise InputError(f"{target}: is read here; give another output")
+        raise InputError(target, "is read here", "give another output")
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
     with short_symmetry_warnings():

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from consilience.api.kinds import BAYESIAN, NETWORKS, POSTERIORS, format_of
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.methods import needs_no_symmetry
 
@@ -63,20 +63,20 @@ def kind_of_models(recipe: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
     plain = [label for label, name in formats.items() if name == "checkpoint"]
     if "posterior" in names:
         if options and not plain:
-            raise OptionError(f"{', '.join(options)}: for networks only, and {recipe.models[0]} is a posterior file")
+            raise OptionError(", ".join(options), f"for networks only, and {recipe.models[0]} is a posterior file")
         return NETWORKS if options else POSTERIORS
     if not plain:
         if options:
             raise InputError(unreadable)
         if "fisher" in names:
-            without_network = [f"{label}: {_ONLY_INFORMATION}" for label, name in formats.items() if name == "fisher"]
+            without_network = [Problem(label, _ONLY_INFORMATION) for label, name in formats.items() if name == "fisher"]
             raise InputError([*unreadable, *without_network])
         return POSTERIORS
     # Beside Fisher information the recommended method is Fisher merging, which goes without a symmetry.
     has_information = recipe.method is None and "fisher" in names
     is_symmetry_known = recipe.module is not None or recipe.symmetry is not None or has_information
     if not is_symmetry_known and not needs_no_symmetry(recipe.method):
-        raise InputError([*unreadable, *(f"{label}: {_PLAIN_CHECKPOINT}" for label in plain)])
+        raise InputError([*unreadable, *(Problem(label, _PLAIN_CHECKPOINT) for label in plain)])
     return NETWORKS
 
 
@@ -106,7 +106,11 @@ def _refuse_bayesian(
     expected = "bayesian" if first_format in ("posterior", "checkpoint", "fisher") else first_format
     example = next(label for label, name in formats.items() if name == expected)
     problems = [
-        f"{label}: is {noun_of_format[name]}, expected {noun_of_format[expected]} as {example}; fuse files of one kind"
+        Problem(
+            label,
+            f"is {noun_of_format[name]}, expected {noun_of_format[expected]} as {example}",
+            "fuse files of one kind",
+        )
         for label, name in formats.items()
         if name != expected
     ]
@@ -117,7 +121,7 @@ def _refuse_bayesian(
     is_optional = any(method.name == recipe.method and method.optional_symmetry for method in BAYESIAN.methods)
     is_traced = recipe.module is not None and recipe.example is not None
     if recipe.symmetry is None and not is_traced and not is_optional and not have_symmetry(files):
-        raise InputError([f"{model}: {_NO_SYMMETRY}" for model in recipe.models])
+        raise InputError([Problem(model, _NO_SYMMETRY) for model in recipe.models])
 
 
 def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:

@@ -52,7 +52,7 @@ def merge(
         raise click.UsageError("Missing option '-o' / '--output'.")
     options = dict(plan.options)
     if reserved := sorted(set(options) & _MERGE_KEYWORDS):
-        raise OptionError(f"{', '.join(reserved)}: not an option of a method")
+        raise OptionError(", ".join(reserved), "not an option of a method")
     merged = api.merge(
         plan.models,
         plan.output,

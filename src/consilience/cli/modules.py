@@ -72,17 +72,17 @@ def import_object(text: str, argument: str) -> Any:
     """
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name):
-        raise OptionError(f"{argument}: expected PKG.MOD:CALLABLE, such as mypkg.nets:make_mlp")
+        raise OptionError(argument, "expected PKG.MOD:CALLABLE, such as mypkg.nets:make_mlp")
     current_folder = os.getcwd()
     if current_folder not in sys.path:
         sys.path.insert(0, current_folder)
     try:
         value: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the code of the user's module raises
-        raise OptionError(f"{argument}: cannot be imported ({first_line(error)})") from error
+        raise OptionError(argument, f"cannot be imported ({first_line(error)})") from error
     for part in name.split("."):
         if not hasattr(value, part):
-            raise OptionError(f"{argument}: {module_name} has no {name}")
+            raise OptionError(argument, f"{module_name} has no {name}")
         value = getattr(value, part)
     return value
 
@@ -92,13 +92,13 @@ def _make_module(text: str, argument: str) -> nn.Module:
     value = import_object(text, argument)
     if not is_module(value):
         if not callable(value):
-            raise OptionError(f"{argument}: is a {type(value).__name__}; expected a torch module or what makes one")
+            raise OptionError(argument, f"is a {type(value).__name__}; expected a torch module or what makes one")
         try:
             value = value()
         except (Exception, SystemExit) as error:
-            raise OptionError(f"{argument}: cannot be called without arguments ({first_line(error)})") from error
+            raise OptionError(argument, f"cannot be called without arguments ({first_line(error)})") from error
     if not is_module(value):
-        raise OptionError(f"{argument}: gave a {type(value).__name__}; expected a torch module")
+        raise OptionError(argument, f"gave a {type(value).__name__}; expected a torch module")
     module: nn.Module = value
     return module
 

@@ -96,24 +96,19 @@ def barrier(
     if output is not None:
         refuse_unwritable(output)
         if any(output.resolve() == path.resolve() for path in (first, second, data)):
-            raise InputError(f"{output}: is read here; give another output")
+            raise InputError(output, "is read here", "give another output")
     template = import_module(module, "--module")
     ends = [module_of_file(path, template) for path in (first, second)]
     rows = labeled_inputs(data, labels, ends[0])
     try:
         curves = api.barrier(ends[0], ends[1], Classification(rows.inputs, torch.from_numpy(rows.labels)), points)
     except InputError as error:
-        raise InputError([_name_ends(problem, first, second) for problem in error.problems]) from error
+        raise InputError(p.renamed("net_a", first).renamed("net_b", second) for p in error.problems) from error
     if output is not None:
         curves.save(output)
     click.echo(json.dumps(_barrier_json(curves), indent=2, sort_keys=True) if as_json else _barrier_text(curves))
     if output is not None and not as_json:
         click.echo(f"wrote {output}")
-
-
-def _name_ends(problem: str, first: Path, second: Path) -> str:
-    """Return a problem of ``api.barrier`` with the files in place of its parameters' names."""
-    return problem.replace("net_a", str(first)).replace("net_b", str(second))
 
 
 def _barrier_json(barrier: Barrier) -> dict[str, Any]:

@@ -173,12 +173,13 @@ def make_fusion_plan(
         target = getattr(stored, name)
         if target is not None and network_settings[name] is None and not allow_import:
             raise OptionError(
-                f"{recipe}: names the {name} {target}, whose import would run code; repeat --{name} {target}, "
-                "or give --allow-import"
+                recipe,
+                f"names the {name} {target}, whose import would run code",
+                f"repeat --{name} {target}, or give --allow-import",
             )
     options = {**stored.options, **parse_settings(settings)}
     if reserved := sorted(_FUSE_KEYWORDS & set(options)):
-        raise OptionError(f"{', '.join(reserved)}: not an option of a method")
+        raise OptionError(", ".join(reserved), "not an option of a method")
     update: dict[str, Any] = {"options": options}
     command_line = {
         **network_settings,
@@ -201,7 +202,7 @@ def make_fusion_plan(
     files = () if are_shards(merged.models) else tuple(open_files(merged.models, merged.models))
     if not files or any(file.stated_format == SHARD_FORMAT for file in files):
         if misplaced := network_options(merged):
-            raise OptionError(f"{', '.join(misplaced)}: for networks only, and {merged.models[0]} holds posteriors")
+            raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posteriors")
         return FusionPlan(merged, SHARDS, (), address)
     kind = kind_of_models(merged, files)
     if address is None:

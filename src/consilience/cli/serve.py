@@ -77,7 +77,7 @@ def serve(
     """
     plan = Recipe() if recipe is None else read_recipe(recipe)
     if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
-        raise OptionError(f"{recipe}: a round takes method, options, seed, symmetry and reference of a recipe, no more")
+        raise OptionError(recipe, "a round takes method, options, seed, symmetry and reference of a recipe, no more")
     options: dict[str, Any] = {**plan.options, **parse_settings(settings)}
     if plan.symmetry is not None:
         options["symmetry"] = Path(plan.symmetry)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 
 
@@ -59,7 +59,7 @@ def name_inputs(models: Mapping[str, Any] | Sequence[Any]) -> tuple[NamedInput, 
     if isinstance(models, Mapping):
         return _of_mapping(models)
     if isinstance(models, str | Path) or not isinstance(models, Sequence):
-        raise InputError(f"models: expected a list of models or paths, found {type(models).__name__}")
+        raise InputError("models", f"expected a list of models or paths, found {type(models).__name__}")
     labels = [str(model) if isinstance(model, FILE_TYPES) else f"model {number}" for number, model in enumerate(models)]
     names = list(labels)
     places = [place for place, model in enumerate(models) if isinstance(model, FILE_TYPES)]
@@ -75,7 +75,7 @@ FILE_TYPES = (str, Path, SafetensorsFile)
 def _of_mapping(models: Mapping[Any, Any]) -> tuple[NamedInput, ...]:
     names = list(models)
     if odd := [name for name in names if not isinstance(name, str) or not name.strip()]:
-        raise InputError(f"models: expected names that are texts, found {odd[0]!r}")
+        raise InputError("models", f"expected names that are texts, found {odd[0]!r}")
     return _named(names, names, list(models.values()))
 
 
@@ -143,30 +143,30 @@ def in_order(values: Any, names: Sequence[str], what: str) -> Any:
     if not isinstance(values, Mapping):
         return values
     if missing := [name for name in names if name not in values]:
-        raise OptionError(f"{what}: has nothing for {', '.join(missing)}; the models are {', '.join(names)}")
+        raise OptionError(what, f"has nothing for {', '.join(missing)}; the models are {', '.join(names)}")
     if odd := [str(name) for name in values if name not in names]:
-        raise OptionError(f"{what}: {', '.join(odd)} is no model here; the models are {', '.join(names)}")
+        raise OptionError(what, f"{', '.join(odd)} is no model here; the models are {', '.join(names)}")
     return [values[name] for name in names]
 
 
-def too_few_models(count: int) -> list[str]:
+def too_few_models(count: int) -> list[Problem]:
     """Return that there are too few models to fuse, in a line; none where there are two or more."""
-    return [f"fusing takes at least two models, found {count}"] if count < 2 else []
+    return [Problem("", f"fusing takes at least two models, found {count}")] if count < 2 else []
 
 
-def files_given_twice(inputs: Sequence[NamedInput]) -> list[str]:
+def files_given_twice(inputs: Sequence[NamedInput]) -> list[Problem]:
     """Return which files have the same contents as an earlier one, a line each; only files of equal size are hashed."""
     by_size: dict[int, list[NamedInput]] = defaultdict(list)
     for one in inputs:
         if one.file is not None:
             with suppress(OSError, ValueError):  # said by whoever reads it
                 by_size[one.file.path.stat().st_size].append(one)
-    problems: list[str] = []
+    problems: list[Problem] = []
     for alike in by_size.values():
         first_of_digest: dict[str, NamedInput] = {}
         for one in alike if len(alike) > 1 else []:
             assert one.file is not None  # noqa: S101  (narrows the type; only files have a size)
             first = first_of_digest.setdefault(one.file.sha256 or one.file.digest, one)
             if first is not one:
-                problems.append(f"{one.label}: is the same file as {first.label}; leave one out")
+                problems.append(Problem(one.label, f"is the same file as {first.label}", "leave one out"))
     return problems

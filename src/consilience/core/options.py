@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from consilience.core.deprecated import renamed_keyword
 from consilience.errors import OptionError
@@ -20,25 +20,29 @@ class Options:
     name: ClassVar[str]
 
     def requirements(self) -> Iterator[Requirement]:
-        """Yield what the options must be; the first that is not valid is refused, and none after it is asked for."""
+        """Yield what the options must be; the first that is not valid is refused, and none after it is asked for.
+
+        That an option annotated as ``bool`` is one need not be said.
+        """
         yield from ()
 
     def __post_init__(self) -> None:
+        for option in fields(cast(Any, self)):
+            if option.type in ("bool", bool) and not isinstance(getattr(self, option.name), bool):
+                raise self.invalid(option.name, "true or false")
         try:
-            for option, is_valid, expected in self.requirements():
+            for name, is_valid, expected in self.requirements():
                 if not is_valid:
-                    raise self.invalid(option, expected)
+                    raise self.invalid(name, expected)
         except OptionError:
             raise
         except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of values that cannot be compared
             stated = ", ".join(f"{option}={value!r:.80}" for option, value in vars(self).items())
-            raise OptionError(
-                f"{self.name}: an option has a value of a type that it does not take: {stated}"
-            ) from error
+            raise OptionError(self.name, f"an option has a value of a type that it does not take: {stated}") from error
 
     def invalid(self, option: str, expected: str) -> OptionError:
         """Return the error for an option that is not what it must be."""
-        return OptionError(f"{self.name}: option {option} must be {expected}, found {getattr(self, option)!r}")
+        return OptionError(self.name, f"option {option} must be {expected}, found {getattr(self, option)!r}")
 
 
 _Method = TypeVar("_Method", bound=type[Any])

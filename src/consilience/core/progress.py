@@ -30,7 +30,7 @@ def seeded(rng: object) -> tuple[int | None, np.random.Generator]:
     if isinstance(rng, np.random.Generator):
         return None, rng
     if not isinstance(rng, Integral) or rng < 0:
-        raise OptionError(f"rng: expected a Generator or an integer that is not negative, found {rng!r}")
+        raise OptionError("rng", f"expected a Generator or an integer that is not negative, found {rng!r}")
     return int(rng), np.random.default_rng(int(rng))
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 
 Content = TypeVar("Content")
@@ -90,7 +90,7 @@ def read_inputs_of(
     input_of_digest = {digest: number for number, digest in enumerate(recorded_digests) if digest is not None}
     contents: list[Content | None] = [None] * len(recorded_digests)
     file_of_input: dict[int, SafetensorsFile] = {}
-    problems: list[str] = []
+    problems: list[Problem] = []
     for site in sites:
         try:
             content, digest = read(site), site.digest
@@ -100,14 +100,14 @@ def read_inputs_of(
         number = input_of_digest.get(digest)
         if not input_of_digest:
             problems.append(
-                f"{site}: {fused} was made from models in memory, so no file can be known to be one of them"
+                Problem(site, f"{fused} was made from models in memory, so no file can be known to be one of them")
             )
         elif number is None:
             problems.append(
-                f"{site}: is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
+                Problem(site, f"is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…")
             )
         elif number in file_of_input:
-            problems.append(f"{site}: is the same file as {file_of_input[number]}; leave one out")
+            problems.append(Problem(site, f"is the same file as {file_of_input[number]}", "leave one out"))
         else:
             contents[number], file_of_input[number] = content, site
     if problems:

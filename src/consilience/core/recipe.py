@@ -108,11 +108,11 @@ def parsed(path: Path, model: type[Model]) -> Model:
         document = parse_yaml(path.read_text(encoding="utf-8"))
         return model.model_validate({} if document is None else document)
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from error
+        raise FileFormatError(path, f"cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise FileFormatError(f"{path}: is not a valid recipe {first_fault(error)}") from error
+        raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}") from error
     except ValueError as error:
-        raise FileFormatError(f"{path}: is not valid YAML: {error}") from error
+        raise FileFormatError(path, f"is not valid YAML: {error}") from error
 
 
 def first_fault(error: ValidationError) -> str:

@@ -1,1 +1,1 @@
-"""Charts and pages from plain values: SVG, HTML templates, words."""
+"""Charts and pages from plain values: SVG, blocks of HTML, words."""

@@ -1,14 +1,17 @@
-"""Heat maps as inline SVG: one path for each shade, neighbours in a row as one stroke, so that maps stay small."""
+"""Heat maps as inline SVG: maps of very many cells, and single cells with a label and a tooltip.
+
+A map has one path for each shade, neighbours in a row as one stroke, so that it stays small.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from markupsafe import Markup
 
 from consilience.checks import Labels
-from consilience.drawing.svg import element
+from consilience.drawing.svg import element, text
 
 N_SHADES = 9
 """Colours of the scale, ``h0`` for the least; as many as network.css and bayesian.css define."""
@@ -44,6 +47,31 @@ def _row_strokes(mask: Labels) -> str:
     row, start = np.nonzero(edges == 1)
     _, end = np.nonzero(edges == -1)
     return "".join(f"M{a} {r}h{b - a}" for r, a, b in zip(row.tolist(), start.tolist(), end.tolist(), strict=True))
+
+
+def cell(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    kind: str,
+    tooltip: str,
+    label: str = "",
+    label_kind: str = "cell-text",
+) -> Markup:
+    """Return one cell of a small map, its corners round where it is large enough, its label in its middle."""
+    box = element("rect", x=x, y=y, width=width, height=height, rx=3 if width >= 12 else 0, kind=kind)
+    named = text(x + width / 2, y + height / 2 + 4.5, label, label_kind, "middle") if label else Markup("")
+    return element("g", element("title", tooltip) + box + named)
+
+
+def cell_legend(x: float, y: float, step: float, entries: Iterable[tuple[str, str]]) -> list[Markup]:
+    """Return a row of cells, `step` apart, each of a kind and with its meaning beside it."""
+    parts = []
+    for place, (kind, meaning) in enumerate(entries):
+        parts.append(element("rect", x=x + step * place, y=y - 2, width=21, height=15, rx=3, kind=kind))
+        parts.append(text(x + step * place + 27, y + 10, meaning, "tick"))
+    return parts
 
 
 def class_shade(index: int, n_classes: int) -> int:

@@ -123,6 +123,7 @@ class Scale:
     """
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
+        self.ends = (low, high)
         if not high > low:
             margin = 0.5 * abs(low) or 0.5
             low, high = low - margin, low + margin

@@ -59,7 +59,8 @@ def make_engine(engine: Any) -> Engine:
         return engine
     if isinstance(engine, str) and "://" not in engine:
         raise OptionError(
-            f"engine: expected None, 'local', an address such as tcp://host:8786, a distributed.Client or an Engine, "
-            f"found {engine!r}"
+            "engine",
+            "expected None, 'local', an address such as tcp://host:8786, a distributed.Client or an Engine, "
+            f"found {engine!r}",
         )
     return Dask(engine)

@@ -54,17 +54,19 @@ class Dask(Engine):
         try:
             from distributed import Client
         except ImportError as error:
-            raise OptionError("engine: Dask is not installed; pip install 'consilience[scale]'") from error
+            raise OptionError("engine", "Dask is not installed", "pip install 'consilience[scale]'") from error
         if isinstance(self.client, str):
             try:
                 object.__setattr__(self, "client", Client(self.client, timeout=CONNECT_SECONDS, set_as_default=False))  # type: ignore[no-untyped-call]
             except (OSError, ValueError) as error:
-                raise InputError(f"engine: no Dask scheduler answers at {self.client}: {error}") from error
+                raise InputError("engine", f"no Dask scheduler answers at {self.client}: {error}") from error
             object.__setattr__(self, "_closes_client", True)
         elif not isinstance(self.client, Client):
-            raise OptionError(f"engine: expected a distributed.Client or a scheduler's address, found {self.client!r}")
+            raise OptionError(
+                "engine", f"expected a distributed.Client or a scheduler's address, found {self.client!r}"
+            )
         elif self.client.asynchronous:
-            raise OptionError("engine: this distributed.Client is asynchronous; make it with asynchronous=False")
+            raise OptionError("engine", "this distributed.Client is asynchronous", "make it with asynchronous=False")
 
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()
@@ -75,7 +77,7 @@ class Dask(Engine):
         """
         del sizes
         if self.client.status != "running":
-            raise InputError(f"engine: the distributed.Client is {self.client.status}; make another")
+            raise InputError("engine", f"the distributed.Client is {self.client.status}", "make another")
         return _Futures(tuple(self.client.map(load, sources, key=f"shard-{uuid4().hex}", pure=False)))
 
     def derive(

@@ -97,9 +97,9 @@ class Local(Engine):
 
     def __post_init__(self) -> None:
         if self.threads is not None and not is_count(self.threads):
-            raise OptionError(f"threads: expected a positive integer or None, found {self.threads!r}")
+            raise OptionError("threads", f"expected a positive integer or None, found {self.threads!r}")
         if not is_number(self.memory):
-            raise OptionError(f"memory: expected a number of bytes that is not negative, found {self.memory!r}")
+            raise OptionError("memory", f"expected a number of bytes that is not negative, found {self.memory!r}")
 
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()

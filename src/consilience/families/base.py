@@ -217,7 +217,7 @@ class Family(ABC):
             return forward
         if direction == "reverse":
             return self.from_mean((w @ self.mean_parameters(rows))[None])[0]
-        raise OptionError(f"direction: expected 'forward' or 'reverse', found {direction!r}")
+        raise OptionError("direction", f"expected 'forward' or 'reverse', found {direction!r}")
 
     @final
     def product(self, eta: Array, prior: Array) -> Array:

@@ -111,7 +111,7 @@ class NormalWishart(EvidenceFamily):
             W or W^-1 (n, D, D); exactly one of them.
         """
         if (scale is None) == (inverse_scale is None):
-            raise InputError("Normal-Wishart: give exactly one of scale (W) and inverse_scale (W^-1)")
+            raise InputError("Normal-Wishart", "give exactly one of scale (W) and inverse_scale (W^-1)")
         means = as_rows("mean", mean, self.dim)
         n = means.shape[0]
         kappas, dofs = as_vector("kappa", kappa, n), as_vector("dof", dof, n)

@@ -108,4 +108,6 @@ class Point(Family):
         UnsupportedError
             Always.
         """
-        raise UnsupportedError("Point: a point has no entropy; use a family with a width, such as SphericalGaussian")
+        raise UnsupportedError(
+            "Point", "a point has no entropy", "use a family with a width, such as SphericalGaussian"
+        )

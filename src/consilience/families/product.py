@@ -41,7 +41,7 @@ class Product(EvidenceFamily):
 
     def __init__(self, blocks: Mapping[str, Family]) -> None:
         if not blocks:
-            raise InputError("Product: expected at least one block")
+            raise InputError("Product", "expected at least one block")
         object.__setattr__(self, "blocks", tuple(blocks.items()))
 
     @property
@@ -70,7 +70,7 @@ class Product(EvidenceFamily):
         """Return eta (n, P) from each block's parameters, given as a mapping under the block's name."""
         names = [name for name, _ in self.blocks]
         if sorted(parameters) != sorted(names):
-            raise InputError(f"Product: expected parameters for the blocks {names}, found {sorted(parameters)}")
+            raise InputError("Product", f"expected parameters for the blocks {names}, found {sorted(parameters)}")
         return np.concatenate([family.to_natural(**parameters[name]) for name, family in self.blocks], axis=1)
 
     def from_natural(self, eta: Array) -> Parameters:

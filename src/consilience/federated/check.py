@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from consilience.api.kinds import format_of, kind_of_file
 from consilience.core.kind import WIDTHS, Facets
-from consilience.errors import ConsilienceError, InputError
+from consilience.errors import ConsilienceError, Problem
 from consilience.federated.contribution import Contribution
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
@@ -35,8 +35,8 @@ class CheckedContribution:
 
     Parameters
     ----------
-    problems : tuple of str
-        Everything that is wrong with it, a line each. Default: nothing.
+    problems : tuple of Problem
+        Everything that is wrong with it. Default: nothing.
     facets : mapping of str to str or None, optional
         What must agree with the other contributions. Default: None, where there are problems.
     smallest_count : float, optional
@@ -49,13 +49,18 @@ class CheckedContribution:
         The files, headers and digests read. Default: None, where there are problems or no Fisher information.
     """
 
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
     facets: Facets | None = None
     smallest_count: float | None = None
     components: int = 0
     bytes: int = 0
     file: SafetensorsFile | None = None
     fisher: SafetensorsFile | None = None
+
+    @classmethod
+    def rejected(cls, text: str) -> CheckedContribution:
+        """Return that a contribution is rejected, and why."""
+        return cls((Problem.of(text),))
 
 
 def check_alone(contribution: Contribution, limits: Limits) -> CheckedContribution:
@@ -69,9 +74,9 @@ def check_alone(contribution: Contribution, limits: Limits) -> CheckedContributi
         Largest sizes of a file.
     """
     if contribution.problem is not None or contribution.path is None:
-        return CheckedContribution((contribution.problem or "its file never came",))
+        return CheckedContribution.rejected(contribution.problem or "its file never came")
     if contribution.announcement.fisher and contribution.fisher is None:
-        return CheckedContribution(("the file of its Fisher information never came",))
+        return CheckedContribution.rejected("the file of its Fisher information never came")
     paths = [path for path in (contribution.path, contribution.fisher) if path is not None]
     files = [SafetensorsFile(path) for path in paths]
     for file, digest in zip(files, contribution.announcement.digests, strict=True):
@@ -79,7 +84,7 @@ def check_alone(contribution: Contribution, limits: Limits) -> CheckedContributi
             return CheckedContribution(tuple(problems))
         # The digest after the size: a file that is too long is not read.
         if file.digest != digest:
-            return CheckedContribution(("its content is not what was announced; send it again",))
+            return CheckedContribution.rejected("its content is not what was announced; send it again")
     return check_files(*files)
 
 
@@ -91,10 +96,9 @@ def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) ->
         facts = kind_of_file(file).site_facts(file, fisher)
         size = sum(part.path.stat().st_size for part in files)
     except ConsilienceError as error:
-        problems = error.problems if isinstance(error, InputError) else (str(error),)
-        return CheckedContribution(tuple(_without_paths(problem, files) for problem in problems))
+        return CheckedContribution(tuple(_without_paths(problem, files) for problem in error.problems))
     except MemoryError:  # of a file within the limits, but not within this machine
-        return CheckedContribution(("takes more memory than there is",))
+        return CheckedContribution.rejected("takes more memory than there is")
     return CheckedContribution((), facts.facets, facts.smallest, facts.components, size, file, fisher)
 
 
@@ -119,11 +123,13 @@ def oversized(contributions: Mapping[str, CheckedContribution]) -> dict[str, str
     return reasons
 
 
-def _without_paths(text: str, files: Sequence[SafetensorsFile]) -> str:
-    """Return a message without the server's own paths; the site is named before it."""
+def _without_paths(problem: Problem, files: Sequence[SafetensorsFile]) -> Problem:
+    """Return a problem without the server's own paths; the site is named before it."""
+    if problem.subject in map(str, files):
+        problem = problem.without_subject()
     for file in files:
-        text = text.removeprefix(f"{file}: ").replace(str(file.path), file.path.name)
-    return text
+        problem = problem.renamed(file.path, file.path.name)
+    return problem
 
 
 def mismatches(

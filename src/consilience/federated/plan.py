@@ -82,14 +82,14 @@ class RoundPlan:
         object.__setattr__(self, "sites", _check_sites(self.sites))
         count = len(self.sites)
         if self.quorum is not None and not (is_count(self.quorum) and 2 <= self.quorum <= count):
-            raise OptionError(f"quorum: expected 2 to {count}, the number of sites; found {self.quorum!r}")
+            raise OptionError("quorum", f"expected 2 to {count}, the number of sites; found {self.quorum!r}")
         if not is_positive(self.deadline):
-            raise OptionError(f"deadline: expected a positive number of seconds, found {self.deadline!r}")
+            raise OptionError("deadline", f"expected a positive number of seconds, found {self.deadline!r}")
         if self.weights is not None and set(self.weights) != set(self.sites):
             unmatched = ", ".join(sorted(set(self.weights) ^ set(self.sites)))
-            raise OptionError(f"weights: expected one for each site and no other; see {unmatched}")
+            raise OptionError("weights", "expected one for each site and no other", f"see {unmatched}")
         if not is_name(self.name):
-            raise OptionError(f"name of the round: expected {NAME_RULE}; found {self.name!r}")
+            raise OptionError("name of the round", f"expected {NAME_RULE}; found {self.name!r}")
 
     @property
     def needed(self) -> int:
@@ -116,12 +116,12 @@ class RoundPlan:
 def _check_sites(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names sorted, or raise for names that cannot be folders, are equal, or are fewer than two."""
     if isinstance(names, str):
-        raise OptionError(f"sites: expected names, found the text {names!r}")
+        raise OptionError("sites", f"expected names, found the text {names!r}")
     sites = tuple(sorted(names))
     if invalid := [site for site in sites if not is_name(site)]:
-        raise OptionError(f"sites: expected names of {NAME_RULE}; found {', '.join(map(repr, invalid))}")
+        raise OptionError("sites", f"expected names of {NAME_RULE}; found {', '.join(map(repr, invalid))}")
     if len({site.casefold() for site in sites}) < len(sites):
-        raise OptionError("sites: names must differ by more than capital letters, which some file systems ignore")
+        raise OptionError("sites", "names must differ by more than capital letters, which some file systems ignore")
     if len(sites) < 2:
-        raise OptionError(f"sites: a round takes at least two, found {len(sites)}")
+        raise OptionError("sites", f"a round takes at least two, found {len(sites)}")
     return sites

@@ -154,12 +154,12 @@ class RoundReport:
         document = parse_document(Path("round.json"), text, "content", _REMEDY)
         check_version(Path("round.json"), document, VERSION)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise FileFormatError(f"round.json: is no report of a round; {_REMEDY}")
+            raise FileFormatError("round.json", "is no report of a round", _REMEDY)
         fields = {key: value for key, value in document.items() if key not in _FILE_KEYS}
         try:
             return TypeAdapter(RoundReport).validate_python(fields)
         except ValidationError as error:
-            raise FileFormatError(f"round.json: is not a valid report; {_REMEDY}") from error
+            raise FileFormatError("round.json", "is not a valid report", _REMEDY) from error
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""

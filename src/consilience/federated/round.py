@@ -9,6 +9,7 @@ out with its reason. With fewer than the quorum nothing is fused.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from consilience import api
 from consilience.api.kinds import BAYESIAN, NETWORKS, POSTERIORS
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Facets
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.check import CheckedContribution, check_alone, check_files, mismatches, oversized
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.plan import RoundPlan
@@ -91,7 +92,8 @@ def run_round(
         site: check(by_announcement[announcement]) for site, announcement in sorted(selection.chosen.items())
     }
     # A site is left out at the first test that it fails; each test sees only the sites that passed those before.
-    reasons = {site: list(contribution.problems) for site, contribution in checked.items() if contribution.problems}
+    reasons: dict[str, Sequence[str]]
+    reasons = {site: contribution.problems for site, contribution in checked.items() if contribution.problems}
     reasons |= {site: [reason] for site, reason in {**selection.conflicts, **(blocked or {})}.items()}
     facets = {
         site: contribution.facets
@@ -108,7 +110,7 @@ def run_round(
     good, problems = _leave_out_unfusable(plan, checked, good, reasons)
     if len(good) < plan.needed:
         shortage = f"{len(good)} good contributions, and the round needs {plan.needed}"
-        problems = [*problems, f"{shortage}; nothing was fused"]
+        problems = [*problems, Problem("", f"{shortage}; nothing was fused")]
     fusion = None
     if not problems:
         try:
@@ -163,8 +165,10 @@ def _fuse(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Se
     return api.fuse(_files(checked, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options)
 
 
-def _problems_of_fusing(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> list[str]:
-    """Return what ``consilience.check`` has against fusing some sites; lines that concern one begin with its name."""
+def _problems_of_fusing(
+    plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]
+) -> list[Problem]:
+    """Return what ``consilience.check`` has against fusing some sites, which it calls by their names."""
     if len(sites) < 2:
         return []
     options: Any = plan.options
@@ -188,7 +192,7 @@ def _expected_facets(plan: RoundPlan) -> Facets | None:
         return None
     checked = check_files(SafetensorsFile(plan.expect))
     if checked.facets is None:
-        raise InputError([f"{plan.expect}: {problem}" for problem in checked.problems])
+        raise InputError(problem.about(plan.expect) for problem in checked.problems)
     return {facet: value for facet, value in checked.facets.items() if facet != "Fisher information"}
 
 
@@ -196,19 +200,18 @@ def _leave_out_unfusable(
     plan: RoundPlan,
     checked: Mapping[str, CheckedContribution],
     good: list[str],
-    reasons: dict[str, list[str]],
-) -> tuple[list[str], list[str]]:
+    reasons: dict[str, Sequence[str]],
+) -> tuple[list[str], list[Problem]]:
     """Return the sites whose contributions can be fused, and the problems that are no single site's fault.
 
     Sites that ``consilience.check`` names are left out, with their problems added to `reasons`, as long as they are
     fewer than half. Then the others are checked again, since a problem may hide another.
     """
     while problems := _problems_of_fusing(plan, checked, good):
-        by_site = {
-            site: [problem.removeprefix(f"{site}: ") for problem in problems if problem.startswith(f"{site}: ")]
-            for site in good
-        }
-        faults = {site: site_problems for site, site_problems in by_site.items() if site_problems}
+        faults: dict[str, list[str]] = defaultdict(list)
+        for problem in problems:
+            if problem.subject in good:
+                faults[problem.subject].append(problem.without_subject())
         if not faults or 2 * len(faults) >= len(good):
             return good, problems
         reasons |= faults

@@ -15,7 +15,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.atomic import write_atomically, write_bytes
 from consilience.files.document import METADATA_KEY
 
@@ -60,7 +60,7 @@ def storable_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, Any
                 array = _contiguous_array(values)
                 copies[name] = torch.from_numpy(array.copy()) if torch is not None and tensors else array
         except (TypeError, ValueError, RuntimeError) as error:
-            problems.append(f"{path}: cannot be written: array {name!r}: {error}")
+            problems.append(Problem(path, f"cannot be written: array {name!r}: {error}"))
     if problems:
         raise InputError(problems)
     return copies
@@ -120,7 +120,7 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], document: str) -> N
 
                 save_file(dict(arrays), partial, metadata)
     except SafetensorError as error:
-        raise InputError(f"{path}: cannot be written: {error}") from error
+        raise InputError(path, f"cannot be written: {error}") from error
 
 
 def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
@@ -133,7 +133,7 @@ def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
     """
     for name, dtype in dtypes.items():
         if dtype not in DTYPES.values():
-            raise FileFormatError(f"{path}: tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
+            raise FileFormatError(path, f"tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
     torch_only = next((name for name, dtype in dtypes.items() if dtype not in _NUMPY_TYPES.values()), None)
     if torch_only is None:
         return "numpy"
@@ -141,6 +141,6 @@ def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
         import torch  # noqa: F401
     except ImportError as error:
         raise FileFormatError(
-            f"{path}: tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads; install torch"
+            path, f"tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads", "install torch"
         ) from error
     return "pt"

@@ -27,17 +27,17 @@ def refuse_unwritable(path: Path) -> None:
 def _create_beside(path: Path) -> tuple[int, str]:
     """Return an open, empty file in the folder of `path` and its name, or raise when `path` cannot be written."""
     if not os.path.isdir(path.parent):
-        raise InputError(f"{path}: cannot be written: there is no folder {path.parent}")
+        raise InputError(path, f"cannot be written: there is no folder {path.parent}")
     if os.path.isdir(path):
-        raise InputError(f"{path}: cannot be written: it is a folder")
+        raise InputError(path, "cannot be written: it is a folder")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"{path}: cannot be written: it is not an ordinary file")
+        raise InputError(path, "cannot be written: it is not an ordinary file")
     try:
         return tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+        raise InputError(path, f"cannot be written: {error.strerror}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise InputError(f"{path}: cannot be written: {error}") from error
+        raise InputError(path, f"cannot be written: {error}") from error
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         partial.chmod(0o666 & ~umask)
         partial.replace(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise InputError(path, f"cannot be written: {error.strerror or error}") from error
     finally:
         partial.unlink(missing_ok=True)
 

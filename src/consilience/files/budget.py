@@ -71,7 +71,7 @@ def check_header(path: Path, length: int, size: int, remedy: str) -> None:
             cost += sum(character_cost * block.count(character) for character, character_cost in _HEADER_COSTS.items())
             unread -= len(block)
     if cost > allowed_memory(size):
-        raise FileFormatError(f"{path}: its header has far more parts than its arrays account for; {remedy}")
+        raise FileFormatError(path, "its header has far more parts than its arrays account for", remedy)
 
 
 def check_text(path: Path, text: str | bytes, what: str, remedy: str) -> None:
@@ -88,9 +88,9 @@ def check_text(path: Path, text: str | bytes, what: str, remedy: str) -> None:
         size = len(text)
     cost = _document_cost(text)
     if cost > _MAX_COST:
-        raise FileFormatError(f"{path}: its {what} has more parts than any that this library writes; {remedy}")
+        raise FileFormatError(path, f"its {what} has more parts than any that this library writes", remedy)
     if cost > allowed_memory(size):
-        raise FileFormatError(f"{path}: its {what} has far more parts than its size accounts for; {remedy}")
+        raise FileFormatError(path, f"its {what} has far more parts than its size accounts for", remedy)
 
 
 def pad_text(text: str, other_bytes: int) -> str:

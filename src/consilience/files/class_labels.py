@@ -34,12 +34,12 @@ def read_class_labels(path: Path, data: str, n_rows: int, what: str) -> Any:
     except (OSError, ValueError):  # a name that no file can have
         exists = False
     if not exists:
-        raise InputError(f"{what}: {str(path)!r} is neither a column of {data} nor a file")
+        raise InputError(what, f"{str(path)!r} is neither a column of {data} nor a file")
     if path.suffix.lower() in (".npy", ".npz"):
         return read_array(path)
     table = read_csv(path)
     if len(table.rows[0]) != 1:
-        raise InputError(f"{path}: has {len(table.rows[0])} columns, expected one: the class of every row")
+        raise InputError(path, f"has {len(table.rows[0])} columns, expected one: the class of every row")
     classes = [cell.strip() for (cell,) in table.rows]
     if table.header is not None and len(classes) == n_rows - 1:
         return [*table.header, *classes]

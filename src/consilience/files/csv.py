@@ -76,7 +76,7 @@ class CsvTable:
         column = f"column {number + 1}" + ("" if self.header is None else f" ({self.header[number]})")
         content = f"{cell!r:.60}" if cell.strip() else "an empty cell"
         more = f"; {len(bad) - 1} more cells like it" if len(bad) > 1 else ""
-        raise InputError(f"{self.path}: line {line}, {column}: expected a finite number, found {content}{more}")
+        raise InputError(self.path, f"line {line}, {column}: expected a finite number, found {content}{more}")
 
 
 def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
@@ -109,18 +109,18 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
                     rows.append(row)
                     lines.append(reader.line_num)
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path}: is not text in UTF-8; save it as CSV in UTF-8") from error
+        raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error
     except csv.Error as error:
-        raise FileFormatError(f"{path}: is not a CSV file ({error})") from error
+        raise FileFormatError(path, f"is not a CSV file ({error})") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+        raise FileFormatError(path, f"cannot be read: {error}") from error
     if not rows:
-        raise FileFormatError(f"{path}: is empty")
+        raise FileFormatError(path, "is empty")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(rows[0]):
-            raise InputError(f"{path}: line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row")
+            raise InputError(path, f"line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row")
     first_row = [cell.strip() for cell in rows[0]]
     is_numeric = [_is_number(cell) for cell in first_row]
     if set(first_row) & set(names or ()) or not any(is_numeric):
@@ -130,11 +130,12 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     else:
         text, number = is_numeric.index(False), is_numeric.index(True)
         raise InputError(
-            f"{path}: line {lines[0]}, column {text + 1}: expected a number, as in column {number + 1},"
-            f" found {first_row[text]!r:.60}; a header has no numbers"
+            path,
+            f"line {lines[0]}, column {text + 1}: expected a number, as in column {number + 1},"
+            f" found {first_row[text]!r:.60}; a header has no numbers",
         )
     if not rows:
-        raise FileFormatError(f"{path}: has a header and no rows of data")
+        raise FileFormatError(path, "has a header and no rows of data")
     return CsvTable(path, header, rows, lines)
 
 

@@ -67,21 +67,21 @@ def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy")
             start = stream.read(8)
             size = stream.seek(0, 2)
         if not start:
-            raise FileFormatError(f"{path}: is empty; {remedy}")
+            raise FileFormatError(path, "is empty", remedy)
         if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > MAX_HEADER_BYTES:
-            raise FileFormatError(f"{path}: is a pickle or zip archive, which is never loaded; {remedy}")
+            raise FileFormatError(path, "is a pickle or zip archive, which is never loaded", remedy)
         length = int.from_bytes(start, "little")
         if len(start) == 8 and length <= min(MAX_HEADER_BYTES, size - 8):  # safe_open refuses any other length unread
             check_header(path, length, size, remedy)
         return safe_open(path, framework=framework)
     except SafetensorError as error:
-        raise FileFormatError(f"{path}: is truncated or not a safetensors file ({error}); {remedy}") from error
+        raise FileFormatError(path, f"is truncated or not a safetensors file ({error})", remedy) from error
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         if isinstance(error, FileFormatError):
             raise
-        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+        raise FileFormatError(path, f"cannot be read: {error}") from error
 
 
 def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy: str = REMEDY) -> Any:
@@ -110,7 +110,7 @@ def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy
         if (_SURROGATE_IN_TEXT if isinstance(text, str) else _SURROGATE_IN_BYTES).search(text):  # type: ignore[arg-type]
             json.dumps(document, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded, and raises
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: its {what} is not valid JSON ({error}); {remedy}") from error
+        raise FileFormatError(path, f"its {what} is not valid JSON ({error})", remedy) from error
     return document
 
 
@@ -125,7 +125,7 @@ def check_version(path: Path | str, document: Any, newest: int) -> None:
     version = document.get("format_version") if isinstance(document, dict) else None
     if isinstance(version, int) and version > newest:
         raise FileFormatError(
-            f"{path}: has format version {version}, this library reads up to {newest}; update consilience"
+            path, f"has format version {version}, this library reads up to {newest}", "update consilience"
         )
 
 
@@ -155,7 +155,7 @@ def validate_document(
     except ValidationError as error:
         location, reason = first_problem(error)
         raise FileFormatError(
-            f"{where}: its {what} is not valid at {location or 'the whole'}: {reason}; {remedy}"
+            where, f"its {what} is not valid at {location or 'the whole'}: {reason}", remedy
         ) from error
 
 

@@ -47,7 +47,7 @@ def read_labelled_arrays(path: Path) -> LabelledArrays:
     """
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz"):
-        raise FileFormatError(f"{path}: expected a file named .npz or .npy")
+        raise FileFormatError(path, "expected a file named .npz or .npy")
     if suffix == ".npz" and path.is_file() and zipfile.is_zipfile(path):
         arrays = _read_archive(path)
         if arrays is not None:
@@ -68,7 +68,8 @@ def _read_archive(path: Path) -> LabelledArrays | None:
         inputs, labels = ([name for name in candidates if name in names] for candidates in (INPUTS, LABELS))
         if len(inputs) != 1 or len(labels) > 1:
             raise FileFormatError(
-                f"{path}: has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
-                f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}"
+                path,
+                f"has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
+                f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}",
             )
         return LabelledArrays(archive[inputs[0]], archive[labels[0]] if labels else None)

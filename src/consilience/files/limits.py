@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from consilience.checks import is_count
-from consilience.errors import FileFormatError, OptionError
+from consilience.errors import FileFormatError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 
 _NATURAL_TENSOR = "natural"
@@ -57,7 +57,7 @@ class Limits:
                 raise OptionError(f"limit {field.name} must be a positive integer, found {value!r}")
 
 
-def exceeded_limits(where: Path | SafetensorsFile, limits: Limits) -> list[str]:
+def exceeded_limits(where: Path | SafetensorsFile, limits: Limits) -> list[Problem]:
     """Return what a file has more of than it may, a line each naming the file; empty when it keeps to all limits.
 
     Only its first eight bytes are read before its size and its header's length are found small enough, and only its
@@ -72,8 +72,8 @@ def exceeded_limits(where: Path | SafetensorsFile, limits: Limits) -> list[str]:
 
     Returns
     -------
-    list of str
-        One line for each limit.
+    list of Problem
+        One for each limit.
     """
     try:
         file = as_file(where)
@@ -82,22 +82,22 @@ def exceeded_limits(where: Path | SafetensorsFile, limits: Limits) -> list[str]:
         return list(error.problems)
 
 
-def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[str]:
+def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[Problem]:
     try:
         with file.path.open("rb") as stream:
             header = int.from_bytes(stream.read(8), "little")
         size = file.path.stat().st_size
     except OSError as error:
-        raise FileFormatError(f"{file}: cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(file, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(f"{file}: cannot be read: {error}") from error
+        raise FileFormatError(file, f"cannot be read: {error}") from error
     if size > limits.file_bytes:
         yield _over(file, "bytes", size, limits.file_bytes)
     if limits.header_bytes < header <= size:  # a header longer than its file is for `open_safetensors` to say
         yield _over(file, "bytes of header", header, limits.header_bytes)
 
 
-def _too_many(file: SafetensorsFile, limits: Limits) -> Iterator[str]:
+def _too_many(file: SafetensorsFile, limits: Limits) -> Iterator[Problem]:
     shapes = file.header().shapes
     if len(shapes) > limits.tensors:
         yield _over(file, "tensors", len(shapes), limits.tensors)
@@ -110,5 +110,5 @@ def _too_many(file: SafetensorsFile, limits: Limits) -> Iterator[str]:
         yield _over(file, "parameters", numbers, limits.parameters)
 
 
-def _over(path: SafetensorsFile, what: str, found: int, limit: int) -> str:
-    return f"{path}: has {found} {what}, which is more than the {limit} that are taken here"
+def _over(path: SafetensorsFile, what: str, found: int, limit: int) -> Problem:
+    return Problem(path, f"has {found} {what}, which is more than the {limit} that are taken here")

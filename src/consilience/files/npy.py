@@ -29,15 +29,15 @@ def read_array(path: Path) -> Any:
         with path.open("rb") as stream:
             start = stream.read(6)
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+        raise FileFormatError(path, f"cannot be read: {error}") from error
     if not start:
-        raise FileFormatError(f"{path}: is empty")
+        raise FileFormatError(path, "is empty")
     is_archive = path.suffix.lower() == ".npz"
     if not start.startswith(b"PK" if is_archive else b"\x93NUMPY"):
         raise FileFormatError(
-            f"{path}: is not a {path.suffix.lower()} file; write it with numpy.save{'z' * is_archive}"
+            path, f"is not a {path.suffix.lower()} file", f"write it with numpy.save{'z' * is_archive}"
         )
     with translate_read_errors(path, "an array of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
@@ -53,12 +53,12 @@ def translate_read_errors(path: Path, what: str) -> Iterator[None]:
     except FileFormatError:
         raise
     except MemoryError as error:
-        raise FileFormatError(f"{path}: says it holds more than fits in memory") from error
+        raise FileFormatError(path, "says it holds more than fits in memory") from error
     except Exception as error:  # zip, zlib and NumPy's headers each raise errors of their own for a damaged file
         reason = " ".join(str(error).split())
         if "pickle" in reason:
             reason = f"it holds Python objects, which are never loaded; save {what}"
-        raise FileFormatError(f"{path}: is damaged or not {what}: {reason:.200}") from error
+        raise FileFormatError(path, f"is damaged or not {what}: {reason:.200}") from error
 
 
 def _read_archive(path: Path, stream: BinaryIO) -> Any:
@@ -67,7 +67,7 @@ def _read_archive(path: Path, stream: BinaryIO) -> Any:
         names = archive.files
         if not {"format", "shape", "data"} <= set(names):
             if len(names) != 1:
-                raise FileFormatError(f"{path}: holds {len(names)} arrays, expected one: {', '.join(names[:5])}")
+                raise FileFormatError(path, f"holds {len(names)} arrays, expected one: {', '.join(names[:5])}")
             return archive[names[0]]
     stream.seek(0)
     matrix = sparse.load_npz(stream)

@@ -43,13 +43,13 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise OptionError(f"{url}: fsspec is not installed; pip install 'consilience[scale]'") from error
+        raise OptionError(url, "fsspec is not installed", "pip install 'consilience[scale]'") from error
     try:
         system, path = url_to_fs(url)
     except ImportError as error:
-        raise OptionError(f"{url}: {error}") from error
+        raise OptionError(url, f"{error}") from error
     except ValueError as error:
-        raise InputError(f"{url}: {error}") from error
+        raise InputError(url, f"{error}") from error
     return system, str(path)
 
 
@@ -73,7 +73,7 @@ def list_files(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ..
     text = str(where)
     files = _list_remote(text, suffixes) if is_remote(text) else _list_local(text, suffixes)
     if not files:
-        raise InputError(f"{text}: no file named {' or '.join(f'*{suffix}' for suffix in suffixes)} is here")
+        raise InputError(text, f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)} is here")
     return sorted(files, key=lambda file: file.path)
 
 
@@ -88,9 +88,9 @@ def _list_local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
             names = [text]
         return [ListedFile(name, os.stat(name).st_size) for name in names]
     except OSError as error:
-        raise InputError(f"{text}: cannot be read: {error.strerror or error}") from error
+        raise InputError(text, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise InputError(f"{text}: cannot be read: {error}") from error
+        raise InputError(text, f"cannot be read: {error}") from error
 
 
 def _list_remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
@@ -105,7 +105,7 @@ def _list_remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
         else:
             infos = [system.info(path)]
     except OSError as error:
-        raise InputError(f"{text}: cannot be read: {error.strerror or error}") from error
+        raise InputError(text, f"cannot be read: {error.strerror or error}") from error
     return [
         ListedFile(system.unstrip_protocol(info["name"]), int(info["size"])) for info in infos if info["type"] == "file"
     ]
@@ -134,5 +134,5 @@ def local_copy(path: str) -> Iterator[Path]:
         try:
             system.get_file(inside, str(copy))
         except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+            raise InputError(path, f"cannot be read: {error.strerror or error}") from error
         yield copy

@@ -277,18 +277,18 @@ class SafetensorsFile:
 
         with self._readable(), self.path.open("rb") as stream:
             if hashlib.sha256(stream.read(header.n_bytes)).digest() != header.sha256:
-                raise FileFormatError(f"{self.label}: was replaced after it was opened; open it again")
+                raise FileFormatError(self.label, "was replaced after it was opened", "open it again")
             yield read
 
     def _unreadable(self, name: str, reason: str, remedy: str) -> FileFormatError:
-        return FileFormatError(f"{self.label}: tensor {name!r} cannot be read ({reason}); {remedy}")
+        return FileFormatError(self.label, f"tensor {name!r} cannot be read ({reason})", remedy)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise FileFormatError(f"{self.label}: cannot be read: {error.strerror or error}") from error
+            raise FileFormatError(self.label, f"cannot be read: {error.strerror or error}") from error
 
     @contextmanager
     def _labelled(self) -> Iterator[None]:
@@ -298,7 +298,7 @@ class SafetensorsFile:
         except FileFormatError as error:
             if self.label == str(self.path):
                 raise
-            problems = [problem.replace(str(self.path), self.label) for problem in error.problems]
+            problems = [problem.renamed(self.path, self.label) for problem in error.problems]
             raise FileFormatError(problems) from error
 
 
@@ -364,12 +364,12 @@ def validate_documents(
         try:
             header, document = file.header(), file.document
             if header.text is None:
-                raise FileFormatError(f"{file}: has no consilience metadata, so it is not {what}; {REMEDY}")
+                raise FileFormatError(file, f"has no consilience metadata, so it is not {what}", REMEDY)
             check_version(file.label, document, newest)
             for key, most in (max_entries or {}).items():
                 entries = document.get(key) if isinstance(document, dict) else None
                 if isinstance(entries, dict | list) and len(entries) > most:
-                    raise FileFormatError(f"{file}: has {len(entries)} {key} arrays, expected at most {most}; {REMEDY}")
+                    raise FileFormatError(file, f"has {len(entries)} {key} arrays, expected at most {most}", REMEDY)
             documents.append((validate_document(file.label, schema, document), header))
         except FileFormatError as error:
             documents.append(error)

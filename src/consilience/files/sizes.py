@@ -32,5 +32,5 @@ def as_bytes(size: str | int, what: str = "shard_bytes") -> int:
     """
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([a-z]*)", str(size).strip().lower())
     if isinstance(size, bool) or match is None or match[2] not in _UNITS or float(match[1]) * _UNITS[match[2]] < 1:
-        raise OptionError(f"{what}: expected a size such as 5GB, 500MB or a number of bytes, found {size!r}")
+        raise OptionError(what, f"expected a size such as 5GB, 500MB or a number of bytes, found {size!r}")
     return int(float(match[1]) * _UNITS[match[2]])

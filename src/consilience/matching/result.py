@@ -67,9 +67,7 @@ class Matching:
         """
         if isinstance(site, str):
             if site not in self.names:
-                raise OptionError(
-                    f"{site}: is no model here; the models are {', '.join(self.names) or 'without names'}"
-                )
+                raise OptionError(site, f"is no model here; the models are {', '.join(self.names) or 'without names'}")
             site = self.names.index(site)
         start, end = np.searchsorted(self.owner, [site, site + 1])
         return self.labels[start:end]

@@ -50,7 +50,7 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, max_samples:
 
     readers = _readers(module, symmetry)
     if not readers:
-        raise InputError("inputs: no group of this network is read by a linear or convolutional layer")
+        raise InputError("inputs", "no group of this network is read by a linear or convolutional layer")
     units = symmetry.units({name: tuple(v.shape) for name, v in module.state_dict().items()})
     recorded: dict[str, list[Tensor]] = {group: [] for group in readers}
     handles = []

@@ -11,7 +11,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.inputs import NamedInput
-from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
@@ -77,14 +77,14 @@ def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
         return module
     name = named.label
     if template is None:
-        raise OptionError(f"{name}: is a network without code; give a module of its architecture (module=, --module)")
+        raise OptionError(name, "is a network without code", "give a module of its architecture (module=, --module)")
     if named.file is not None:
         return module_of_file(named.file, template)
     if isinstance(model, Network):
         return module_of(model.arrays, template, name, model.symmetry.aliases)
     if isinstance(model, Mapping):  # the arrays of a fusion of files
         return module_of(model, template, name)
-    raise InputError(f"{name}: is a {type(model).__name__}, expected a network as the other model")
+    raise InputError(name, f"is a {type(model).__name__}, expected a network as the other model")
 
 
 def module_of_file(where: Path | SafetensorsFile, template: nn.Module) -> nn.Module:
@@ -126,15 +126,15 @@ def module_of(
     kind = type(template).__name__
     missing = [key for key in state if key not in complete]
     unknown = [key for key in complete if key not in state]
-    problems = [f"{name}: array {key} is missing, which {kind} has" for key in missing[:_MAX_ARRAYS_NAMED]]
+    problems = [Problem(name, f"array {key} is missing, which {kind} has") for key in missing[:_MAX_ARRAYS_NAMED]]
     problems += [
-        f"{name}: array {key} is not one of {kind}; give the module it was saved from"
+        Problem(name, f"array {key} is not one of {kind}", "give the module it was saved from")
         for key in unknown[:_MAX_ARRAYS_NAMED]
     ]
     # Widths may differ, since layers are resized; the number of axes may not.
     mismatched = [key for key in state if key in complete and state[key].ndim != complete[key].ndim]
     problems += [
-        f"{name}: array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}"
+        Problem(name, f"array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}")
         for key in mismatched[:_MAX_ARRAYS_NAMED]
     ]
     if problems:
@@ -168,11 +168,13 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         values, column = _read(Path(data), labels)
         class_numbers = column if column is not None else labels
         if class_numbers is None:
-            raise OptionError(f"{name}: has no labels; give a .npz with x and y, or the labels apart (--labels)")
+            raise OptionError(name, "has no labels", "give a .npz with x and y, or the labels apart (--labels)")
     else:
         values = data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
-            raise OptionError("labels: networks are scored on labeled data; give the number of the class of every row")
+            raise OptionError(
+                "labels", "networks are scored on labeled data", "give the number of the class of every row"
+            )
     inputs = as_tensor(values, name, module)
     refuse_unfit(module, (inputs[:2],), name)
     if isinstance(class_numbers, str | Path):
@@ -185,7 +187,7 @@ def _read(path: Path, labels: Any) -> tuple[Any, Any]:
     """Return the inputs in a file, and their labels where it has them."""
     if path.suffix.lower() != ".csv":
         if path.suffix.lower() not in (".npy", ".npz"):
-            raise FileFormatError(f"{path}: expected a file named .npz, .npy or .csv")
+            raise FileFormatError(path, "expected a file named .npz, .npy or .csv")
         labelled = read_labelled_arrays(path)
         return labelled.inputs, None if labels is not None else labelled.labels
     table = read_csv(path, () if labels is None else (str(labels),))
@@ -203,13 +205,13 @@ def _as_labels(labels: Any, count: int, what: str) -> Labels:
         numbers = np.asarray(values)
         as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: expected the numbers of classes, from 0, as the network's outputs") from error
+        raise InputError(what, "expected the numbers of classes, from 0, as the network's outputs") from error
     if as_float.shape != (count,):
-        raise InputError(f"{what}: expected one for each of {count} inputs, found shape {as_float.shape}")
+        raise InputError(what, f"expected one for each of {count} inputs, found shape {as_float.shape}")
     bad = np.flatnonzero(~(np.isfinite(as_float) & (as_float >= 0) & (as_float == np.floor(as_float))))
     if len(bad):
         raise InputError(
-            f"{what}: row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}"
+            what, f"row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}"
         )
     return as_float.astype(np.int64)
 
@@ -229,12 +231,12 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
             logits = module(batch.to(device))
             if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-                raise InputError(f"{name}: expected logits of shape ({len(batch)}, classes), the network gave {shape}")
+                raise InputError(name, f"expected logits of shape ({len(batch)}, classes), the network gave {shape}")
             parts.append(torch.log_softmax(logits.to(torch.float64), dim=1).cpu())
     log_p: Array = torch.cat(parts).numpy()  # (n, C)
     if not np.isfinite(log_p).all():
         row = int(np.flatnonzero(~np.isfinite(log_p).all(axis=1))[0])
-        raise InputError(f"{name}: row {row}, counted from 0: the network's answer is not finite")
+        raise InputError(name, f"row {row}, counted from 0: the network's answer is not finite")
     if int(rows.labels.max()) >= log_p.shape[1]:
-        raise InputError(f"labels: found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes")
+        raise InputError("labels", f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes")
     return log_p

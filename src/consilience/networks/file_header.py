@@ -95,7 +95,7 @@ def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any
             allow_nan=False,
         )
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
 
 
 def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
@@ -106,15 +106,15 @@ def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
     stated_format = document.get("format") if isinstance(document, dict) else None
     if stated_format == _POSTERIOR:
         raise FileFormatError(
-            f"{file}: is a posterior file, expected a network or a checkpoint; fuse it with other posterior files"
+            file, "is a posterior file, expected a network or a checkpoint", "fuse it with other posterior files"
         )
     if stated_format == _FISHER:
         raise FileFormatError(
-            f"{file}: is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
+            file, "is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
         )
     if stated_format == _BAYESIAN:
         raise FileFormatError(
-            f"{file}: is a Bayesian network, expected a network or a checkpoint; fuse it with other Bayesian networks"
+            file, "is a Bayesian network, expected a network or a checkpoint", "fuse it with other Bayesian networks"
         )
     if stated_format == _NETWORK:
         check_version(file.label, document, FORMAT_VERSION)

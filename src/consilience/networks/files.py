@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
 from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
@@ -162,7 +162,7 @@ def read_symmetry(path: Path) -> Symmetry:
     if text is None:
         symmetry = read_network_summary(path).symmetry
         if symmetry is None:
-            raise FileFormatError(f"{path}: carries no symmetry; {SYMMETRY_REMEDY}")
+            raise FileFormatError(path, "carries no symmetry", SYMMETRY_REMEDY)
         return symmetry
     document = parse_document(path, text, "content", SYMMETRY_REMEDY)
     check_version(path, document, _SYMMETRY_VERSION)
@@ -189,17 +189,17 @@ def _json_text(path: Path) -> bytes | None:
                 return None
             size = stream.seek(0, 2)
             if size > MAX_HEADER_BYTES:
-                raise FileFormatError(f"{path}: is too long for a symmetry; {SYMMETRY_REMEDY}")
+                raise FileFormatError(path, "is too long for a symmetry", SYMMETRY_REMEDY)
             stream.seek(0)
             text = stream.read(size)  # and no more: to read is to allocate first
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     except FileFormatError:
         raise
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+        raise FileFormatError(path, f"cannot be read: {error}") from error
     if not text:
-        raise FileFormatError(f"{path}: is empty; {SYMMETRY_REMEDY}")
+        raise FileFormatError(path, "is empty", SYMMETRY_REMEDY)
     return text
 
 
@@ -212,8 +212,12 @@ def _refuse_untied(path: Path, stored: Mapping[str, AnyArray], symmetry: Symmetr
         Naming the arrays.
     """
     problems = [
-        f"{path}: cannot be written: arrays {alias} and {name} are one array in this network (tied weights), "
-        "but differ here; give them the same values"
+        Problem(
+            path,
+            f"cannot be written: arrays {alias} and {name} are one array in this network (tied weights), "
+            "but differ here",
+            "give them the same values",
+        )
         for alias, name in symmetry.aliases.items()
         if not same_bits(stored[alias], stored[name])
     ]

@@ -15,7 +15,7 @@ from consilience.checks import Array, as_weights
 from consilience.core.inputs import NamedInput, in_order
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fisher.inputs import gather_information, split_information
 from consilience.networks.fuse_aligned import (
@@ -42,7 +42,7 @@ def prepare_networks(request: Request) -> Prepared:
     changes nothing.
     """
     if request.n_observations is not None:
-        raise OptionError("n_observations: for statistical models; networks are weighed by weights=")
+        raise OptionError("n_observations", "for statistical models; networks are weighed by weights=")
     arguments, options = split_arguments(request.options)
     networks, information_files = split_information(request.inputs)
     is_informed = arguments.fishers is not None or bool(information_files)
@@ -65,7 +65,10 @@ def _prepare(
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
     if information_files and not networks:
         raise InputError(
-            [f"{file.label}: is Fisher information of a network; give the networks too" for file in information_files]
+            [
+                Problem(file.label, "is Fisher information of a network", "give the networks too")
+                for file in information_files
+            ]
         )
     described = describe_networks(networks, mapped=request.only_check)
     names = [named.name for named in networks]
@@ -99,7 +102,7 @@ def _refusals(
     arguments: NetworkArguments,
     weights: Array,
     information: tuple[FisherInformation, ...] | None,
-) -> list[str]:
+) -> list[Problem]:
     """Return why the method refuses these networks, a line each."""
     units = target_units(models, method, arguments)
     activations = () if arguments.inputs is not None else None  # whether there are any is all that a check asks
@@ -128,7 +131,7 @@ def _keep_all(
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
     if without_module := [network.label for network in described if network.module is None]:
         raise InputError(
-            f"{', '.join(without_module)}: an ensemble asks modules, and these are none; load them into modules"
+            ", ".join(without_module), "an ensemble asks modules, and these are none", "load them into modules"
         )
     if not isinstance(method, NetworkEnsembleMethod):
         raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")

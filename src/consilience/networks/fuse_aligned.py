@@ -62,7 +62,7 @@ class NetworkArguments:
         if not isinstance(self.reference, str):
             return self
         if self.reference not in names:
-            raise OptionError(f"reference: expected one of {', '.join(names)}, found {self.reference!r}")
+            raise OptionError("reference", f"expected one of {', '.join(names)}, found {self.reference!r}")
         return replace(self, reference=list(names).index(self.reference))
 
 
@@ -169,12 +169,14 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
     """
     count = len(models.networks)
     if arguments.reference is not None and not _is_index(arguments.reference, count):
-        raise OptionError(f"reference: expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}")
+        raise OptionError(
+            "reference", f"expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}"
+        )
     if arguments.target is not None and arguments.target_widths is not None:
-        raise OptionError("target, target_widths: give one of them")
+        raise OptionError("target, target_widths", "give one of them")
     if arguments.target is not None:
         if not is_module(arguments.target):
-            raise OptionError(f"target: expected a torch module, found {type(arguments.target).__name__}")
+            raise OptionError("target", f"expected a torch module, found {type(arguments.target).__name__}")
         return models.symmetry.units(models.shapes(arguments.target), "target")
     default = method.default_units(models.networks, arguments.reference_number)
     return check_widths(models.symmetry, default, arguments.target_widths)

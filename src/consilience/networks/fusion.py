@@ -127,7 +127,7 @@ class NetworkFusion(Fusion):
             When the models were files without a module.
         """
         if self._rebuild is None:
-            raise InputError("models: these are files without a module; give module=, a function that makes one")
+            raise InputError("models", "these are files without a module", "give module=, a function that makes one")
         return [self._rebuild(network) for network in self.aligned]
 
     @cached_property
@@ -162,7 +162,7 @@ class NetworkFusion(Fusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(f"{path}: {NO_FILE}")
+            raise InputError(path, f"{NO_FILE}")
         write_network(Path(path), self.network.arrays, self.network.symmetry, dict(self.provenance))
 
     def report(self, path: str | Path, **shown: Any) -> None:
@@ -182,7 +182,7 @@ class NetworkFusion(Fusion):
             When the path cannot be written.
         """
         from consilience.networks.report.write import (
-            write_network_page,  # here, so that fusing alone starts without jinja2
+            write_network_page,  # here, so that fusing alone starts without the pages
         )
 
         write_network_page(Path(path), self, **shown)

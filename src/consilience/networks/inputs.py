@@ -16,7 +16,7 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
@@ -111,7 +111,7 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
         Naming everything that is no network, and files given twice.
     """
     described: list[DescribedNetwork] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for named in inputs:
         name, label = named.name, named.label
         try:
@@ -125,7 +125,7 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
                 described.append(DescribedNetwork(name, label, arrays_of_module(named.model), None, named.model, None))
             else:
                 kind = type(named.model).__name__
-                problems.append(f"{label}: a {kind} is no network; expected a module, Network or path")
+                problems.append(Problem(label, f"a {kind} is no network; expected a module, Network or path"))
         except InputError as error:
             problems += error.problems
     problems += files_given_twice(inputs)

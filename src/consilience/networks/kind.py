@@ -11,7 +11,7 @@ import numpy as np
 
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import WIDTHS, Facets, FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
-from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.files import read_network, write_network
@@ -37,8 +37,10 @@ def load_network(file: SafetensorsFile) -> Network:
     network = read_network(file)
     if network.symmetry is None:
         raise FileFormatError(
-            f"{file}: has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
-            "known symmetry; read it with safetensors, or write it with consilience.save and its symmetry="
+            file,
+            "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
+            "known symmetry",
+            "read it with safetensors, or write it with consilience.save and its symmetry=",
         )
     return Network(network.arrays, network.symmetry, file.label)
 
@@ -100,7 +102,7 @@ class Networks(Kind):
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a network's file, and of its Fisher information, that a round compares."""
         if file.format == "consilience-fisher":
-            raise InputError(f"{file}: is Fisher information, expected a model; send it beside its network's file")
+            raise InputError(file, "is Fisher information, expected a model", "send it beside its network's file")
         network = read_network(file)
         refuse_not_finite(file, network.arrays)
         if companion is not None:
@@ -129,7 +131,7 @@ class Networks(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""
-        from consilience.networks.report.files import network_content_of_files  # here, so that fusing needs no jinja2
+        from consilience.networks.report.files import network_content_of_files  # here, so that fusing needs no pages
         from consilience.networks.report.page import write_network_content
 
         curves = load_curves(**shown)
@@ -188,7 +190,7 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any]) -> None:
     non_finite = [name for name, values in arrays.items() if not _is_finite(values)]
     if non_finite:
         raise InputError(
-            [f"{file}: array {name} has values that are not finite" for name in non_finite[:MAX_ARRAYS_NAMED]]
+            [Problem(file, f"array {name} has values that are not finite") for name in non_finite[:MAX_ARRAYS_NAMED]]
         )
 
 

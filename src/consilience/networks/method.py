@@ -26,7 +26,7 @@ from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.robust import (
@@ -216,24 +216,29 @@ class NetworkMethod(Options, ABC):
         """Return the networks that are aligned and averaged: the same functions, perhaps in other parameters."""
         return ensemble
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+    def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks with these options, a line each; empty when there are none."""
         if self.wants_activations and ensemble.activations is None:
             return [
-                f"{self.name}: matching by activations needs inputs=..., unlabeled inputs that all models are asked"
+                Problem(
+                    self.name, "matching by activations needs inputs=..., unlabeled inputs that all models are asked"
+                )
             ]
         if self.widths:
             return []
         return [
-            f"{network.name}: group {group} has {network.units[group]} units where the fused network has {units}; "
-            f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)"
+            Problem(
+                network.name,
+                f"group {group} has {network.units[group]} units where the fused network has {units}; "
+                f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)",
+            )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
             if network.units[group] != units
         ]
 
     @final
-    def reasons(self, ensemble: NetworkEnsemble) -> list[str]:
+    def reasons(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return all problems of fusing these networks: of widths, of robust averages and of the method's options."""
         robust = self.robust
         n_voters = int(np.count_nonzero(ensemble.weights))  # a model of weight zero has no vote
@@ -270,36 +275,37 @@ class NetworkMethod(Options, ABC):
         # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
         if problems := _alignment_problems(prepared, alignment):
-            raise InputError([f"{self.name}: {problem}" for problem in problems])
+            raise InputError(problem.about(self.name) for problem in problems)
         arrays = alignment.arrays
         if arrays is None:
             arrays = average(prepared, alignment.transports, robust)
         return NetworkOutcome(alignment, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
 
 
-def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list[str]:
+def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list[Problem]:
     """Return how the transports of a method do not fit the networks, a line each; a method of others may err."""
     n_models = len(ensemble.networks)
     if len(alignment.transports) != n_models:
-        return [f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}"]
+        return [Problem("", f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}")]
     problems = []
     widths: dict[str, int] = {}  # a method may find the width of a group, but one for all models
     for network, transports in zip(ensemble.networks, alignment.transports, strict=True):
         for group in ensemble.target_units:
             transport = transports.get(group)
             if transport is None:
-                problems.append(f"its alignment has no transport of group {group} of {network.name}")
+                problems.append(Problem("", f"its alignment has no transport of group {group} of {network.name}"))
                 continue
             n_units, width = network.units[group], widths.setdefault(group, transport.width)
             if (len(transport.labels), transport.width) != (n_units, width):
-                problems.append(
+                text = (
                     f"its transport of group {group} of {network.name} takes {len(transport.labels)} units to "
                     f"{transport.width}, expected {n_units} to {width}"
                 )
+                problems.append(Problem("", text))
     return problems
 
 
-def _tied_width_problems(ensemble: NetworkEnsemble) -> list[str]:
+def _tied_width_problems(ensemble: NetworkEnsemble) -> list[Problem]:
     """Return problems of groups that change their width although one array both makes and reads their units.
 
     The output side of such an array would average and its input side split, so that one array would need two values.
@@ -309,9 +315,12 @@ def _tied_width_problems(ensemble: NetworkEnsemble) -> list[str]:
         name: place.array for name in symmetry.by_name for place in symmetry.places(name) if place.side == "both"
     }
     return [
-        f"{network.name}: group {name} has {network.units[name]} units where the fused network has "
-        f"{ensemble.target_units[name]}; {array} makes these units and reads them too (tied weights), which no "
-        "other width can do alike: keep the width, or untie the weights"
+        Problem(
+            network.name,
+            f"group {name} has {network.units[name]} units where the fused network has "
+            f"{ensemble.target_units[name]}; {array} makes these units and reads them too (tied weights), which no "
+            "other width can do alike: keep the width, or untie the weights",
+        )
         for network in ensemble.networks
         for name, array in tied_arrays.items()
         if network.units[name] != ensemble.target_units[name]
@@ -431,16 +440,22 @@ def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mappin
         For groups that do not exist or cannot be resized, and numbers that are not positive.
     """
     widths = dict(units)  # of the fused network
+    if not isinstance(requested, Mapping | None):
+        example = dict(list(units.items())[:1])
+        raise OptionError("target_widths", f"expected numbers of units by group, as {example}, found {requested!r:.80}")
     for name, width in (requested or {}).items():
         if name not in symmetry.by_name:
-            raise OptionError(f"target_widths: group {name!r} does not exist; there are {', '.join(symmetry.by_name)}")
+            raise OptionError(
+                "target_widths", f"group {name!r} does not exist; there are {', '.join(symmetry.by_name)}"
+            )
         if not is_count(width):
-            raise OptionError(f"target_widths: group {name} must have at least one unit, found {width!r}")
+            raise OptionError("target_widths", f"group {name} must have at least one unit, found {width!r}")
         group = symmetry.by_name[name]
         if width != widths[name] and (not group.resizable or group.parent is not None):
             raise OptionError(
-                f"target_widths: group {name} must keep its {widths[name]} units, since something in the network "
-                "(a normalisation over units, attention, a fixed reshape) depends on their number"
+                "target_widths",
+                f"group {name} must keep its {widths[name]} units, since something in the network "
+                "(a normalisation over units, attention, a fixed reshape) depends on their number",
             )
         widths[name] = int(width)
     return widths

@@ -17,7 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array, Labels
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
 
@@ -63,14 +63,19 @@ class Network:
                 arrays[key] = self.arrays[alias]
                 shapes[key] = shapes[alias]
         problems = [
-            f"{self.name}: arrays {alias} and {key} are one array in this network (tied weights), "
-            "but differ here; give them the same values"
+            Problem(
+                self.name,
+                f"arrays {alias} and {key} are one array in this network (tied weights), but differ here",
+                "give them the same values",
+            )
             for alias, key in self.symmetry.aliases.items()
             if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key])
         ]
         object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
         problems += [
-            f"{self.name}: array {key} holds {_kind(arrays[key])}, but its units move; convert it to floating-point"
+            Problem(
+                self.name, f"array {key} holds {_kind(arrays[key])}, but its units move", "convert it to floating-point"
+            )
             for key, layout in self.symmetry.layouts.items()
             if _kind(arrays[key]) != "bool" and not is_floating(arrays[key]) and any(axis.moves for axis in layout.axes)
         ]
@@ -188,10 +193,10 @@ def _cast_like(values: AnyArray, other: AnyArray) -> AnyArray:
     return array_namespace(values).astype(values, other.dtype)
 
 
-def non_finite_problems(arrays: Mapping[str, AnyArray], name: str) -> list[str]:
+def non_finite_problems(arrays: Mapping[str, AnyArray], name: str) -> list[Problem]:
     """Return a line for every array of a network that has NaN or infinite values."""
     return [
-        f"{name}: array {key} has NaN or infinite values; leave this network out, or train it again"
+        Problem(name, f"array {key} has NaN or infinite values", "leave this network out, or train it again")
         for key, values in arrays.items()
         if not _is_finite(values)
     ]

@@ -78,9 +78,9 @@ def repair(
         For models or moments that do not fit.
     """
     if kind not in _REPAIRS:
-        raise OptionError(f"kind: expected one of {', '.join(_REPAIRS)}, found {kind!r}")
+        raise OptionError("kind", f"expected one of {', '.join(_REPAIRS)}, found {kind!r}")
     if (batches is None) == (moments is None):
-        raise OptionError("batches, moments: give one of them")
+        raise OptionError("batches, moments", "give one of them")
     if moments is None and kind == "regmean":
         raise OptionError("kind 'regmean' needs moments; with inputs, kind 'refit' does the same layer by layer")
     if moments is not None and kind == "refit":
@@ -91,7 +91,7 @@ def repair(
         module, description = _repair_on_inputs(fused, aligned, weights, batches, kind, options)
     else:
         if len(moments) != len(fusion.inputs):
-            raise InputError(f"moments: expected those of {len(fusion.inputs)} models, found {len(moments)}")
+            raise InputError("moments", f"expected those of {len(fusion.inputs)} models, found {len(moments)}")
         module, description = _repair_from_moments(fusion, fused, aligned, weights, moments, kind, options)
     return replace_module(fusion, module, description)
 
@@ -113,7 +113,7 @@ def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple
     if models is None:
         return fusion.model if is_module(fusion.model) else _no_module(), fusion.aligned_models
     if len(models) != len(fusion.inputs) or not all(is_module(model) for model in models):
-        raise InputError(f"models: expected the {len(fusion.inputs)} modules that were fused")
+        raise InputError("models", f"expected the {len(fusion.inputs)} modules that were fused")
     symmetry = fusion.network.symmetry
     networks = (fusion.network, *fusion.aligned)
     modules = [module_with(models[0], network.arrays, symmetry).eval() for network in networks]
@@ -121,7 +121,7 @@ def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple
 
 
 def _no_module() -> nn.Module:
-    raise InputError("models: these are files without a module; give the modules that were fused")
+    raise InputError("models", "these are files without a module", "give the modules that were fused")
 
 
 def _repair_on_inputs(

@@ -31,6 +31,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array
+from consilience.errors import Problem
 from consilience.networks.network import convert_like, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
@@ -230,7 +231,7 @@ def _weighted_mean(rows: Array, centre: Array, weights: Array) -> Array:
     return centre + np.einsum("jr,jrc->rc", weights / np.where(total > 0, total, 1.0), offsets)
 
 
-def refuse_robust(name: str, robust: str, count: int, *, averages: bool) -> list[str]:
+def refuse_robust(name: str, robust: str, count: int, *, averages: bool) -> list[Problem]:
     """Return the problems of robust fusion by a method for this number of networks, a line each.
 
     Parameters
@@ -247,11 +248,15 @@ def refuse_robust(name: str, robust: str, count: int, *, averages: bool) -> list
     reasons = []
     if not averages:
         reasons.append(
-            f"{name}: robust={robust!r} is for methods that average aligned weights, which this one does not with "
-            "these options; use 'consensus', 'rebasin', 'ot', 'wb', 'gwb' or 'average'"
+            Problem(
+                name,
+                f"robust={robust!r} is for methods that average aligned weights, which this one does not with "
+                "these options",
+                "use 'consensus', 'rebasin', 'ot', 'wb', 'gwb' or 'average'",
+            )
         )
     if count < MIN_VOTES:
         reasons.append(
-            f"{name}: robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right"
+            Problem(name, f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right")
         )
     return reasons

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import AnyArray
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, is_floating, non_finite_problems
@@ -106,7 +106,7 @@ def with_symmetry(
         symmetry = read_symmetry(Path(symmetry))
     if symmetry is None and len({candidate.digest for candidate in stated}) > 1:
         names = ", ".join(network.label for network in inputs if network.symmetry is not None)
-        raise InputError(f"{names}: come with different symmetries, so they are of different architectures")
+        raise InputError(names, "come with different symmetries, so they are of different architectures")
     if symmetry is None and stated:
         symmetry = stated[0]
     if symmetry is None:
@@ -171,7 +171,7 @@ def _refuse_mismatched_modules(inputs: Sequence[DescribedNetwork]) -> None:
 def _networks(inputs: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[Network, ...]:
     """Return the networks with a symmetry, or raise with everything that does not fit."""
     networks: list[Network] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     # Where one input is of torch, all become tensors beside its first one, so that methods see one library.
     tensor = next((v for network in inputs for v in network.arrays.values() if hasattr(v, "detach")), None)
     for described in inputs:
@@ -190,23 +190,30 @@ def _networks(inputs: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[N
     return tuple(networks)
 
 
-def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[str]:
+def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
     """Return which layers differ in type from those of the first module, though their arrays may look alike."""
     with_modules = [network for network in inputs if network.module is not None]
     types = [layer_kinds(network.module) for network in with_modules if network.module is not None]  # by path
     return [
-        f"{network.label}: {path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in "
-        f"{with_modules[0].label}; fuse networks of one architecture only"
+        Problem(
+            network.label,
+            f"{path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in {with_modules[0].label}",
+            "fuse networks of one architecture only",
+        )
         for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
         for path in types_by_path
         if path in types[0] and types_by_path[path] != types[0][path]
     ]
 
 
-def _dtype_problems(network: Network, first: Network) -> list[str]:
+def _dtype_problems(network: Network, first: Network) -> list[Problem]:
     """Return which arrays of a network are real numbers where those of another are not."""
     return [
-        f"{network.name}: array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}; convert one"
+        Problem(
+            network.name,
+            f"array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}",
+            "convert one",
+        )
         for key, values in network.arrays.items()
         if is_floating(values) != is_floating(first.arrays[key])
     ]
@@ -224,11 +231,12 @@ def _trace(inputs: Sequence[DescribedNetwork], template: nn.Module | None, examp
     """Return the symmetry of a module, traced on an example, or raise where one of both is missing."""
     if template is None:
         raise OptionError(
-            f"{inputs[0].label}: says nothing of which axes move together; give symmetry= (what consilience.symmetry "
-            "found, or its file), or module= and example="
+            inputs[0].label,
+            "says nothing of which axes move together",
+            "give symmetry= (what consilience.symmetry found, or its file), or module= and example=",
         )
     if example is None:
-        raise OptionError("example: needed to find which axes move together; give an input that the networks take")
+        raise OptionError("example", "needed to find which axes move together", "give an input that the networks take")
     from consilience.networks.tracing.trace import trace
 
     return trace(template, example)

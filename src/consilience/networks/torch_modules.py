@@ -61,7 +61,9 @@ def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
         with seeded_torch():
             made = module()
     if made is not None and not is_module(made):
-        raise OptionError(f"module: expected a torch module or a function that makes one, found {type(made).__name__}")
+        raise OptionError(
+            "module", f"expected a torch module or a function that makes one, found {type(made).__name__}"
+        )
     template: nn.Module | None = made
     return template
 
@@ -152,7 +154,7 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
     template_state = template.state_dict(keep_vars=True)
     if differing := sorted(set(template_state) ^ set(state)):
         raise InputError(
-            f"{type(template).__name__}: arrays {', '.join(differing[:5])} are in the module or in the network only"
+            type(template).__name__, f"arrays {', '.join(differing[:5])} are in the module or in the network only"
         )
     memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
     for key, template_values in template_state.items():
@@ -202,8 +204,9 @@ def _resize_recurrent(layer: Any, path: str) -> None:
     if len(hidden_widths) > 1 or len(output_widths) > 1:
         widths = ", ".join(map(str, sorted(hidden_widths | output_widths)))
         raise UnsupportedError(
-            f"{path}: the layers and directions of a {type(layer).__name__} must have one width, found {widths}; give "
-            "all of its groups the same in target_widths"
+            path,
+            f"the layers and directions of a {type(layer).__name__} must have one width, found {widths}",
+            "give all of its groups the same in target_widths",
         )
     layer.hidden_size = hidden_widths.pop()
     layer.input_size = next(values for name, values in parameters.items() if name.startswith("weight_ih")).shape[1]

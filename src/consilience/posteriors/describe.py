@@ -60,10 +60,10 @@ def describe(
             if features is None:
                 return posterior
             if not isinstance(features, Features):
-                raise InputError(f"features: expected consilience.Features, found {type(features).__name__}")
+                raise InputError("features", f"expected consilience.Features, found {type(features).__name__}")
             recorded = posterior.features
             if differences := recorded.differences(features):
-                raise InputError(f"features: what is told {differences[0]}, as the model itself was trained")
+                raise InputError("features", f"what is told {differences[0]}, as the model itself was trained")
             names = recorded.names if features.names is None else features.names
             return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
     kinds = ", ".join(adapter.kind for adapter in known_adapters())

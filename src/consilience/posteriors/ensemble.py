@@ -130,7 +130,7 @@ class Ensemble:
             For weights that are not one finite non-negative number per posterior.
         """
         if not posteriors:
-            raise InputError("nothing to fuse: no model was given")
+            raise InputError("nothing to fuse", "no model was given")
         called = tuple(f"model {number}" for number in range(len(posteriors))) if names is None else tuple(names)
         for name, posterior in zip(called, posteriors, strict=True):
             if posterior.family != posteriors[0].family:

@@ -17,7 +17,7 @@ from consilience.checks import Labels
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
-from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.describe import describe
@@ -123,11 +123,10 @@ def _compared_model(model: NamedInput) -> _ComparedModel:
             posterior, fitted = describe(value), value
     except ConsilienceError as error:
         # The readers of files already say the file's name; everybody else's problems get the input's.
-        problems = error.problems if isinstance(error, InputError) else (str(error),)
-        lines = [
-            text if model.file is not None and text.startswith(f"{name}: ") else f"{name}: {text}" for text in problems
-        ]
-        raise type(error)(lines if isinstance(error, InputError) else lines[0]) from error
+        is_named = model.file is not None
+        raise type(error)(
+            problem if is_named and problem.subject == name else problem.about(name) for problem in error.problems
+        ) from error
     member_adapter = adapter_of(posterior) if isinstance(fitted, ModelEnsemble) else None
     if member_adapter is not None:
         return _ComparedModel(name, fitted, posterior, member_adapter)
@@ -135,7 +134,7 @@ def _compared_model(model: NamedInput) -> _ComparedModel:
         if adapter.accepts(fitted):
             return _ComparedModel(name, fitted, posterior, adapter)
     kinds = ", ".join(adapter.kind for adapter in known_adapters())
-    raise UnsupportedError(f"{name}: is {posterior.family} of no library's model, which has no score; known: {kinds}")
+    raise UnsupportedError(name, f"is {posterior.family} of no library's model, which has no score; known: {kinds}")
 
 
 def _restrict_to_words(fused: _ComparedModel, own: _ComparedModel) -> _ComparedModel:
@@ -147,23 +146,23 @@ def _restrict_to_words(fused: _ComparedModel, own: _ComparedModel) -> _ComparedM
         return fused
     if isinstance(fused.model, ModelEnsemble):
         reason = f"its models have words that {own.name} lacks; evaluate what method 'concatenate' gives"
-        raise UnsupportedError(f"{fused.name}: {reason}")
+        raise UnsupportedError(fused.name, f"{reason}")
     posterior = restrict_vocabulary(fused.posterior, words)
     return replace(fused, model=rebuild(posterior), posterior=posterior)
 
 
-def _disagreements(fused: _ComparedModel, own: _ComparedModel) -> list[str]:
+def _disagreements(fused: _ComparedModel, own: _ComparedModel) -> list[Problem]:
     """Return why two models cannot be compared."""
     if own.adapter.kind != fused.adapter.kind:
-        return [f"{own.name}: is a {own.adapter.kind}, expected a {fused.adapter.kind} as {fused.name}"]
+        return [Problem(own.name, f"is a {own.adapter.kind}, expected a {fused.adapter.kind} as {fused.name}")]
     if own.dim != fused.dim:
-        return [f"{own.name}: has {own.dim} columns, expected {fused.dim} as {fused.name}"]
+        return [Problem(own.name, f"has {own.dim} columns, expected {fused.dim} as {fused.name}")]
     # Without the order of classes, on which no score depends.
     fused_features, own_features = (
         Features(names=features.names, units=features.units, scaling=features.scaling)
         for features in (fused.posterior.features, own.posterior.features)
     )
-    return [f"{own.name}: {text} ({fused.name})" for text in fused_features.differences(own_features)]
+    return [Problem(own.name, f"{text} ({fused.name})") for text in fused_features.differences(own_features)]
 
 
 def _finite_scores(compared: _ComparedModel, values: Any, data_name: str) -> Scores:
@@ -180,11 +179,11 @@ def _finite_scores(compared: _ComparedModel, values: Any, data_name: str) -> Sco
         else:
             scores = compared.adapter.scores(compared.model, values)
     if not np.any(scores.weights > 0):
-        raise InputError(f"{data_name}: none of the {scores.observations} can be scored; a document needs two tokens")
+        raise InputError(data_name, f"none of the {scores.observations} can be scored; a document needs two tokens")
     infinite_rows = np.flatnonzero(~np.isfinite(scores.values) & (scores.weights > 0))
     if len(infinite_rows):
         row = infinite_rows[0]
-        raise InputError(f"{data_name}: row {row}, counted from 0: is too far from every component of {compared.name}")
+        raise InputError(data_name, f"row {row}, counted from 0: is too far from every component of {compared.name}")
     return scores
 
 

@@ -145,11 +145,11 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     try:
         document = json.dumps(header, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: cannot be written: its header would not be JSON ({error})") from error
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
     try:
         document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except InputError as error:
-        raise InputError(f"{path}: cannot be written: {error}") from error
+        raise InputError(path, f"cannot be written: {error}") from error
     write_arrays(path, arrays, document)
 
 
@@ -241,7 +241,7 @@ def _make_posterior(
             source=header.source,
         )
     except InputError as error:
-        return InputError([f"{file.label}: {problem}" for problem in error.problems])
+        return InputError(problem.about(file.label) for problem in error.problems)
     return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
@@ -256,9 +256,9 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
     try:
         return family_from_config(config)
     except FileFormatError as error:
-        raise FileFormatError(f"{path}: {error}") from error
+        raise FileFormatError(problem.about(path) for problem in error.problems) from error
     except (ArithmeticError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path}: its family cannot be made: {error}; {remedy}") from error
+        raise FileFormatError(path, f"its family cannot be made: {error}", remedy) from error
 
 
 def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[PosteriorHeader, TensorHeader] | FileFormatError]:
@@ -277,18 +277,18 @@ def _check_tensors(file: SafetensorsFile, header: PosteriorHeader, tensors: Tens
     expected = {"natural", "prior", "weights"}
     expected |= {f"attached.{name}{part}" for name in header.attached for part in ("", ".precision")}
     if "natural" not in shapes:
-        raise FileFormatError(f"{file.label}: has no tensor 'natural'; {REMEDY}")
+        raise FileFormatError(file.label, "has no tensor 'natural'", REMEDY)
     if unexpected := sorted(set(shapes) - expected):
-        raise FileFormatError(f"{file.label}: has tensors its header does not announce: {_list_names(unexpected)}")
+        raise FileFormatError(file.label, f"has tensors its header does not announce: {_list_names(unexpected)}")
     if missing := [name for name in header.attached if f"attached.{name}" not in shapes]:
-        raise FileFormatError(f"{file.label}: lacks the attached arrays its header announces: {_list_names(missing)}")
+        raise FileFormatError(file.label, f"lacks the attached arrays its header announces: {_list_names(missing)}")
     for name in sorted(shapes):
         if dtypes[name] not in ("float64", "float32"):
             code = next((code for code, dtype in DTYPES.items() if dtype == dtypes[name]), dtypes[name])
-            raise FileFormatError(f"{file.label}: tensor {name!r} has type {code}, expected F64")
+            raise FileFormatError(file.label, f"tensor {name!r} has type {code}, expected F64")
         if math.prod(shapes[name]) == 0:
             reason = ": the model has no components" if name == "natural" else ""
-            raise FileFormatError(f"{file.label}: tensor {name!r} is empty{reason}")
+            raise FileFormatError(file.label, f"tensor {name!r} is empty{reason}")
 
 
 def _list_names(names: list[str]) -> str:

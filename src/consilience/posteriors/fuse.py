@@ -16,7 +16,7 @@ from consilience.core.inputs import in_order
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
-from consilience.errors import OptionError
+from consilience.errors import OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
@@ -139,23 +139,29 @@ def fuse_described(
     )
 
 
-def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[str]:
+def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[Problem]:
     """Return why models of this kind cannot be fused with these options, a line each, beside the method's refusals."""
     if adapter is None:
         return []
     defaults = (("robust", None), ("minority", "keep"))
     changed_options = [name for name, default in defaults if getattr(method, name) != default]
     refused_options = [
-        f"{name}={getattr(method, name)!r}: the fused {adapter.kind} follows from all sites' models together, not from "
-        "copies of components; leave it out"
+        Problem(
+            f"{name}={getattr(method, name)!r}",
+            f"the fused {adapter.kind} follows from all sites' models together, not from copies of components",
+            "leave it out",
+        )
         for name in changed_options
         if adapter.recombines
     ]
     if adapter.components == "labelled" and not method.keeps_models:
         matching_options = [f"method {method.name!r}"] if not method.takes_labels else method.changed_matching_options()
         refused_options += [
-            f"{option}: the components of a {adapter.kind} have labels, by which they are matched; use method 'kl' and "
-            "leave options of its matching out"
+            Problem(
+                option,
+                f"the components of a {adapter.kind} have labels, by which they are matched",
+                "use method 'kl' and leave options of its matching out",
+            )
             for option in matching_options
         ]
     return adapter.refuse(ensemble) + refused_options

@@ -100,7 +100,7 @@ class PosteriorFusion(Fusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(f"{path}: {NO_FILE}")
+            raise InputError(path, f"{NO_FILE}")
         write_posterior(Path(path), self.posterior, dict(self.provenance))
 
     def report(self, path: str | Path, *, data: Any = None, truth: Any = None) -> None:
@@ -128,7 +128,9 @@ class PosteriorFusion(Fusion):
         OptionError
             For a truth without data.
         """
-        from consilience.posteriors.report.content import content_of  # here, so that fusing alone starts without jinja2
+        from consilience.posteriors.report.content import (
+            content_of,
+        )  # here, so that fusing alone starts without the pages
         from consilience.posteriors.report.illustration import illustrate
         from consilience.posteriors.report.page import write_page
 
@@ -136,6 +138,6 @@ class PosteriorFusion(Fusion):
         records = self.provenance["inputs"]  # ordered by content, unlike `inputs`
         posteriors = [posterior_of.get((record["name"], record.get("sha256"))) for record in records]
         if self.keeps_models and data is not None:
-            raise InputError("data: an ensemble asks every model by itself, so nothing is shown of them beside it")
+            raise InputError("data", "an ensemble asks every model by itself, so nothing is shown of them beside it")
         illustration = illustrate(self.posterior, data, truth)
         write_page(Path(path), content_of(self.provenance, self.posterior, posteriors, illustration))

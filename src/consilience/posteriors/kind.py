@@ -68,7 +68,7 @@ class Posteriors(Kind):
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two models on rows, counts or sequences."""
         if module is not None:
-            raise OptionError("module: is for networks, and these models are none")
+            raise OptionError("module", "is for networks, and these models are none")
         from consilience.posteriors.evaluate import evaluate_posteriors  # here, so that fusing starts without it
 
         return evaluate_posteriors(fused, local, data, labels)
@@ -82,7 +82,7 @@ class Posteriors(Kind):
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a posterior file."""
         if companion is not None:
-            raise InputError(f"{file}: is a posterior, of which no Fisher information is taken; send it alone")
+            raise InputError(file, "is a posterior, of which no Fisher information is taken", "send it alone")
         posterior = load_posterior(file)
         family, features = {"name": posterior.family.name}, posterior.features
         # Topics over other words are aligned by the fusion, not refused, so their number of words may differ.
@@ -111,7 +111,9 @@ class Posteriors(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused posterior file; `shown` has data and their truth."""
-        from consilience.posteriors.report.files import content_of_files  # here, so that fusing starts without jinja2
+        from consilience.posteriors.report.files import (
+            content_of_files,
+        )  # here, so that fusing starts without the pages
         from consilience.posteriors.report.page import write_page
 
         if shown.get("barriers") or shown.get("planes"):

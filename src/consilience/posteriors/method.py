@@ -19,7 +19,7 @@ from consilience.checks import Array, Labels, is_number
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.families import Direction, FixedSide
 from consilience.matching.assignment import assign_block
 from consilience.matching.result import Matching
@@ -100,19 +100,25 @@ class SiteNeed:
     subject: str
     why: str = ""
 
-    def reasons(self, ensemble: Ensemble) -> list[str]:
+    def reasons(self, ensemble: Ensemble) -> list[Problem]:
         """Return why it is not met, in a line that names the models; none where it is."""
         pairs = list(zip(ensemble.names, ensemble.posteriors, strict=True))
         lacking = [name for name, posterior in pairs if getattr(posterior, self.field) is None]
         if lacking:
             verb = "is" if self.field == "prior" else "are"
-            return [f"{self.subject} needs every model's {self.field}, which {verb} missing in {', '.join(lacking)}"]
+            return [
+                Problem(
+                    "", f"{self.subject} needs every model's {self.field}, which {verb} missing in {', '.join(lacking)}"
+                )
+            ]
         if not self.why:
             return []
         improper = [name for name, p in pairs if p.prior is not None and p.family.check(p.prior[None])]
         if not improper:
             return []
-        return [f"{self.subject} {self.why}, which is improper in {', '.join(improper)}; use method 'kl'"]
+        return [
+            Problem("", f"{self.subject} {self.why}, which is improper in {', '.join(improper)}", "use method 'kl'")
+        ]
 
 
 WEIGHS_BY_PRIOR = "weighs new components by their prior"
@@ -201,35 +207,36 @@ class Method(Options, ABC):
         """Return what every site must state, with these options; ``check`` asks for it."""
         return (SiteNeed("prior", "combine='product'"),) if self.combine == "product" else ()
 
-    def refuse(self, ensemble: Ensemble) -> list[str]:
+    def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Return why these models cannot be fused with these options, a line each; empty when they can."""
         reasons = self.refuse_robust(ensemble)
         if self.combine == "product" and not ensemble.family.has_width:
-            return [*reasons, f"combine='product' means nothing for {ensemble.family.name}s, which have no width"]
+            text = f"combine='product' means nothing for {ensemble.family.name}s, which have no width"
+            return [*reasons, Problem("", text)]
         return reasons + [text for need in self.site_needs() for text in need.reasons(ensemble)]
 
     @final
-    def refuse_robust(self, ensemble: Ensemble) -> list[str]:
+    def refuse_robust(self, ensemble: Ensemble) -> list[Problem]:
         """Return why robust fusion of these models means nothing, a line each."""
         if self.robust is None:
             return []
-        reasons = []
+        reasons, option = [], f"robust={self.robust!r}"
         if not self.matches:
-            reasons.append(f"robust={self.robust!r}: {self.name} matches nothing, so no copy can be held beside others")
+            reasons.append(Problem(option, f"{self.name} matches nothing, so no copy can be held beside others"))
         if self.robust == "median" and self.combine == "product":
-            reasons.append("robust='median' is an average, and combine='product' is none; use robust='trim'")
+            reasons.append(Problem("", f"{option} is an average, and combine='product' is none", "use robust='trim'"))
         for name in ("counts", "weights", "prior"):
             states = [getattr(posterior, name) is not None for posterior in ensemble.posteriors]
             lacking = [model for model, has_it in zip(ensemble.names, states, strict=True) if not has_it]
             if 0 < len(lacking) < len(states):
-                reasons.append(
-                    f"robust={self.robust!r}: {', '.join(lacking)} states no {name}, others do; leave it out, or all "
-                    f"{name} would be"
+                text, remedy = (
+                    f"{', '.join(lacking)} states no {name}, others do",
+                    f"leave it out, or all {name} would be",
                 )
+                reasons.append(Problem(option, text, remedy))
         if ensemble.voting().n_sites < MIN_VOTES:
-            reasons.append(
-                f"robust={self.robust!r} needs at least {MIN_VOTES} models: of two, none tells which is right"
-            )
+            text = f"{option} needs at least {MIN_VOTES} models: of two, none tells which is right"
+            reasons.append(Problem("", text))
         return reasons
 
     def _match_weightless(self, fused: Posterior, silent_model: Posterior) -> Labels:

@@ -101,7 +101,7 @@ def _read_file(path: str | Path, labels: Any, columns: ExpectedColumns) -> tuple
     if suffix in (".npy", ".npz"):
         return read_array(path), None
     if suffix != ".csv":
-        raise FileFormatError(f"{path}: expected a file named .csv, .npy or .npz")
+        raise FileFormatError(path, "expected a file named .csv, .npy or .npz")
     table = read_csv(path, columns.names)
     label_column = str(labels) if isinstance(labels, str | Path) else None
     row_classes = None if label_column is None else table.column(label_column)
@@ -132,9 +132,9 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
         return numbers
     if missing := [column for column in columns.names if column not in header]:
         others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise InputError(f"{name}: lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}")
+        raise InputError(name, f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}")
     if repeated := [column for column in columns.names if header.count(column) > 1]:
-        raise InputError(f"{name}: has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once")
+        raise InputError(name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once")
     number_of = {column: number for number, column in enumerate(header)}
     return [number_of[column] for column in columns.names]
 
@@ -143,7 +143,7 @@ def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: s
     """Raise InputError unless the data have the number of columns that the models expect."""
     if n_columns != columns.n_columns:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
-        raise InputError(f"{name}: has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}")
+        raise InputError(name, f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}")
 
 
 def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
@@ -152,18 +152,16 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         try:
             values = np.asarray(values)
         except ValueError as error:  # rows of different lengths
-            raise InputError(
-                f"{name}: expected an array of numbers (rows, columns), found lists that differ"
-            ) from error
+            raise InputError(name, "expected an array of numbers (rows, columns), found lists that differ") from error
         if values.dtype.kind == "O":
             values = _numbers_of_objects(name, values)
     if values.dtype.kind not in "biuf":
-        raise InputError(f"{name}: expected numbers, found an array of type {values.dtype}")
+        raise InputError(name, f"expected numbers, found an array of type {values.dtype}")
     if values.ndim != 2:
-        raise InputError(f"{name}: expected an array (rows, columns), found shape {values.shape}")
+        raise InputError(name, f"expected an array (rows, columns), found shape {values.shape}")
     _check_width(name, values.shape[1], columns)
     if values.shape[0] == 0:
-        raise InputError(f"{name}: has no rows")
+        raise InputError(name, "has no rows")
     if columns.are_counts:
         return as_counts(name, values)
     rows = np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=np.float64)
@@ -173,8 +171,9 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         column_name = "" if columns.names is None else f" ({columns.names[column]})"
         more = f"; {len(bad) - 1} more like it" if len(bad) > 1 else ""
         raise InputError(
-            f"{name}: row {row}, column {column}{column_name}, counted from 0: expected a finite number,"
-            f" found {rows[row, column]}{more}"
+            name,
+            f"row {row}, column {column}{column_name}, counted from 0: expected a finite number,"
+            f" found {rows[row, column]}{more}",
         )
     return rows
 
@@ -184,19 +183,19 @@ def _numbers_of_objects(name: str, values: Any) -> Any:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected numbers, found {type(values.flat[0]).__name__} and others") from error
+        raise InputError(name, f"expected numbers, found {type(values.flat[0]).__name__} and others") from error
 
 
 def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...], Labels]:
     """Return the distinct labels, sorted, and the number of every row's label among them (n,)."""
     if sparse.issparse(labels):
-        raise InputError(f"{what}: expected one class for every row, found a sparse matrix")
+        raise InputError(what, "expected one class for every row, found a sparse matrix")
     array = np.asarray(labels)
     if array.shape != (n_rows,):
-        raise InputError(f"{what}: expected one class for each of the {n_rows} rows, found shape {array.shape}")
+        raise InputError(what, f"expected one class for each of the {n_rows} rows, found shape {array.shape}")
     texts = [str(value) for value in array.tolist()]
     missing = [row for row, text in enumerate(texts) if text.strip().lower() in ("", "nan", "none", "nat", "<na>")]
     if missing:
-        raise InputError(f"{what}: row {missing[0]}, counted from 0: expected a class, found none")
+        raise InputError(what, f"row {missing[0]}, counted from 0: expected a class, found none")
     names, numbers = np.unique(texts, return_inverse=True)
     return tuple(names.tolist()), numbers.astype(np.int64)

@@ -222,7 +222,7 @@ class Posterior:
 
     def __post_init__(self) -> None:
         if not isinstance(self.family, Family):
-            raise InputError(f"family: expected a member of consilience.families, found {self.family!r}")
+            raise InputError("family", f"expected a member of consilience.families, found {self.family!r}")
         for name in ("natural", "prior", "counts", "weights"):
             values = getattr(self, name)
             if values is not None:

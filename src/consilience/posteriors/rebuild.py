@@ -30,8 +30,11 @@ def adapter_of_source(source: Mapping[str, Any]) -> Adapter | None:
     for adapter in known_adapters():
         if adapter.kind == kind:
             return adapter
+    known = ", ".join(adapter.kind for adapter in known_adapters())
     raise UnsupportedError(
-        f"this version cannot rebuild a {kind!r}; known: {', '.join(adapter.kind for adapter in known_adapters())}"
+        "",
+        f"this version cannot rebuild a {kind!r}; known: {known}",
+        "hand the adapter of another kind to consilience.register_adapter first",
     )
 
 

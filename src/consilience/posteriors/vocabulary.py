@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Labels
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.posterior import Posterior
@@ -65,7 +65,7 @@ def is_topic_posterior(posterior: Posterior) -> bool:
 
 def align_vocabularies(
     names: Sequence[str], posteriors: Sequence[Posterior]
-) -> tuple[list[Posterior], VocabularyAlignment | None, list[str]]:
+) -> tuple[list[Posterior], VocabularyAlignment | None, list[Problem]]:
     """Return topic models over the union of their words, the alignment, and the problems that prevent it.
 
     The words of the union are sorted, so that they do not depend on the order of the models. Models that agree, or that
@@ -84,8 +84,8 @@ def align_vocabularies(
         The models over the union; as they came where there is a problem.
     alignment : VocabularyAlignment or None
         The union and what each model lacked; None where nothing was aligned.
-    problems : list of str
-        A line each, with the name of the model.
+    problems : list of Problem
+        With the name of the model each.
     """
     unaligned = list(posteriors)
     vocabularies = [posterior.features.names for posterior in unaligned]
@@ -93,14 +93,16 @@ def align_vocabularies(
     if len(source_kinds) != 1 or not all(is_topic_posterior(posterior) for posterior in unaligned):
         return unaligned, None, []
     models = list(zip(names, unaligned, strict=True))
-    if empty := [f"{name}: has no words" for name, posterior in models if posterior.family.size == 0]:
+    if empty := [Problem(name, "has no words") for name, posterior in models if posterior.family.size == 0]:
         return unaligned, None, empty
     families = {posterior.family for posterior in unaligned}
     if len({words for words in vocabularies if words is not None}) <= 1 and len(families) == 1:
         return unaligned, None, []
     problems = [
-        f"{name}: does not say which words its {posterior.family.size} columns are, and the vocabularies differ;"
-        f" {_REMEDY}"
+        Problem(
+            name,
+            f"does not say which words its {posterior.family.size} columns are, and the vocabularies differ; {_REMEDY}",
+        )
         for name, posterior in models
         if posterior.features.names is None
     ]
@@ -114,8 +116,11 @@ def align_vocabularies(
         shared = sum(owner_counts[word] > 1 for word in words)
         if not shared:
             problems.append(
-                f"{name}: shares none of its {len(words)} words with any other model; are they of another language, or"
-                " made from text in another way?"
+                Problem(
+                    name,
+                    f"shares none of its {len(words)} words with any other model; are they of another language, or"
+                    " made from text in another way?",
+                )
             )
         elif shared < LOW_SHARED_FRACTION * len(words):
             apart[name] = shared / len(words)
@@ -124,7 +129,7 @@ def align_vocabularies(
         try:
             aligned.append(expand_vocabulary(posterior, union))
         except InputError as error:
-            problems += [f"{name}: {text}" for text in error.problems]
+            problems += [problem.about(name) for problem in error.problems]
     return (unaligned, None, problems) if problems else (aligned, VocabularyAlignment(len(union), missing, apart), [])
 
 

@@ -108,7 +108,7 @@ class VariationalBNN(ABC):
             ),
         ):
             if not valid:
-                raise OptionError(f"{option}: expected {expected}, found {getattr(self, option)!r}")
+                raise OptionError(option, f"expected {expected}, found {getattr(self, option)!r}")
 
     @property
     @abstractmethod
@@ -180,7 +180,7 @@ class GaussianBNN(VariationalBNN):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (is_number(self.prior_variance) and self.prior_variance > 0):
-            raise OptionError(f"prior_variance: expected a positive number, found {self.prior_variance!r}")
+            raise OptionError("prior_variance", f"expected a positive number, found {self.prior_variance!r}")
 
     @property
     def prior(self) -> WeightPrior:
@@ -298,7 +298,7 @@ class HorseshoeBNN(VariationalBNN):
             ),
         ):
             if not valid:
-                raise OptionError(f"{option}: expected {expected}, found {getattr(self, option)!r}")
+                raise OptionError(option, f"expected {expected}, found {getattr(self, option)!r}")
 
     @property
     def prior(self) -> WeightPrior:

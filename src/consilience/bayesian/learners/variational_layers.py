@@ -169,16 +169,17 @@ def parameter_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
             continue
         if isinstance(layer, _BATCH_NORMS):
             raise UnsupportedError(
-                f"{path}: batch normalisation mixes the observations of a batch, which single draws of weights cannot; "
-                "use layer, group or instance normalisation"
+                path,
+                "batch normalisation mixes the observations of a batch, which single draws of weights cannot",
+                "use layer, group or instance normalisation",
             )
         if next(layer.children(), None) is not None:
-            raise UnsupportedError(f"{path or 'the module'}: has parameters beside layers of its own; put them in one")
+            raise UnsupportedError(path or "the module", "has parameters beside layers of its own", "put them in one")
         for name, values in parameters:
             full_name = f"{path}.{name}" if path else name
             if id(values) in first_names:
                 raise UnsupportedError(
-                    f"{full_name}: is tied to {first_names[id(values)]}; a posterior needs weights of their own"
+                    full_name, f"is tied to {first_names[id(values)]}; a posterior needs weights of their own"
                 )
             first_names[id(values)] = full_name
         layers.append((path, layer))

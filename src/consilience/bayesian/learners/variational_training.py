@@ -65,7 +65,7 @@ class VariationalModule(nn.Module):
         layers = parameter_layers(module)
         scaled = [path for path, layer in layers if isinstance(layer, SCALED_LAYERS)]
         if not scaled:
-            raise InputError("module: has no linear layer or convolution")
+            raise InputError("module", "has no linear layer or convolution")
         self.layers = {}
         for path, layer in layers:
             scales = _scales(layer, prior, path == scaled[-1], self.slab, generator)
@@ -142,7 +142,7 @@ def _parse_classes(classes: int | Sequence[str]) -> tuple[int, tuple[str, ...] |
         names = tuple(str(label) for label in classes)
         if len(set(names)) == len(names):
             return len(names), names
-    raise OptionError(f"classes: expected their number, at least 2, or their names in order, found {classes!r}")
+    raise OptionError("classes", f"expected their number, at least 2, or their names in order, found {classes!r}")
 
 
 def _checked_device(name: str) -> torch.device:
@@ -151,7 +151,7 @@ def _checked_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, TypeError, AssertionError) as error:  # what torch raises for devices that are not there
-        raise OptionError(f"device: {name!r} is not there: {str(error).splitlines()[0]}") from error
+        raise OptionError("device", f"{name!r} is not there: {str(error).splitlines()[0]}") from error
     return device
 
 
@@ -177,16 +177,18 @@ def _require_single_calls(model: VariationalModule, inputs: Tensor) -> None:
             model(inputs)
     except (TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise UnsupportedError(
-            "module: its layers cannot draw their weights; every layer with parameters must be called as a layer, with "
-            f"one tensor: {str(error).splitlines()[0]}"
+            "module",
+            "its layers cannot draw their weights; every layer with parameters must be called as a layer, with "
+            f"one tensor: {str(error).splitlines()[0]}",
         ) from error
     finally:
         for hook in hooks:
             hook.remove()
     if repeated := [path for path, times in n_calls.items() if times != 1]:
         raise UnsupportedError(
-            f"{', '.join(repeated[:3])}: is called {n_calls[repeated[0]]} times for one input, each time with other "
-            "draws of its weights; call every layer once"
+            ", ".join(repeated[:3]),
+            f"is called {n_calls[repeated[0]]} times for one input, each time with other draws of its weights",
+            "call every layer once",
         )
 
 
@@ -195,19 +197,19 @@ def _checked_data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
     try:
         inputs, labels = (torch.as_tensor(v if isinstance(v, Tensor) else np.asarray(v)).detach() for v in (X, y))
     except (TypeError, ValueError) as error:
-        raise InputError(f"X, y: expected numbers, classes counted from 0: {error}") from error
+        raise InputError("X, y", f"expected numbers, classes counted from 0: {error}") from error
     if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels) or len(labels) == 0:
         raise InputError(
-            f"X, y: expected (N, ...) inputs and (N,) classes, found {tuple(inputs.shape)} and {tuple(labels.shape)}"
+            "X, y", f"expected (N, ...) inputs and (N,) classes, found {tuple(inputs.shape)} and {tuple(labels.shape)}"
         )
     if not bool(torch.isfinite(inputs).all()):
-        raise InputError("X: has NaN or infinite values; fill or leave out the rows at fault")
+        raise InputError("X", "has NaN or infinite values", "fill or leave out the rows at fault")
     if labels.is_floating_point() and bool((labels != labels.round()).any()):
-        raise InputError("y: expected classes, whole numbers from 0, found fractions")
+        raise InputError("y", "expected classes, whole numbers from 0, found fractions")
     labels = labels.long()
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise InputError(
-            f"y: expected classes from 0 to {classes - 1}, found {int(labels.min())} to {int(labels.max())}"
+            "y", f"expected classes from 0 to {classes - 1}, found {int(labels.min())} to {int(labels.max())}"
         )
     return inputs, labels
 
@@ -222,13 +224,13 @@ def _make_template(learner: VariationalBNN, inputs: Tensor, classes: int) -> nn.
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
         return nn.Sequential(*layers[:-1])  # no activation after the output layer
     if not is_module(learner.module):
-        raise OptionError(f"module: expected a torch module, found {type(learner.module).__name__}")
+        raise OptionError("module", f"expected a torch module, found {type(learner.module).__name__}")
     module = copy.deepcopy(learner.module).cpu().train()
     with torch.no_grad():
         logits = copy.deepcopy(module).eval()(as_inputs(module, inputs[:2]))
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (len(inputs[:2]), classes):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"module: expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}")
+        raise InputError("module", f"expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}")
     return module
 
 

@@ -31,6 +31,7 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.errors import Problem
 from consilience.families import DiagonalGaussian
 from consilience.matching.bregman_groups import BregmanGroups, descend_groups
 from consilience.matching.site_step import Openings
@@ -104,9 +105,10 @@ class KLNetworkFusion(NetworkMethod):
         yield from super().requirements()
         bound = self.max_units
         bounds = [1] if bound is None else list(bound.values()) if isinstance(bound, Mapping) else [bound]
+        are_groups = not isinstance(bound, Mapping) or all(isinstance(group, str) for group in bound)
         yield from (
             ("regularization", is_number(self.regularization), "a number that is not negative"),
-            ("max_units", all(is_count(value) for value in bounds), "a positive integer, by group or for all"),
+            ("max_units", are_groups and all(map(is_count, bounds)), "a positive integer, by group or for all"),
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
             ("tolerance", is_number(self.tolerance), "a number that is not negative"),
@@ -153,21 +155,34 @@ class KLNetworkFusion(NetworkMethod):
         bound = self.max_units.get(group) if isinstance(self.max_units, Mapping) else self.max_units
         return 2**31 if bound is None else int(bound)  # beyond any number of units
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+    def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return why these networks cannot be fused, a line each."""
         symmetry = ensemble.symmetry
         if isinstance(self.max_units, Mapping) and (unknown := sorted(set(self.max_units) - set(symmetry.by_name))):
-            return [f"max_units: group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}"]
+            return [
+                Problem(
+                    "max_units", f"group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}"
+                )
+            ]
         if not any(is_deviation(name) for name in ensemble.networks[0].working):
-            return ["method 'kl' fuses networks by the variances of their weights; give Bayesian networks"]
+            return [
+                Problem("", "method 'kl' fuses networks by the variances of their weights", "give Bayesian networks")
+            ]
         reasons = [
-            f"group {group.name} lies inside the units of {group.parent}, which method 'kl' does not match; use 'w2'"
+            Problem(
+                "",
+                f"group {group.name} lies inside the units of {group.parent}, which method 'kl' does not match",
+                "use 'w2'",
+            )
             for group in symmetry.all_groups
             if group.parent is not None
         ]
         return reasons + [
-            f"{network.name}: group {group} has {network.units[group]} units, but the fused network at most {units}, "
-            "and no two units of one network may become the same: give at least so many"
+            Problem(
+                network.name,
+                f"group {group} has {network.units[group]} units, but the fused network at most {units}, "
+                "and no two units of one network may become the same: give at least so many",
+            )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
             if network.units[group] > units

@@ -21,7 +21,7 @@ from consilience.bayesian.readers.tensors import (
     require_same_parameters,
 )
 from consilience.checks import AnyArray
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, Problem, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,8 +44,11 @@ def read(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
     problems = []
     if frozen := [key for key, values in model.model.named_parameters() if not values.requires_grad]:
         problems.append(
-            f"{name}: {join_names(frozen)}: frozen, so that there is no variance of it; let every parameter of the "
-            "model require gradients before fitting"
+            Problem(
+                name,
+                f"{join_names(frozen)}: frozen, so that there is no variance of it",
+                "let every parameter of the model require gradients before fitting",
+            )
         )
     means, variances = _split(model.mean, shapes), _split(model.posterior_variance, shapes)
     parameters = {
@@ -94,12 +97,12 @@ def _require_diagonal(model: Any, name: str) -> None:
     kind = type(model).__name__
     diagonal = has_class(model, "laplace", "DiagLaplace")
     if not diagonal or has_class(model, "laplace", "LLLaplace", "SubnetLaplace"):
-        raise UnsupportedError(f"{name}: a {kind} is no independent Gaussian for every weight; {_REMEDY}")
+        raise UnsupportedError(name, f"a {kind} is no independent Gaussian for every weight", _REMEDY)
     likelihood = str(getattr(model.likelihood, "value", model.likelihood))
     if likelihood != "classification":
-        raise UnsupportedError(f"{name}: a {kind} for {likelihood}: only classifiers are fused; {_REMEDY}")
+        raise UnsupportedError(name, f"a {kind} for {likelihood}: only classifiers are fused", _REMEDY)
     if not model.n_data:
-        raise InputError(f"{name}: this {kind} is not fitted; call fit(train_loader) first")
+        raise InputError(name, f"this {kind} is not fitted", "call fit(train_loader) first")
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:

@@ -23,6 +23,7 @@ from consilience.bayesian.readers.tensors import (
     with_buffers,
 )
 from consilience.checks import AnyArray, is_number
+from consilience.errors import Problem
 from consilience.networks.torch_modules import is_module
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def read(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
     """Return the Bayesian network of a module; a copy of the plain module takes the buffers that both have."""
     parameters, others, problems = gaussian_parameters(_used_parameters(model), name)
     if others:
-        problems.append(f"{name}: {join_names(others)}: {_POINT}")
+        problems.append(Problem(name, f"{join_names(others)}: {_POINT}"))
     plain = None if module is None else with_buffers(module, dict(model.named_buffers()))
     return build_network(parameters, plain, name, _prior_variances(model, parameters), tuple(problems))
 

@@ -24,7 +24,7 @@ from consilience.bayesian.readers.tensors import (
     require_same_parameters,
 )
 from consilience.checks import AnyArray
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, Problem, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,8 +42,11 @@ def read(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
     """Return the Bayesian network of a guide; priors Normal(0, s) with one s a site become prior variances."""
     sites = _sites(model, name)
     problems = [
-        f"{name}: site {site} lies in {latent['fn'].support}, so its posterior is no Gaussian; give it a Normal "
-        "prior, or sample only weights"
+        Problem(
+            name,
+            f"site {site} lies in {latent['fn'].support}, so its posterior is no Gaussian",
+            "give it a Normal prior, or sample only weights",
+        )
         for site, latent in sites.items()
         if not _is_real(latent["fn"].support)
     ]
@@ -92,12 +95,13 @@ def _sites(guide: Any, name: str) -> dict[str, Any]:
     kind = type(guide).__name__
     if not has_class(guide, _GUIDES, *_MEAN_FIELD_GUIDES):
         raise UnsupportedError(
-            f"{name}: a guide of class {kind} is no independent Gaussian for every weight; use "
-            f"pyro's {_MEAN_FIELD_GUIDES[0]}"
+            name,
+            f"a guide of class {kind} is no independent Gaussian for every weight",
+            f"use pyro's {_MEAN_FIELD_GUIDES[0]}",
         )
     if guide.prototype_trace is None:
         raise InputError(
-            f"{name}: this {kind} has not seen its model; call it once with the model's arguments, or fit it"
+            name, f"this {kind} has not seen its model", "call it once with the model's arguments, or fit it"
         )
     return dict(guide.prototype_trace.iter_stochastic_nodes())
 

@@ -39,7 +39,7 @@ from consilience.bayesian.readers.tensors import (
     with_buffers,
 )
 from consilience.checks import AnyArray
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from torch import nn
@@ -129,7 +129,7 @@ def resembles_pair(model: object) -> bool:
 
 def gaussian_parameters(
     arrays: Mapping[str, AnyArray], name: str
-) -> tuple[dict[str, GaussianParameter], list[str], list[str]]:
+) -> tuple[dict[str, GaussianParameter], list[str], list[Problem]]:
     """Return the Gaussians of flat arrays by parameter, the names that are of none, and the problems."""
     means: dict[str, str] = {}  # names of arrays by parameter
     spreads: dict[str, str] = {}
@@ -144,14 +144,14 @@ def gaussian_parameters(
         if first == key:
             continue
         if f"{_SAMPLER}." not in first + key:
-            problems.append(f"{name}: {first} and {key} both tell of {role.parameter}; keep one of them")
+            problems.append(Problem(name, f"{first} and {key} both tell of {role.parameter}", "keep one of them"))
         elif not bool((arrays[first] == arrays[key]).all()):
-            problems.append(f"{name}: {first} and {key} differ; copy what is sampled from into the other")
+            problems.append(Problem(name, f"{first} and {key} differ", "copy what is sampled from into the other"))
     for side, other, what in ((means, spreads, "variance"), (spreads, means, "mean")):
         for parameter, key in side.items():
             role = array_role(key)
             if parameter not in other and role is not None:
-                problems.append(f"{name}: {key}: no {what} beside it; give {role.partner} too")
+                problems.append(Problem(name, f"{key}: no {what} beside it", f"give {role.partner} too"))
     parameters = {}
     for parameter, key in means.items():
         spread = spreads.get(parameter, "")
@@ -167,7 +167,7 @@ def read_flat(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     parameters, others, problems = gaussian_parameters(model, name)
     buffers = {} if module is None else dict(module.named_buffers())
     if unknown := [key for key in others if key not in buffers and not _is_ignored(key)]:
-        problems.append(f"{name}: {join_names(unknown)}: neither means nor variances by name; {_POINT}")
+        problems.append(Problem(name, f"{join_names(unknown)}: neither means nor variances by name; {_POINT}"))
     filled = None if module is None else with_buffers(module, {key: model[key] for key in others})
     return build_network(parameters, filled, name, problems=tuple(problems))
 
@@ -200,8 +200,12 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     """
     _require_arrays(name, *model)
     means, spreads = model
-    problems = [f"{name}: {key}: a mean, but no log-variance; give both" for key in means if key not in spreads]
-    problems += [f"{name}: {key}: a log-variance, but no mean; give both" for key in spreads if key not in means]
+    problems = [
+        Problem(name, f"{key}: a mean, but no log-variance", "give both") for key in means if key not in spreads
+    ]
+    problems += [
+        Problem(name, f"{key}: a log-variance, but no mean", "give both") for key in spreads if key not in means
+    ]
     parameters = {
         key: GaussianParameter(values, spreads[key], LOG_VARIANCE, f"mean of {key}", f"log-variance of {key}")
         for key, values in means.items()
@@ -211,8 +215,12 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     # A posterior of which every weight has a variance above 1 is surely a mistake: these are variances, not logarithms.
     if parameters and not problems and all(float(values.min()) > 0 for values in spread_arrays if _has_values(values)):
         problems.append(
-            f"{name}: every log-variance is positive, as variances are; give (means, log-variances), or one dict whose "
-            f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance"
+            Problem(
+                name,
+                "every log-variance is positive, as variances are",
+                "give (means, log-variances), or one dict whose "
+                f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance",
+            )
         )
     return build_network(parameters, module, name, problems=tuple(problems))
 
@@ -230,7 +238,7 @@ def write_pair(bnn: BayesianNetwork, like: Any) -> tuple[dict[str, AnyArray], di
 def _require_arrays(name: str, *dicts: Any) -> None:
     """Raise unless dicts hold arrays by name."""
     if others := [str(key) for arrays in dicts for key, values in arrays.items() if not hasattr(values, "shape")]:
-        raise InputError(f"{name}: {join_names(others)}: expected arrays or tensors by name")
+        raise InputError(name, f"{join_names(others)}: expected arrays or tensors by name")
 
 
 def _is_ignored(name: str) -> bool:

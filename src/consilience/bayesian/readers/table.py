@@ -151,7 +151,7 @@ def as_bayesian_network(model: Any, module: nn.Module | None = None, name: str =
            [0.01, 0.01, 0.01]])
     """
     if module is not None and not is_module(module):
-        raise InputError(f"{name}: module: expected a torch module, found {type(module).__name__}")
+        raise InputError(name, f"module: expected a torch module, found {type(module).__name__}")
     return _adapter(model, name).read(model, module, name)
 
 
@@ -193,6 +193,7 @@ def _adapter(model: Any, name: str) -> BayesianAdapter:
             return adapter
     kinds = "; ".join(adapter.kind for adapter in BAYESIAN_ADAPTERS)
     raise UnsupportedError(
-        f"{name}: {type(model).__module__}.{type(model).__qualname__} is no Bayesian neural network of a known kind; "
-        f"known: {kinds}"
+        name,
+        f"{type(model).__module__}.{type(model).__qualname__} is no Bayesian neural network of a known kind; "
+        f"known: {kinds}",
     )

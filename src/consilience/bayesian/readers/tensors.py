@@ -20,7 +20,7 @@ from array_api_compat import array_namespace
 
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import AnyArray
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.networks.network import is_floating, non_finite_problems
 from consilience.networks.torch_modules import cast_like, tensor_beside
 
@@ -99,16 +99,19 @@ class GaussianParameter:
         with np.errstate(over="ignore"):  # `problems` names what overflows
             return xp.astype(self.form.decode(_double(self.spread)), self.mean.dtype)
 
-    def problems(self, name: str) -> list[str]:
+    def problems(self, name: str) -> list[Problem]:
         """Return what is wrong with it."""
         arrays = {self.mean_name: self.mean, self.spread_name: self.spread}
         if not_floats := [key for key, values in arrays.items() if not is_floating(values)]:
-            return [f"{name}: {key} holds {arrays[key].dtype}, not floats" for key in not_floats]
+            return [Problem(name, f"{key} holds {arrays[key].dtype}, not floats") for key in not_floats]
         shapes = tuple(self.mean.shape), tuple(self.spread.shape)
         if shapes[0] != shapes[1]:
             return [
-                f"{name}: {self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}; give one "
-                f"{self.form.word} for every mean"
+                Problem(
+                    name,
+                    f"{self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}",
+                    f"give one {self.form.word} for every mean",
+                )
             ]
         if non_finite := non_finite_problems(arrays, name):
             return non_finite
@@ -120,8 +123,11 @@ class GaussianParameter:
         else:
             what, value = "are not positive", float(self.spread.min())
         return [
-            f"{name}: {self.spread_name}: its variances {what} in {self.mean.dtype} ({self.form.word} {value:.3g}); "
-            "give every weight a positive finite variance (a tiny one for a parameter that is a point)"
+            Problem(
+                name,
+                f"{self.spread_name}: its variances {what} in {self.mean.dtype} ({self.form.word} {value:.3g})",
+                "give every weight a positive finite variance (a tiny one for a parameter that is a point)",
+            )
         ]
 
 
@@ -159,24 +165,31 @@ def build_network(
     if module is not None:
         shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
         all_problems += [
-            f"{name}: {gaussian.mean_name}: the module has no parameter {key}; give a module of this architecture, "
-            "whose parameters have the same names"
+            Problem(
+                name,
+                f"{gaussian.mean_name}: the module has no parameter {key}",
+                "give a module of this architecture, whose parameters have the same names",
+            )
             for key, gaussian in parameters.items()
             if key not in shapes
         ]
         all_problems += [
-            f"{name}: {gaussian.mean_name} has shape {tuple(gaussian.mean.shape)}, the module's parameter {key} "
-            f"{shapes[key]}; give a module of this architecture"
+            Problem(
+                name,
+                f"{gaussian.mean_name} has shape {tuple(gaussian.mean.shape)}, the module's parameter {key} "
+                f"{shapes[key]}",
+                "give a module of this architecture",
+            )
             for key, gaussian in parameters.items()
             if key in shapes and tuple(gaussian.mean.shape) != shapes[key]
         ]
         missing = [key for key in shapes if key not in parameters]
         if missing and reports_missing:
             all_problems.append(
-                f"{name}: nothing here is the module's parameter {join_names(missing)}; give it a distribution"
+                Problem(name, f"nothing here is the module's parameter {join_names(missing)}", "give it a distribution")
             )
     if not parameters and not all_problems:
-        all_problems = [f"{name}: has no weights with a distribution"]
+        all_problems = [Problem(name, "has no weights with a distribution")]
     if all_problems:
         raise InputError(all_problems)
     means = {key: array_namespace(g.mean).asarray(g.mean, copy=True) for key, g in parameters.items()}
@@ -209,14 +222,16 @@ def require_same_parameters(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int
     """
     if unmatched := sorted(set(bnn.means) ^ set(shapes)):
         raise InputError(
-            f"{bnn.name}: cannot be written like {what}: {join_names(unmatched)}: in one of them only; give a model of "
-            "its architecture"
+            bnn.name,
+            f"cannot be written like {what}: {join_names(unmatched)}: in one of them only",
+            "give a model of its architecture",
         )
     pairs = {key: (tuple(values.shape), shapes[key]) for key, values in bnn.means.items()}
     if mismatched := [f"{key} {new} and not {old}" for key, (new, old) in pairs.items() if new != old]:
         raise UnsupportedError(
-            f"{bnn.name}: cannot be written like {what}, since it has other widths: {join_names(mismatched)}; give a "
-            "model built with these widths, or take its means and variances"
+            bnn.name,
+            f"cannot be written like {what}, since it has other widths: {join_names(mismatched)}",
+            "give a model built with these widths, or take its means and variances",
         )
 
 

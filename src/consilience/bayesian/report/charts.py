@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from consilience.bayesian.report.predictions import ClassEntropies, Predictive
-from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element, line, text, tick_label, ticks
+from consilience.drawing.axes import HALF_WIDTH, Axes, line_kind
+from consilience.drawing.svg import colour_class, line
 from consilience.drawing.words import format_count, format_fixed, shorten, with_minus_sign
 
 MAX_MODELS = 10
@@ -16,47 +17,22 @@ MAX_MODELS = 10
 MAX_CLASSES = 20
 """Classes beyond these are not drawn. Chosen by eye, for the width of the page."""
 
-_WIDTH, _LEFT, _TOP, _BOTTOM = 390.0, 62.0, 30.0, 46.0
-"""Width of the reliability figure, and margins of both plots within their drawings. Chosen by eye."""
-
 
 def reliability_figure(predictions: Mapping[str, Predictive]) -> Markup:
     """Return reliability curves: the accuracy of each bin against its confidence; on the diagonal they agree."""
     drawn = dict(list(predictions.items())[:MAX_MODELS])
-    plot_height = 270.0
-    axis_y, right_x = _TOP + plot_height, _WIDTH - 14.0
-    x, y = Scale(0.0, 1.0, _LEFT, right_x), Scale(0.0, 1.0, axis_y, _TOP + 4)
-    marks = ticks(0.0, 1.0)
-    parts = [text(0, 14, "accuracy", "axis"), text(right_x, axis_y + 38, "confidence", "axis", "end")]
-    for mark in marks:
-        parts.append(line(_LEFT, y(mark), right_x, y(mark), "grid"))
-        parts.append(text(_LEFT - 8, y(mark) + 4, tick_label(mark, marks), "tick", "end"))
-        parts.append(text(x(mark), axis_y + 20, tick_label(mark, marks), "tick", "middle"))
-    parts.append(line(x(0.0), y(0.0), x(1.0), y(1.0), "honest"))
+    axes = Axes.over((0.0, 1.0), (0.0, 1.0), 270.0, HALF_WIDTH, inset=(0.0, 4.0))
+    parts = axes.names("confidence", "accuracy") + axes.y_ticks() + axes.x_ticks(grid=False)
+    parts.append(line(axes.x(0.0), axes.y(0.0), axes.x(1.0), axes.y(1.0), "honest"))
     for index, scores in enumerate(drawn.values()):
-        points = [
-            (x(reliability_bin.confidence), y(reliability_bin.accuracy)) for reliability_bin in scores.reliability
-        ]
-        polyline = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        parts.append(element("polyline", points=polyline, kind=f"line {colour_class(index)} d{index % 4}"))
-        parts += [element("circle", cx=a, cy=b, r=2.5, kind=f"spot {colour_class(index)}") for a, b in points]
+        points = [(one_bin.confidence, one_bin.accuracy) for one_bin in scores.reliability]
+        parts += [axes.curve(points, line_kind(index)), *axes.dots(points, 2.5, f"spot {colour_class(index)}")]
     descriptions = [
         f"{shorten(name, 40)}: error {format_fixed(scores.calibration_error, 3)}" for name, scores in drawn.items()
     ]
     alt = f"Accuracy against confidence of {format_count(len(drawn), 'model')}, with the calibration error. "
     alt += f"{'; '.join(descriptions)}."
-    return drawing(
-        [*parts, *_legend(drawn, axis_y + _BOTTOM + 8)], axis_y + _BOTTOM + 20.0 * len(drawn) + 6, alt, _WIDTH
-    )
-
-
-def _legend(names: Mapping[str, Predictive], start: float) -> list[Markup]:
-    parts = []
-    for index, name in enumerate(names):
-        line_y = start + 20.0 * index
-        parts.append(line(_LEFT, line_y, _LEFT + 34, line_y, f"line {colour_class(index)} d{index % 4}"))
-        parts.append(text(_LEFT + 42, line_y + 4, shorten(name, 42), "tick"))
-    return parts
+    return axes.drawing(parts + axes.legend(drawn), alt, len(drawn))
 
 
 def class_entropy_figure(predictions: Mapping[str, Predictive], outside: bool) -> Markup | None:
@@ -83,40 +59,23 @@ def class_entropy_figure(predictions: Mapping[str, Predictive], outside: bool) -
         return None
     low, high = _entropy_range([*predictions.values()][:MAX_MODELS])
     classes = sorted({entropy.label for _, entropies in drawn.values() for entropy in entropies})[:MAX_CLASSES]
-    axis_y, right_x = _TOP + 200.0, WIDTH - 10.0
-    y = Scale(low, high, axis_y, _TOP + 4)
-    marks = ticks(low, high)
+    axes = Axes.over((0.0, float(len(classes))), (low, high), 200.0, margins=(62.0, 10.0), inset=(0.0, 4.0))
     region = "outside" if outside else "inside"
-    parts = [text(0, 14, f"entropy minus the mean inside, nats: inputs {region}", "axis")]
-    for mark in marks:
-        parts.append(line(_LEFT, y(mark), right_x, y(mark), "grid"))
-        parts.append(text(_LEFT - 8, y(mark) + 4, tick_label(mark, marks), "tick", "end"))
+    parts = axes.names("class", f"entropy minus the mean inside, nats: inputs {region}") + axes.y_ticks()
     if low < 0 < high:
-        parts.append(line(_LEFT, y(0.0), right_x, y(0.0), "honest"))
-    class_width = (right_x - _LEFT) / len(classes)
-    step = min(14.0, 0.8 * class_width / len(drawn))
-    for position, label in enumerate(classes):
-        class_x = _LEFT + class_width * (position + 0.5)
-        parts.append(text(class_x, axis_y + 20, str(label), "tick", "middle"))
-        for index, (scores, entropies) in enumerate(drawn.values()):
-            mark_x = class_x + step * (index - 0.5 * (len(drawn) - 1))
-            for entropy in entropies:
-                if entropy.label == label:
-                    colour = colour_class(list(predictions).index(list(drawn)[index]))
-                    parts.append(
-                        line(
-                            mark_x,
-                            y(entropy.lower - scores.entropy),
-                            mark_x,
-                            y(entropy.upper - scores.entropy),
-                            f"range {colour}",
-                        )
-                    )
-                    parts.append(
-                        element("circle", cx=mark_x, cy=y(entropy.mean - scores.entropy), r=3.5, kind=f"spot {colour}")
-                    )
-    parts.append(text(right_x, axis_y + 40, "class", "axis", "end"))
-    return drawing(parts, axis_y + _BOTTOM, _entropies_alt(drawn, region))
+        parts.append(line(axes.left, axes.y(0.0), axes.right, axes.y(0.0), "honest"))
+    class_middles = {label: position + 0.5 for position, label in enumerate(classes)}
+    parts += axes.x_labels(class_middles.values(), map(str, classes))
+    step = min(14.0 / axes.x.factor, 0.8 / len(drawn))  # between models, in classes
+    for index, (name, (scores, entropies)) in enumerate(drawn.items()):
+        colour = colour_class(list(predictions).index(name))
+        for entropy in entropies:
+            if entropy.label in class_middles:
+                x = class_middles[entropy.label] + step * (index - 0.5 * (len(drawn) - 1))
+                lower, upper = (axes.y(value - scores.entropy) for value in (entropy.lower, entropy.upper))
+                parts.append(line(axes.x(x), lower, axes.x(x), upper, f"range {colour}"))
+                parts += axes.dots([(x, entropy.mean - scores.entropy)], 3.5, f"spot {colour}")
+    return axes.drawing(parts, _entropies_alt(drawn, region))
 
 
 def _class_entropies_of(scores: Predictive, outside: bool) -> Sequence[ClassEntropies] | None:

@@ -157,6 +157,8 @@ class BayesianContent(NetworkContent):
     noun: ClassVar[str] = "Bayesian network"
     parameter_note: ClassVar[str] = ", each with a mean and a variance"
     methods: ClassVar[tuple[type[NetworkMethod], ...]] = BAYESIAN_METHODS
+    notes_heading: ClassVar[str] = "Notes on what moves"
+    notes_text: ClassVar[str] = ""
     distance_definition: ClassVar[str] = (
         "The weighted squared Wasserstein-2 distance of the posteriors from their barycenter, over means and standard "
         "deviations of all arrays that touch the group, as a share of their mean square"
@@ -172,6 +174,13 @@ class BayesianContent(NetworkContent):
     def all_shared(self) -> bool:
         """Whether every site has every fused unit."""
         return all(sharing.by_all for sharing in self.sharing)
+
+    @property
+    def beside(self) -> str:
+        """What the page shows beside parameters, for its last line."""
+        if self.galleries:
+            return ", numbers given beside them, and images"
+        return super().beside or (" and the numbers given beside them" if self.predictions else "")
 
     @property
     def inputs(self) -> int | None:

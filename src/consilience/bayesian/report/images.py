@@ -45,13 +45,16 @@ def galleries_of(images: object, predictions: Mapping[str, Predictive]) -> tuple
         return ()
     if not isinstance(images, Mapping):
         raise InputError(
-            f"images: expected arrays (n, h, w) by name of the model, found {type(images).__name__}; write "
-            "{'fused': ...}"
+            "images",
+            f"expected arrays (n, h, w) by name of the model, found {type(images).__name__}",
+            "write {'fused': ...}",
         )
     galleries = []
     for name, pixels in images.items():
         if name not in predictions:
-            raise InputError(f"images: nothing is said of those of {name!r}; give its predictions under the same name")
+            raise InputError(
+                "images", f"nothing is said of those of {name!r}", "give its predictions under the same name"
+            )
         scores = predictions[name]
         shades = _pixel_shades(pixels, scores.observations, f"images of {name!r}")
         order = np.argsort(scores.entropies, kind="stable").tolist()
@@ -72,18 +75,19 @@ def _pixel_shades(pixel_values: Any, n_images: int, argument: str) -> Labels:
     try:
         pixels = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{argument}: expected numbers (n, h, w)") from error
+        raise InputError(argument, "expected numbers (n, h, w)") from error
     if pixels.ndim != 3 or len(pixels) != n_images or 0 in pixels.shape:
         raise InputError(
-            f"{argument}: expected an array ({n_images}, h, w), one image for each input, found {pixels.shape}"
+            argument, f"expected an array ({n_images}, h, w), one image for each input, found {pixels.shape}"
         )
     if max(pixels.shape[1:]) > MAX_PIXELS:
         raise InputError(
-            f"{argument}: have {pixels.shape[1]} × {pixels.shape[2]} pixels, at most {MAX_PIXELS} × {MAX_PIXELS} "
-            "can be shown; give smaller ones"
+            argument,
+            f"have {pixels.shape[1]} × {pixels.shape[2]} pixels, at most {MAX_PIXELS} × {MAX_PIXELS} can be shown",
+            "give smaller ones",
         )
     if not np.isfinite(pixels).all():
-        raise InputError(f"{argument}: have NaN or infinite values")
+        raise InputError(argument, "have NaN or infinite values")
     low, high = float(pixels.min()), float(pixels.max())
     scaled = (pixels - low) / (high - low) if high > low else np.zeros_like(pixels)
     return np.minimum((scaled * N_SHADES).astype(np.int64), N_SHADES - 1)

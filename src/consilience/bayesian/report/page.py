@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from consilience.bayesian.report.charts import MAX_CLASSES, MAX_MODELS, class_entropy_figure, reliability_figure
-from consilience.bayesian.report.content import MAX_SHARE_COLUMNS, BayesianContent
-from consilience.bayesian.report.images import picture_row
+from consilience.bayesian.report import sections
+from consilience.bayesian.report.content import BayesianContent
 from consilience.files.atomic import write_bytes
+from consilience.networks.report import sections as network_sections
+from consilience.networks.report.landscape_sections import around_networks, between_networks
 from consilience.networks.report.page import render_network
+
+SECTIONS = (
+    network_sections.what_went_in,
+    network_sections.what_data_say,
+    network_sections.what_came_out,
+    network_sections.how_good_it_is,
+    sections.what_it_predicts,
+    sections.what_it_is_sure_of,
+    network_sections.how_well_units_match,
+    network_sections.who_is_who,
+    sections.how_many_sites_have_a_unit,
+    sections.how_far_apart_posteriors_are,
+    between_networks,
+    around_networks,
+    network_sections.how_it_was_found,
+)
+"""The sections of the page but for the last, each a function of the content; one without blocks is left out."""
 
 
 def write_bayesian_content(path: Path, content: BayesianContent) -> None:
@@ -24,22 +42,4 @@ def write_bayesian_content(path: Path, content: BayesianContent) -> None:
 
 def render_bayesian(content: BayesianContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
-    predictions = content.predictions
-    return render_network(
-        content,
-        "bayesian.html.j2",
-        ("report.css", "network.css", "bayesian.css"),
-        reliability=reliability_figure(predictions) if predictions else None,
-        entropies=[
-            (outside, figure)
-            for outside in (False, True)
-            if predictions and (figure := class_entropy_figure(predictions, outside)) is not None
-        ],
-        galleries=[
-            (gallery, picture_row(gallery.most, "Most certain"), picture_row(gallery.least, "Least certain"))
-            for gallery in content.galleries
-        ],
-        most_shares=MAX_SHARE_COLUMNS,
-        most_models=MAX_MODELS,
-        most_classes=MAX_CLASSES,
-    )
+    return render_network(content, SECTIONS, ("report.css", "network.css", "bayesian.css"))

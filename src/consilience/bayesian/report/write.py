@@ -12,7 +12,7 @@ from consilience.bayesian.report.content import BayesianContent, bayesian_conten
 from consilience.bayesian.report.images import galleries_of
 from consilience.bayesian.report.page import write_bayesian_content
 from consilience.bayesian.report.predictions import Predictive
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.report.write import FusedNetworks, network_content_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def bayesian_content_of(
 def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, Predictive]:
     if not predictions:
         return {}
-    expected = "predictions: expected what consilience.predictive_scores returns, by name of the model"
+    expected = Problem("predictions", "expected what consilience.predictive_scores returns, by name of the model")
     if not isinstance(predictions, Mapping):
         raise InputError(f"{expected}, found {type(predictions).__name__}; write {{'fused': ...}}")
     scores_by_model: dict[str, Predictive] = {}

@@ -86,7 +86,6 @@ class TensorFisher(TensorMethod):
                 target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
                 "the number of a model, or None",
             ),
-            ("normalize", isinstance(self.normalize, bool), "true or false"),
         )
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.flower.messages import quiet_flower
 from consilience.federated.folder.server import serve_folder
 from consilience.federated.plan import NAME_RULE, is_name
@@ -80,13 +80,13 @@ def serve_flower(
         When Flower is not installed.
     """
     if options.get("rounds", 1) != 1:
-        raise OptionError("rounds: over Flower there is one; for more use a folder or a bucket")
+        raise OptionError("rounds", "over Flower there is one; for more use a folder or a bucket")
     if insecure == (certificates is not None):
-        raise OptionError("certificates: give the folder of server.crt and server.key, or insecure, not both")
+        raise OptionError("certificates", "give the folder of server.crt and server.key, or insecure, not both")
     quiet_flower()
     keys = _read_keys(Path(site_keys))
     if missing := sorted(set(sites or ()) - set(keys)):
-        raise InputError(f"{site_keys}: has no key of {', '.join(missing)}; put NAME.pub there")
+        raise InputError(site_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there")
     pair = None if certificates is None else _certificate_and_key(Path(certificates))
     host, port = _split_address(address)
     target = Path(output)
@@ -183,37 +183,39 @@ def _read_keys(folder: Path) -> dict[str, Path]:
     problems, paths, owners = [], {}, dict[bytes, str]()
     for path in sorted(folder.glob("*.pub")):
         if not is_name(path.stem):
-            problems.append(f"{path}: its name is to be a site's: {NAME_RULE}")
+            problems.append(Problem(path, f"its name is to be a site's: {NAME_RULE}"))
             continue
         try:
             key = load_ssh_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
-            problems.append(f"{path}: is no OpenSSH public key: {error}")
+            problems.append(Problem(path, f"is no OpenSSH public key: {error}"))
             continue
         if not isinstance(key, EllipticCurvePublicKey):
-            problems.append(f"{path}: is not on a NIST curve; make one with ssh-keygen -t ecdsa -b 384")
+            problems.append(Problem(path, "is not on a NIST curve", "make one with ssh-keygen -t ecdsa -b 384"))
             continue
         encoded_key = path.read_bytes().split()[1]  # between the type and a comment
         if encoded_key in owners:
-            problems.append(f"{path}: is the key of {owners[encoded_key]}; every site needs its own")
+            problems.append(Problem(path, f"is the key of {owners[encoded_key]}; every site needs its own"))
         owners[encoded_key] = path.stem
         paths[path.stem] = path
     if problems:
         raise InputError(problems)
     if len(paths) < 2:
-        raise InputError(f"{folder}: holds {len(paths)} public keys NAME.pub; a round takes at least two sites")
+        raise InputError(folder, f"holds {len(paths)} public keys NAME.pub; a round takes at least two sites")
     return paths
 
 
 def _certificate_and_key(folder: Path) -> tuple[Path, Path]:
     pair = folder / CERTIFICATE, folder / KEY
     if missing := [path for path in pair if not path.is_file()]:
-        raise InputError([f"{path}: there is no such file; the server's certificate and its key" for path in missing])
+        raise InputError(
+            [Problem(path, "there is no such file; the server's certificate and its key") for path in missing]
+        )
     return pair
 
 
 def _split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise OptionError(f"address: expected HOST:PORT, such as 0.0.0.0:8000; found {address!r}")
+        raise OptionError("address", f"expected HOST:PORT, such as 0.0.0.0:8000; found {address!r}")
     return host.strip("[]"), int(port)

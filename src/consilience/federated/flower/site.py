@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from consilience.checks import is_count
 from consilience.core.provenance import file_digest
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.contribution import Announcement
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
 from consilience.federated.folder.site import MIN_COUNT, Sent, check_before_sending
@@ -96,9 +96,11 @@ def send_flower(
         When Flower is not installed.
     """
     if attempt is not None and not (is_count(attempt) and attempt <= _MAX_ATTEMPT):
-        raise OptionError(f"attempt: expected a whole number from 1 to 999999, found {attempt!r}")
+        raise OptionError("attempt", f"expected a whole number from 1 to 999999, found {attempt!r}")
     if insecure == (root_certificates is not None):
-        raise OptionError("root_certificates: give the certificate by which the server is known, or insecure, not both")
+        raise OptionError(
+            "root_certificates", "give the certificate by which the server is known, or insecure, not both"
+        )
     if receive is not None:
         refuse_unwritable(Path(receive))
     checked = [SafetensorsFile(part) for part in (file, fisher) if part is not None]
@@ -119,11 +121,11 @@ def send_flower(
         while not site.is_done:
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"{address}: {'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s"
+                    address, f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s"
                 )
             node.answer_one(site.answer)
         if site.refusal is not None:
-            raise InputError(f"{address}: {site.refusal}")
+            raise InputError(address, f"{site.refusal}")
         announcement = Announcement("", 1, site.attempt, str(offer["digest"]), str(offer.get("fisher", "")))
         if receive is None:
             return Sent(announcement, warnings=warnings)
@@ -134,14 +136,14 @@ def _write_fused(address: str, site: _SiteAnswers, target: Path) -> RoundReport:
     """Write the received fused model, checked against the digest in the report; return the report."""
     report = RoundReport.from_bytes(bytes(site.report))
     if report.problems or report.fused is None:
-        raise InputError([f"{address}: the round failed", *report.lines()])
+        raise InputError([Problem(address, "the round failed"), *report.lines()])
     with write_atomically(target) as partial, partial.open("wb") as stream:
         site.fused.seek(0)
         while data := site.fused.read(PIECE_BYTES):
             stream.write(data)
         stream.flush()
         if file_digest(partial) != report.fused.get("sha256"):
-            raise InputError(f"{address}: the fused model is not what the round's report says")
+            raise InputError(address, "the fused model is not what the round's report says")
     return report
 
 
@@ -356,17 +358,17 @@ def _connect(address: str, key: Path, root: str | Path | None, insecure: bool, d
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
         raise InputError(
-            f"{address}: refused this site (status {status}): is the public key of {key} registered?"
+            address, f"refused this site (status {status}): is the public key of {key} registered?"
         ) from error
     except httpx.HTTPError as error:
-        raise InputError(f"{address}: cannot be reached: {error}") from error
+        raise InputError(address, f"cannot be reached: {error}") from error
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(path, f"cannot be read: {error.strerror}") from error
 
 
 def _private_key(path: Path) -> Any:
@@ -380,5 +382,5 @@ def _private_key(path: Path) -> Any:
             if isinstance(key, EllipticCurvePrivateKey):
                 return key
     raise InputError(
-        f"{path}: is no private key without password on a NIST curve; make one with ssh-keygen -t ecdsa -b 384"
+        path, "is no private key without password on a NIST curve", "make one with ssh-keygen -t ecdsa -b 384"
     )

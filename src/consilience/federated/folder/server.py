@@ -130,7 +130,7 @@ def serve_folder(
         ("tolerance", tolerance, tolerance == 0 or is_positive(tolerance)),
     ):
         if not is_valid:
-            raise OptionError(f"{name}: expected a positive number, found {value!r}")
+            raise OptionError(name, f"expected a positive number, found {value!r}")
     refuse_options(plan)
     target = Path(output)
     refuse_unwritable(target)
@@ -138,7 +138,7 @@ def serve_folder(
     storage = storage_of(place)
     if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
         raise InputError(
-            f"{work_folder}: lies in {place}, where sites may write; give a folder of the server's own as --work"
+            work_folder, f"lies in {place}, where sites may write", "give a folder of the server's own as --work"
         )
     server = _Server(storage, plan, work_folder, target, poll, say or (lambda _line: None))
     result = server.run(rounds, tolerance)
@@ -205,7 +205,7 @@ class _Server:
         except FileNotFoundError:
             return
         if not RoundReport.from_bytes(text).problems and not (self.work / "state.json").exists():
-            raise InputError(f"{self.storage.where}: the round in this place is over; use a new one for another round")
+            raise InputError(self.storage.where, "the round in this place is over", "use a new one for another round")
 
     def _begin(self, rounds: int) -> list[RoundReport]:
         """Return the reports of rounds that a killed server had ended, and publish the plan for the sites."""
@@ -217,8 +217,9 @@ class _Server:
             stored_plan = json.loads(state.read_text())
             if changed := sorted(key for key in fingerprint if stored_plan.get(key) != fingerprint[key]):
                 raise InputError(
-                    f"{self.work}: is of a round with other {', '.join(changed)}; go on with the same, or give "
-                    "another --work"
+                    self.work,
+                    f"is of a round with other {', '.join(changed)}",
+                    "go on with the same, or give another --work",
                 )
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))
@@ -226,7 +227,7 @@ class _Server:
                 self._publish(reports[-1], self.work / str(len(reports)) / "fused.safetensors")
                 if not reports[-1].continues:
                     raise InputError(
-                        f"{self.work}: the round had ended, and {self.output} is its model; remove this folder"
+                        self.work, f"the round had ended, and {self.output} is its model", "remove this folder"
                     )
             self.say(f"going on with round {len(reports) + 1} from {self.work}")
         if not reports:  # an earlier try of this round, which failed, may have left its report

@@ -13,7 +13,7 @@ from typing import Any
 from consilience import api
 from consilience.api.kinds import load_file
 from consilience.checks import is_count
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.check import check_files
 from consilience.federated.contribution import Announcement, parse_announcement
 from consilience.federated.folder.inbox import MAX_FILES, site_folder
@@ -104,9 +104,9 @@ def send_folder(
     """
     storage = storage_of(place)
     if not is_name(site):
-        raise OptionError(f"site: expected a name of {NAME_RULE}; found {site!r}")
+        raise OptionError("site", f"expected a name of {NAME_RULE}; found {site!r}")
     if attempt is not None and not (is_count(attempt) and attempt <= _MAX_ATTEMPT):
-        raise OptionError(f"attempt: expected a whole number from 1 to 999999, found {attempt!r}")
+        raise OptionError("attempt", f"expected a whole number from 1 to 999999, found {attempt!r}")
     if receive is not None:
         refuse_unwritable(Path(receive))
     path, information = Path(file), None if fisher is None else Path(fisher)
@@ -114,7 +114,7 @@ def send_folder(
     warnings = check_before_sending(files, _server_limits(storage, site), min_count)
     earlier_report = _read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
-        raise InputError(f"{storage.where}: round {number} in this place is over; nothing was sent")
+        raise InputError(storage.where, f"round {number} in this place is over; nothing was sent")
     digests = [part.digest for part in files]
     again, announcement = _next_announcement(storage, site, number, attempt, digests)
     if not again:
@@ -152,19 +152,19 @@ def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, ti
     pause = _FIRST_PAUSE
     while (report := _read_report(storage, number)) is None:
         if time.monotonic() >= deadline:
-            raise InputError(f"{storage.where}: round {number} did not end within {timeout:g} seconds")
+            raise InputError(storage.where, f"round {number} did not end within {timeout:g} seconds")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, _MAX_PAUSE)
     if report.problems or report.fused is None:
-        raise InputError([f"{storage.where}: round {number} failed", *report.lines()])
+        raise InputError([Problem(storage.where, f"round {number} failed"), *report.lines()])
     size, digest = report.fused.get("bytes"), report.fused.get("sha256")
     if not isinstance(size, int) or not isinstance(digest, str):
-        raise InputError(f"{storage.where}: the report of round {number} does not say which file is the fused model")
+        raise InputError(storage.where, f"the report of round {number} does not say which file is the fused model")
     try:
         retry(lambda: storage.fetch(f"server/{number}/fused.safetensors", digest, target, size))
     except (RefusedError, FileNotFoundError) as error:
         raise InputError(
-            f"{storage.where}: the fused model of round {number} is not what its report says: {error}"
+            storage.where, f"the fused model of round {number} is not what its report says: {error}"
         ) from error
     return report
 
@@ -262,12 +262,16 @@ def check_before_sending(files: list[SafetensorsFile], limits: Limits, min_count
         raise InputError(problems)
     checked = check_files(*files)
     if checked.problems:
-        raise InputError([f"{files[0]}: {problem}" for problem in checked.problems])
+        raise InputError(problem.about(files[0]) for problem in checked.problems)
     if checked.smallest_count is None or checked.smallest_count >= min_count:
         return ()
     return (
-        f"{files[0]}: a component has {checked.smallest_count:.3g} observations behind it, fewer than {min_count:g}: "
-        "it may tell of single persons; fit fewer components, or leave it out",
+        Problem(
+            files[0],
+            f"a component has {checked.smallest_count:.3g} observations behind it, fewer than {min_count:g}: "
+            "it may tell of single persons",
+            "fit fewer components, or leave it out",
+        ),
     )
 
 
@@ -280,11 +284,11 @@ def _server_limits(storage: Storage, site: str) -> Limits:
     plan = parse_document(Path("plan.json"), text, "content", "`consilience serve` writes it")
     try:
         if site not in plan["sites"]:
-            raise InputError(f"{site}: is not a site of the round in {storage.where}, which expects others")
+            raise InputError(site, f"is not a site of the round in {storage.where}, which expects others")
         names = {field.name for field in fields(Limits)}  # a later version may have more
         return Limits(**{name: value for name, value in plan["limits"].items() if name in names})
     except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"{storage.where}: server/plan.json is no plan of a round") from error
+        raise InputError(storage.where, "server/plan.json is no plan of a round") from error
 
 
 def _read_report(storage: Storage, number: int) -> RoundReport | None:

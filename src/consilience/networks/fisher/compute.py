@@ -88,7 +88,7 @@ def fisher_information(
     """Return the Fisher information of a network's trained parameters; see `consilience.fisher`."""
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
     if not parameters:
-        raise InputError("module: has no parameter with requires_grad, so there is nothing to inform; set it")
+        raise InputError("module", "has no parameter with requires_grad, so there is nothing to inform", "set it")
     inputs = as_batches(batches)
     total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
     # One accumulator for what leaves: a diagonal, a low-rank sketch, or the published sums.
@@ -118,12 +118,13 @@ def fisher_information(
                 progress(n_seen, max(total, n_seen))
     if n_seen < minimum:
         raise InputError(
-            f"batches: Fisher information over {n_seen} observations may betray single ones; give at least {minimum}, "
-            "or allow fewer with minimum="
+            "batches",
+            f"Fisher information over {n_seen} observations may betray single ones",
+            f"give at least {minimum}, or allow fewer with minimum=",
         )
     if n_observations is not None and n_observations < n_seen:
         raise InputError(
-            f"n_observations: {n_observations:g} are fewer than the {n_seen} that were looked at; leave it out"
+            "n_observations", f"{n_observations:g} are fewer than the {n_seen} that were looked at", "leave it out"
         )
     residual, rows_by_parameter = accumulator.result(n_seen)
     # F is a sum over observations, so that factors, whose squares are summed, scale with the root.
@@ -308,7 +309,7 @@ def _refuse_unfit(backward: PerSampleBackward, batch: Any) -> None:
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"batches: the network does not take these inputs ({first_line(error)})") from error
+        raise InputError("batches", f"the network does not take these inputs ({first_line(error)})") from error
 
 
 def _stored(values: Tensor, parameter: Tensor) -> Tensor:

@@ -106,14 +106,14 @@ def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
     file = as_file(where)
     shapes, dtypes = dict(file.header(_REMEDY).shapes), dict(file.header(_REMEDY).dtypes)
     if file.format != _FORMAT:
-        raise FileFormatError(f"{file}: is no file of Fisher information; {_REMEDY}")
+        raise FileFormatError(file, "is no file of Fisher information", _REMEDY)
     check_version(file.label, file.document, _VERSION)
     header = validate_document(file.label, FisherHeader, file.document)
     expected = {f"residual/{name}" for name in header.parameters}
     factors = {f"factors/{name}" for name in header.parameters}
     if set(shapes) not in (expected, expected | factors):
         odd = sorted(set(shapes) ^ expected)[:3]
-        raise FileFormatError(f"{file}: its tensors are not those of its parameters ({', '.join(odd)}); {_REMEDY}")
+        raise FileFormatError(file, f"its tensors are not those of its parameters ({', '.join(odd)})", _REMEDY)
     return FisherSummary(header, shapes, dtypes)
 
 
@@ -141,4 +141,4 @@ def read_fisher(where: Path | SafetensorsFile) -> FisherInformation:
             **{name: getattr(header, name) for name in _FIELDS},
         )
     except IndexError as error:  # factors without an axis
-        raise InputError(f"{file}: factors must have an axis for their number; {_REMEDY}") from error
+        raise InputError(file, "factors must have an axis for their number", _REMEDY) from error

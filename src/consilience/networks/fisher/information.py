@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
 from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -99,9 +99,11 @@ class FisherInformation:
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        problems = [f"{self.name}: has no parameters"] if not self.residual else []
+        problems = [Problem(self.name, "has no parameters")] if not self.residual else []
         arrays = [*self.residual.items(), *self.factors.items()]
-        problems += [f"{self.name}: {key} holds {v.dtype}, not floats" for key, v in arrays if not is_floating(v)]
+        problems += [
+            Problem(self.name, f"{key} holds {v.dtype}, not floats") for key, v in arrays if not is_floating(v)
+        ]
         if not problems:
             problems += non_finite_problems(
                 {f"residual of {key}": values for key, values in self.residual.items()}, self.name
@@ -111,8 +113,11 @@ class FisherInformation:
             )
         if not problems:
             problems += [
-                f"{self.name}: parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; "
-                "a Fisher diagonal is a sum of squares: compute it anew with consilience.fisher"
+                Problem(
+                    self.name,
+                    f"parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; "
+                    "a Fisher diagonal is a sum of squares: compute it anew with consilience.fisher",
+                )
                 for key, values in self.residual.items()
                 if _minimum(values) < 0
             ]
@@ -120,35 +125,40 @@ class FisherInformation:
         for field_name in ("observations", "noise"):
             value = getattr(self, field_name)
             if value is not None and not (isfinite(value) and value > 0):
-                problems.append(f"{self.name}: {field_name} must be a positive number, found {value!r}")
+                problems.append(Problem(self.name, f"{field_name} must be a positive number, found {value!r}"))
         prior = self.prior_precision
         if prior is not None and not (isfinite(prior) and prior >= 0):
-            problems.append(f"{self.name}: prior_precision must be a number, not negative, found {prior!r}")
+            problems.append(Problem(self.name, f"prior_precision must be a number, not negative, found {prior!r}"))
         if self.likelihood is not None and self.likelihood not in LIKELIHOODS:
             problems.append(
-                f"{self.name}: likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}"
+                Problem(self.name, f"likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}")
             )
         # Information of zero everywhere would give the network no weight in any parameter.
         if not problems and not self._is_informative():
             problems.append(
-                f"{self.name}: is zero for every parameter, so the network says nothing of its data; look at its "
-                "outputs (saturated, or constant) or leave it out"
+                Problem(
+                    self.name,
+                    "is zero for every parameter, so the network says nothing of its data",
+                    "look at its outputs (saturated, or constant) or leave it out",
+                )
             )
         if problems:
             raise InputError(problems)
 
-    def _factor_problems(self) -> list[str]:
+    def _factor_problems(self) -> list[Problem]:
         """Return the problems with names and shapes of factors, a line each."""
         if not self.factors:
             return []
         if any(values.ndim == 0 or not values.shape[0] for values in self.factors.values()):
-            return [f"{self.name}: factors of rank 0; leave them out"]
+            return [Problem(self.name, "factors of rank 0", "leave them out")]
         if set(self.factors) != set(self.residual):
             unpaired = sorted(set(self.factors) ^ set(self.residual))
-            return [f"{self.name}: {_shorten(unpaired)}: both a residual and factors are needed"]
+            return [Problem(self.name, f"{_shorten(unpaired)}: both a residual and factors are needed")]
         return [
-            f"{self.name}: factors of {key} have shape {tuple(values.shape)}, expected "
-            f"{(self.rank, *self.residual[key].shape)}"
+            Problem(
+                self.name,
+                f"factors of {key} have shape {tuple(values.shape)}, expected {(self.rank, *self.residual[key].shape)}",
+            )
             for key, values in self.factors.items()
             if tuple(values.shape) != (self.rank, *self.residual[key].shape)
         ]
@@ -198,18 +208,23 @@ class FisherInformation:
         canonical_names = (symmetry.aliases.get(name, name) for name in names)
         return next((name for name in canonical_names if name in symmetry.layouts), key)
 
-    def unfit(self, network: Network) -> list[str]:
+    def unfit(self, network: Network) -> list[Problem]:
         """Return the reasons why this is not the information of a network, a line each; empty when it may be."""
         names = {key: self._name(key, network.symmetry) for key in self.residual}
         residual = {names[key]: values for key, values in self.residual.items()}
-        problems: list[str] = []
+        problems: list[Problem] = []
         if missing := [key for key in residual if key not in network.arrays]:
             problems.append(
-                f"{self.name}: {_shorten(missing)}: not in {network.name}; give the information of this network"
+                Problem(
+                    self.name, f"{_shorten(missing)}: not in {network.name}", "give the information of this network"
+                )
             )
         problems += [
-            f"{self.name}: {key} has shape {tuple(values.shape)}, but {tuple(network.arrays[key].shape)} in "
-            f"{network.name}; give the information of this network"
+            Problem(
+                self.name,
+                f"{key} has shape {tuple(values.shape)}, but {tuple(network.arrays[key].shape)} in {network.name}",
+                "give the information of this network",
+            )
             for key, values in residual.items()
             if key in network.arrays and tuple(values.shape) != tuple(network.arrays[key].shape)
         ]
@@ -219,8 +234,12 @@ class FisherInformation:
             and self.digest != parameter_digest({key: network.arrays[name] for key, name in names.items()}, names)
         ):
             problems.append(
-                f"{self.name}: was computed at other parameters than those of {network.name} (another network, other "
-                "order of units, or another precision); compute it for the network as it is sent"
+                Problem(
+                    self.name,
+                    f"was computed at other parameters than those of {network.name} (another network, other "
+                    "order of units, or another precision)",
+                    "compute it for the network as it is sent",
+                )
             )
         return problems
 
@@ -260,11 +279,12 @@ def as_information(information: Any, name: str) -> FisherInformation:
         return replace(information, name=name) if information.name == "Fisher information" else information
     if isinstance(information, Mapping) and all(isinstance(key, str) for key in information):
         if not_arrays := [key for key, values in information.items() if not hasattr(values, "shape")]:
-            raise InputError(f"{name}: {_shorten(not_arrays)}: expected arrays by parameter")
+            raise InputError(name, f"{_shorten(not_arrays)}: expected arrays by parameter")
         return FisherInformation(information, name=name)
     raise InputError(
-        f"{name}: expected what consilience.fisher gives, the path of its file, or a diagonal by parameter, found "
-        f"{type(information).__name__}"
+        name,
+        "expected what consilience.fisher gives, the path of its file, or a diagonal by parameter, found "
+        f"{type(information).__name__}",
     )
 
 

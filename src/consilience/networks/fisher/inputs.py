@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.core.inputs import NamedInput, in_order
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.fisher.files import read_fisher
 from consilience.networks.fisher.information import FisherInformation, as_information, parameter_digest
@@ -51,39 +51,48 @@ def gather_information(
         count = len(networks)
         if isinstance(fishers, (str, bytes)) or not isinstance(fishers, Sequence):
             raise OptionError(
-                f"fishers: expected a list with one entry for each network, found {type(fishers).__name__}"
+                "fishers", f"expected a list with one entry for each network, found {type(fishers).__name__}"
             )
         if len(fishers) != count:
-            raise OptionError(f"fishers: expected {count}, one for each network in their order, found {len(fishers)}")
+            raise OptionError("fishers", f"expected {count}, one for each network in their order, found {len(fishers)}")
         return _read(fishers)
     if not files:
         return None
     by_network: dict[int, FisherInformation] = {}
-    problems: list[str] = []
+    problems: list[Problem] = []
     for information in _read([named.file for named in files]):
         if not isinstance(information.digest, str):
             problems.append(
-                f"{information.name}: does not say which network it is of; give fishers= in the networks' order"
+                Problem(information.name, "does not say which network it is of", "give fishers= in the networks' order")
             )
             continue
         numbers = [number for number, network in enumerate(networks) if _was_computed_at(information, network)]
         if not numbers:
             problems.append(
-                f"{information.name}: was computed at other parameters than those of any network here; compute it for "
-                "the networks as they are sent"
+                Problem(
+                    information.name,
+                    "was computed at other parameters than those of any network here",
+                    "compute it for the networks as they are sent",
+                )
             )
         # Equal networks have equal digests, so that one file may be of several.
         for number in numbers:
             if number in by_network:
                 problems.append(
-                    f"{information.name}: is of {networks[number].label}, as {by_network[number].name} is; leave one "
-                    "out"
+                    Problem(
+                        information.name,
+                        f"is of {networks[number].label}, as {by_network[number].name} is",
+                        "leave one out",
+                    )
                 )
             by_network.setdefault(number, information)
     if not problems:
         problems += [
-            f"{network.label}: no file of Fisher information among the models is of this network; compute it with "
-            "consilience.fisher"
+            Problem(
+                network.label,
+                "no file of Fisher information among the models is of this network",
+                "compute it with consilience.fisher",
+            )
             for number, network in enumerate(networks)
             if number not in by_network
         ]
@@ -94,7 +103,7 @@ def gather_information(
 
 def _read(fishers: Sequence[Any]) -> tuple[FisherInformation, ...]:
     values: list[FisherInformation] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for number, entry in enumerate(fishers):
         try:
             is_file = isinstance(entry, str | Path | SafetensorsFile)

@@ -149,8 +149,9 @@ class PerSampleBackward:
         for path, part in self.module.named_modules():
             if isinstance(part, _BatchNorm) and part.running_mean is None:
                 raise UnsupportedError(
-                    f"{path or 'the network'}: normalises over the batch, so that no observation has a gradient of its "
-                    "own; give a network with running statistics (track_running_stats=True)"
+                    path or "the network",
+                    "normalises over the batch, so that no observation has a gradient of its own",
+                    "give a network with running statistics (track_running_stats=True)",
                 )
 
     def forward(self, batch: Any, method: GradientMethod) -> tuple[Tensor, Backward]:

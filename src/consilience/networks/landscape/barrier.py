@@ -66,9 +66,9 @@ class Barrier:
         t = np.array(self.t, dtype=np.float64)
         values = {name: np.array(curve, dtype=np.float64) for name, curve in self.values.items()}
         if t.ndim != 1 or len(t) < 2 or t[0] != 0.0 or t[-1] != 1.0 or np.any(np.diff(t) <= 0):
-            raise InputError("t: expected at least two ascending places from 0 to 1")
+            raise InputError("t", "expected at least two ascending places from 0 to 1")
         if any(curve.shape != t.shape for curve in values.values()):
-            raise InputError(f"values: expected curves of {len(t)} numbers")
+            raise InputError("values", f"expected curves of {len(t)} numbers")
         for array in (t, *values.values()):
             array.setflags(write=False)
         object.__setattr__(self, "t", t)
@@ -205,7 +205,7 @@ def barrier(
     (1.0, 0.5)
     """
     if not is_count(points) or points < 2:
-        raise OptionError(f"points: expected a whole number from 2, found {points!r}")
+        raise OptionError("points", f"expected a whole number from 2, found {points!r}")
     span = Span.of({"net_a": net_a, "net_b": net_b}, include_frozen)
 
     def values_at(t: Array) -> dict[str, Array]:
@@ -283,14 +283,14 @@ def barrier_matrix(
         For less than two networks, or two that differ in a tensor.
     """
     if len(nets) < 2:
-        raise InputError(f"nets: expected at least two networks, found {len(nets)}")
+        raise InputError("nets", f"expected at least two networks, found {len(nets)}")
     heights: dict[str, Array] = {}
     for i, j in combinations(range(len(nets)), 2):
         other = nets[j] if align is None else align(nets[i], nets[j])
         try:
             curve = barrier(nets[i], other, evaluate, points, refresh=refresh)
         except InputError as error:
-            raise InputError([f"nets[{i}] and nets[{j}]: {problem}" for problem in error.problems]) from error
+            raise InputError(problem.about(f"nets[{i}] and nets[{j}]") for problem in error.problems) from error
         for name in curve.values:
             matrix = heights.setdefault(name, np.zeros((len(nets), len(nets))))
             matrix[i, j] = matrix[j, i] = curve.height(name)

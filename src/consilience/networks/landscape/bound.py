@@ -130,13 +130,14 @@ def interpolation_bound(
     (1.0, 0.0, 2.0, 0.5)
     """
     if not is_number(radius):
-        raise OptionError(f"radius: expected a finite number that is not negative, found {radius!r}")
+        raise OptionError("radius", f"expected a finite number that is not negative, found {radius!r}")
     hidden_a, output_a = _weights("first", first)
     hidden_b, output_b = _weights("second", second)
     if hidden_a.shape != hidden_b.shape or output_a.shape != output_b.shape:
         raise InputError(
-            f"second: expected weights of shapes {hidden_a.shape} and {output_a.shape} (biases included), found "
-            f"{hidden_b.shape} and {output_b.shape}; the theorem holds for networks of the same widths"
+            "second",
+            f"expected weights of shapes {hidden_a.shape} and {output_a.shape} (biases included), found "
+            f"{hidden_b.shape} and {output_b.shape}; the theorem holds for networks of the same widths",
         )
     order = _unit_order(permutation, len(hidden_a))
     has_bias = first.bias is not None or second.bias is not None
@@ -155,7 +156,7 @@ def _weights(argument: str, network: OneHiddenLayer) -> tuple[Array, Array]:
     if network.bias is not None:  # s(U x + b) = s((U, b) (x, 1)), so a bias is a column of U and the input is (x, 1)
         hidden = np.column_stack([hidden, as_vector(f"{argument}.bias", network.bias, len(hidden))])
     if not np.all(np.isfinite(hidden)) or not np.all(np.isfinite(output)):
-        raise InputError(f"{argument}: has weights that are NaN or infinite")
+        raise InputError(argument, "has weights that are NaN or infinite")
     return hidden, output
 
 
@@ -167,7 +168,9 @@ def _unit_order(permutation: ArrayLike | None, units: int) -> Labels:
     # A coupling of mass one has entries 1/h where a permutation has ones.
     order = matrix.argmax(axis=1) if matrix.shape == (units, units) else matrix
     if order.shape != (units,) or not np.array_equal(np.sort(order), np.arange(units)):
-        raise InputError(f"permutation: expected the numbers 0 to {units - 1} in some order, or a coupling that is one")
+        raise InputError(
+            "permutation", f"expected the numbers 0 to {units - 1} in some order, or a coupling that is one"
+        )
     if matrix.ndim == 2 and np.abs(units * matrix - np.eye(units)[order]).max() > _PERMUTATION_TOLERANCE:
-        raise InputError("permutation: the coupling splits units, which the theorem does not cover; use exact OT")
+        raise InputError("permutation", "the coupling splits units, which the theorem does not cover", "use exact OT")
     return order.astype(np.int64)

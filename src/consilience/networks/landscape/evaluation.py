@@ -113,12 +113,12 @@ class Classification:
         object.__setattr__(self, "labels", torch.as_tensor(self.labels))
         for name in ("batch_size", "models_at_once"):
             if not is_count(getattr(self, name)):
-                raise OptionError(f"{name}: expected a positive whole number, found {getattr(self, name)!r}")
+                raise OptionError(name, f"expected a positive whole number, found {getattr(self, name)!r}")
         if self.labels.ndim != 1 or self.inputs.ndim == 0 or len(self.inputs) != len(self.labels):
             shapes = f"{tuple(self.inputs.shape)} and {tuple(self.labels.shape)}"
-            raise InputError(f"labels: expected (N,) for inputs (N, ...), found {shapes}")
+            raise InputError("labels", f"expected (N,) for inputs (N, ...), found {shapes}")
         if len(self.labels) == 0 or self.labels.is_floating_point() or int(self.labels.min()) < 0:
-            raise InputError("labels: expected at least one, all of them whole numbers from 0")
+            raise InputError("labels", "expected at least one, all of them whole numbers from 0")
 
     def __call__(self, module: nn.Module) -> dict[str, float]:
         """Return the loss and error of one network, whose mode is left as it was."""
@@ -205,7 +205,7 @@ class Classification:
                 f"the network's output: expected logits of shape ({n_samples}, classes), found {output_form}"
             )
         if int(self.labels.max()) >= logits.shape[2]:
-            raise InputError(f"labels: found {int(self.labels.max())}, but the network has {logits.shape[2]} classes")
+            raise InputError("labels", f"found {int(self.labels.max())}, but the network has {logits.shape[2]} classes")
         return int(logits.shape[2])
 
 
@@ -242,7 +242,7 @@ def evaluate_points(span: Span, weights: Array, evaluate: Evaluate, refresh: Ref
     else:
         values = [_evaluate_module(span.model(row), evaluate, refresh) for row in weights]
         if any(point_values.keys() != values[0].keys() for point_values in values):
-            raise InputError("evaluate: returned other names for some networks than for others")
+            raise InputError("evaluate", "returned other names for some networks than for others")
         curves = {name: np.array([point_values[name] for point_values in values]) for name in values[0]}
     return {name: np.where(np.isfinite(curve), curve, np.inf) for name, curve in curves.items()}
 
@@ -258,5 +258,5 @@ def _evaluate_module(module: nn.Module, evaluate: Evaluate, refresh: Refresh | N
     except (AttributeError, TypeError, ValueError):
         numbers = {}
     if not numbers:
-        raise InputError(f"evaluate: expected numbers by name, such as {{'loss': 0.3}}, found {values!r:.80}")
+        raise InputError("evaluate", f"expected numbers by name, such as {{'loss': 0.3}}, found {values!r:.80}")
     return numbers

@@ -63,15 +63,15 @@ def read_arrays(path: str | Path, kind: str, build: Callable[[Arrays, Names], T]
         header = file.document
         arrays = {name: np.asarray(values, dtype=np.float64) for name, values in file.arrays().items()}
     except FileFormatError as error:
-        reason = "; ".join(error.problems).removeprefix(f"{path}: ")
-        raise FileFormatError(f"{path}: cannot be read as a {kind} file: {reason}") from error
+        reason = "; ".join(problem.without_subject() for problem in error.problems)
+        raise FileFormatError(path, f"cannot be read as a {kind} file: {reason}") from error
     expected_format = {"format": f"consilience-{kind}", "format_version": _FORMAT_VERSION}
     file_format = {name: header.get(name) for name in expected_format} if isinstance(header, dict) else {}
     if file_format != expected_format:
         raise FileFormatError(
-            f"{path}: expected a file of format {expected_format}, found {file_format}; write it with .save(path)"
+            path, f"expected a file of format {expected_format}, found {file_format}", "write it with .save(path)"
         )
     try:
         return build(arrays, {key: [str(name) for name in names] for key, names in header["names"].items()})
     except (KeyError, AttributeError, TypeError, InputError) as error:
-        raise FileFormatError(f"{path}: is damaged: {error}") from error
+        raise FileFormatError(path, f"is damaged: {error}") from error

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 
 State = Mapping[str, Any]
 Model = nn.Module | State
@@ -163,7 +163,7 @@ class ParameterLayout:
             if tensor is not None and alias is not None and not torch.equal(tensor, alias):
                 problems.append(f"tensors {name!r} and {other!r} differ, but are tied in the first network")
         if problems:
-            raise InputError(f"{what}: {problem}" for problem in problems)
+            raise InputError(Problem(what, problem) for problem in problems)
         parts = [tensor for tensor in tensor_of_name.values() if tensor is not None]
         device = parts[0].device
         return torch.cat([part.detach().reshape(-1).to(device, torch.float64) for part in parts])
@@ -171,7 +171,7 @@ class ParameterLayout:
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors by name, each in its dtype; of a stack (..., size), stacks ``(..., *shape)``."""
         if vector.ndim == 0 or vector.shape[-1] != self.size:
-            raise InputError(f"vector: expected {self.size} numbers on the last axis, found {tuple(vector.shape)}")
+            raise InputError("vector", f"expected {self.size} numbers on the last axis, found {tuple(vector.shape)}")
         parts = zip(self.names, self.shapes, self.dtypes, pairwise(self.bounds), strict=True)
         lead = vector.shape[:-1]
         return {name: vector[..., a:b].reshape(*lead, *shape).to(dtype) for name, shape, dtype, (a, b) in parts}
@@ -226,7 +226,7 @@ class Span:
         """
         (first, module), *others = models.items()
         if not isinstance(module, nn.Module):
-            raise UnsupportedError(f"{first}: expected a torch module to evaluate, found {type(module).__name__}")
+            raise UnsupportedError(first, f"expected a torch module to evaluate, found {type(module).__name__}")
         layout = ParameterLayout.of(module, include_frozen)
         vectors = [layout.flatten(module, first)]
         first_tensors = named_tensors(module)
@@ -238,7 +238,7 @@ class Span:
                     first_tensors[frozen].detach().cpu(), tensors[frozen].detach().cpu()
                 ):
                     raise InputError(
-                        f"{name}: frozen tensor {frozen!r} is not that of {first}; set include_frozen=True"
+                        name, f"frozen tensor {frozen!r} is not that of {first}", "set include_frozen=True"
                     )
         return cls(module, layout, torch.stack(vectors))
 
@@ -311,7 +311,7 @@ def interpolate(module: nn.Module, states: Sequence[Model], weights: ArrayLike) 
         or not np.all(np.isfinite(weight_row))
         or abs(weight_row.sum() - 1.0) > _WEIGHT_SUM_TOLERANCE
     ):
-        raise OptionError(f"weights: expected {len(states)} finite numbers of sum one, found {weights!r}")
+        raise OptionError("weights", f"expected {len(states)} finite numbers of sum one, found {weights!r}")
     layout = ParameterLayout.of(module)
     vectors = [layout.flatten(state, f"states[{i}]") for i, state in enumerate(states)]
     return Span(module, layout, torch.stack([vector.to(vectors[0].device) for vector in vectors])).model(weight_row)

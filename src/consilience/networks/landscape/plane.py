@@ -145,7 +145,7 @@ class Plane:
         arrays = {name: np.array(getattr(self, name), dtype=np.float64) for name in ("alphas", "betas")}
         shape = (len(arrays["betas"]), len(arrays["alphas"]))
         if any(surface.shape != shape for surface in values.values()):
-            raise InputError(f"values: expected surfaces of shape {shape}, a row for each beta")
+            raise InputError("values", f"expected surfaces of shape {shape}, a row for each beta")
         for array in (*arrays.values(), *values.values()):
             array.setflags(write=False)
         for name, frozen in {**arrays, "values": MappingProxyType(values), "markers": tuple(self.markers)}.items():
@@ -265,12 +265,14 @@ def plane(
            [ 4.,  8., 20.]])
     """
     if not is_count(points) or points < 2:
-        raise OptionError(f"points: expected a whole number from 2, found {points!r}")
+        raise OptionError("points", f"expected a whole number from 2, found {points!r}")
     if not is_number(margin):
-        raise OptionError(f"margin: expected a finite number that is not negative, found {margin!r}")
+        raise OptionError("margin", f"expected a finite number that is not negative, found {margin!r}")
     labels = [*names, *(marked or {})]
     if len(labels) != 3 + len(marked or {}) or len(set(labels)) != len(labels):
-        raise OptionError(f"names: expected three names that are different from each other and marked, found {labels}")
+        raise OptionError(
+            "names", f"expected three names that are different from each other and marked, found {labels}"
+        )
     models = {"net_a": net_a, "net_b": net_b, "net_c": net_c}
     span = Span.of({**models, **{f"marked[{key!r}]": model for key, model in (marked or {}).items()}}, include_frozen)
     axes = Axes.through(*span.vectors[:3])

@@ -17,6 +17,7 @@ import numpy as np
 from consilience.checks import is_count
 from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
+from consilience.errors import Problem
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.symmetry.scaling import balance_scales, shared_groups
@@ -77,9 +78,6 @@ class Consensus(NetworkMethod):
         yield from (
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-            ("balance", isinstance(self.balance, bool), "true or false"),
-            ("signs", isinstance(self.signs, bool), "true or false"),
-            ("refit", isinstance(self.refit, bool), "true or false"),
         )
 
     @property
@@ -87,11 +85,14 @@ class Consensus(NetworkMethod):
         """Whether layers are refitted: not in robust fusion, where a hostile model could decide the targets."""
         return self.refit and self.robust is None
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+    def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks, a line each: widths below those of a model."""
         return [
-            f"{network.name}: group {group} has {network.units[group]} units, but the fused network only {units}; "
-            "method 'consensus' needs room for the widest model (methods 'ot' and 'wb' do not)"
+            Problem(
+                network.name,
+                f"group {group} has {network.units[group]} units, but the fused network only {units}; "
+                "method 'consensus' needs room for the widest model (methods 'ot' and 'wb' do not)",
+            )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
             if network.units[group] > units

@@ -26,6 +26,7 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray, Labels, is_count, is_number
 from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
+from consilience.errors import Problem
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.site_by_site import ascend, grow
@@ -89,10 +90,9 @@ class FedMA(LayerwiseMethod):
         for option in ("sigma", "sigma0", "gamma"):
             value = getattr(self, option)
             yield (option, is_number(value) and value > 0, "a positive number")
-        yield from (
-            *((option, isinstance(getattr(self, option), bool), "true or false") for option in ("growth", "shrink")),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield ("max_iterations", is_count(self.max_iterations), "a positive integer")
+        counts = self.class_counts
+        yield ("class_counts", counts is None or _are_counts(counts), "rows of numbers that are not negative, or None")
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the largest widths of the fused network: the widest model's, or with growth the sum of all models'."""
@@ -105,11 +105,14 @@ class FedMA(LayerwiseMethod):
             for name, width in widest.items()
         }
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+    def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks, a line each: widths, and the shape of `class_counts`."""
         problems = [
-            f"{network.name}: group {group} has {network.units[group]} units, but the fused network only {units}; "
-            "method 'fedma' needs room for the widest model"
+            Problem(
+                network.name,
+                f"group {group} has {network.units[group]} units, but the fused network only {units}; "
+                "method 'fedma' needs room for the widest model",
+            )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
             if network.units[group] > units
@@ -118,8 +121,11 @@ class FedMA(LayerwiseMethod):
             counts = np.asarray(self.class_counts, dtype=np.float64)
             if counts.ndim != 2 or len(counts) != len(ensemble.networks) or not np.all(counts.sum(axis=0) > 0):
                 problems.append(
-                    f"class_counts: expected a row for each of {len(ensemble.networks)} models and at least one "
-                    f"example of every class, found shape {counts.shape}"
+                    Problem(
+                        "class_counts",
+                        f"expected a row for each of {len(ensemble.networks)} models and at least one "
+                        f"example of every class, found shape {counts.shape}",
+                    )
                 )
         return problems
 
@@ -249,3 +255,12 @@ def _match_nested(bundle: Mapping[str, UnitRows], reference: int) -> LayerMatchi
         inner = {name: Injection(slots, len(slots)) for name, slots in assignment.inner.items()}
         transports.append({group: Injection(assignment.outer, len(assignment.outer)), **inner})
     return LayerMatching(tuple(transports))
+
+
+def _are_counts(rows: object) -> bool:
+    """Return whether this is a matrix of finite numbers that are not negative."""
+    try:
+        counts = np.asarray(rows)
+    except ValueError:  # rows of different lengths
+        return False
+    return counts.ndim == 2 and counts.dtype.kind in "iuf" and bool(np.all(np.isfinite(counts) & (counts >= 0)))

@@ -68,7 +68,6 @@ class TransportMethod(LayerwiseMethod):
             ("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"),
             ("epsilon", is_number(self.epsilon), "a number that is not negative"),
             ("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"),
-            ("paper_scaling", isinstance(self.paper_scaling, bool), "true or false"),
         )
 
     @property
@@ -168,10 +167,7 @@ class OTFusion(TransportMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'"),
-            ("normalize", isinstance(self.normalize, bool), "true or false"),
-        )
+        yield ("metric", self.metric in ("squared", "euclidean"), "'squared' or 'euclidean'")
 
     def match(
         self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator

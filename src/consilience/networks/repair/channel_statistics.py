@@ -89,7 +89,7 @@ def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False
         statistics = ChannelStatistics.of(channel_rows(part, inputs_and_outputs[0 if of_inputs else 1]))
         total = statistics if total is None else total.merge(statistics)
     if total is None:
-        raise InputError("batches: expected at least one batch of inputs, found none")
+        raise InputError("batches", "expected at least one batch of inputs, found none")
     return total
 
 
@@ -152,7 +152,7 @@ def channel_statistics(
 def refuse_not_finite(statistics: Mapping[str, ChannelStatistics]) -> None:
     """Raise InputError naming the layers whose statistics are not finite."""
     if bad := [name for name, layer in statistics.items() if not torch.isfinite(layer.mean + layer.std).all()]:
-        raise InputError(f"{', '.join(bad)}: NaN or infinite values on these inputs; look at both")
+        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at both")
 
 
 def target_statistics(statistics: Sequence[ChannelStatistics], weights: Array) -> ChannelStatistics:
@@ -287,7 +287,7 @@ def reestimate_batch_norm(module: _Module, batches: Any) -> _Module:
             for batch in batches:
                 call_module(copy, batch)
     except ValueError as error:  # torch: more than one value per channel expected
-        raise InputError(f"batches: {error}; give larger batches") from error
+        raise InputError("batches", f"{error}", "give larger batches") from error
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     for part, is_training in zip(copy.modules(), training_flags, strict=True):

@@ -224,15 +224,16 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
     fewest = min((n_samples[name] for name in layers), default=minimum)
     if fewest < minimum:
         raise InputError(
-            f"batches: moments over {fewest} samples may betray single ones; give at least {minimum}, or allow fewer "
-            "with minimum=..."
+            "batches",
+            f"moments over {fewest} samples may betray single ones",
+            f"give at least {minimum}, or allow fewer with minimum=...",
         )
     moments = {}
     for name in layers:
         mean, covariance = sums[name].mean_and_covariance()
         moments[name] = InputMoments(mean.cpu().numpy(), covariance.cpu().numpy())
     if bad := [name for name, of_layer in moments.items() if not np.isfinite(of_layer.covariance).all()]:
-        raise InputError(f"{', '.join(bad)}: NaN or infinite values on these inputs; look at the inputs and weights")
+        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights")
     return Moments(moments, fewest, order.normalised, order.outputs, skipped)
 
 
@@ -296,7 +297,7 @@ def mixture_moments(moments: Sequence[Moments], weights: Array) -> Moments:
         When the moments are not of networks of one architecture and width.
     """
     if len(moments) != len(weights):
-        raise InputError(f"moments: expected one for each of {len(weights)} models, found {len(moments)}")
+        raise InputError("moments", f"expected one for each of {len(weights)} models, found {len(moments)}")
     first = moments[0]
     for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
         for name in dict.fromkeys((*first.layers, *other.layers)):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.repair.recurrent_layers import (
     clone_values,
@@ -61,7 +61,7 @@ def as_batches(batches: Any) -> Iterable[Any]:
     if isinstance(batches, Iterator):
         batches = list(batches)
     if not isinstance(batches, Iterable) or next(iter(batches), None) is None:
-        raise InputError("batches: expected a tensor, or at least one batch of inputs")
+        raise InputError("batches", "expected a tensor, or at least one batch of inputs")
     return batches
 
 
@@ -248,7 +248,7 @@ class PartialForward:
         """
         for (inputs, _), outputs in self._calls(name, before=False):
             if not torch.isfinite(outputs.sum()):  # one NaN or infinity makes the sum one, and a sum is quick
-                raise InputError(not_finite_message(name))
+                raise InputError(not_finite_problem(name))
             yield inputs, outputs
 
     def inputs_and_initial_states(self, name: str) -> Iterator[tuple[Any, Any]]:
@@ -276,7 +276,7 @@ class PartialForward:
             except _ForwardStoppedError as stopped:
                 call = stopped.inputs, stopped.output
             else:
-                raise InputError(f"{name}: is not called for every batch, so that it cannot be measured")
+                raise InputError(name, "is not called for every batch, so that it cannot be measured")
             finally:
                 handle.remove()
             yield call
@@ -316,6 +316,6 @@ def _stop_after(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[
     raise _ForwardStoppedError(input_and_initial_state(arguments, keywords), output)
 
 
-def not_finite_message(name: str) -> str:
-    """Return the message of the error for a part whose values are not finite."""
-    return f"{name}: gives NaN or infinite values on these inputs; look at both"
+def not_finite_problem(name: str) -> Problem:
+    """Return the problem of a part whose values are not finite."""
+    return Problem(name, "gives NaN or infinite values on these inputs", "look at both")

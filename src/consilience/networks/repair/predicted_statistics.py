@@ -46,8 +46,9 @@ def pre_activations(module: nn.Module, name: str, moments: Moments) -> ChannelSt
     weight = getattr(layer, "weight", None)
     if weight is None or weight[0].numel() != len(moments.layers[name].mean):
         raise InputError(
-            f"moments: layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of "
-            "another width (moments move as their model does)"
+            "moments",
+            f"layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of "
+            "another width (moments move as their model does)",
         )
     rows = weight.detach().to(torch.float64).flatten(1)  # (channels, d); a patch is flattened alike
     mean, covariance = (

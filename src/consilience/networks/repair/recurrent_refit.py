@@ -24,7 +24,7 @@ from torch import Tensor
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.networks.repair.partial_forward import PartialForward, not_finite_message
+from consilience.networks.repair.partial_forward import PartialForward, not_finite_problem
 from consilience.networks.repair.recurrent_layers import (
     CellTrajectory,
     RecurrentCell,
@@ -151,10 +151,10 @@ def _fitted_cell(
     residuals stays exactly as it is.
     """
     if gate_sums is None or gate_sums.n_rows == 0:
-        raise InputError("inputs: expected a tensor of at least one input, found none")
+        raise InputError("inputs", "expected a tensor of at least one input, found none")
     moments = gate_sums.moments()
     if not torch.isfinite(moments.cross_covariance).all():
-        raise InputError(not_finite_message(name))
+        raise InputError(not_finite_problem(name))
     weight = cell.weight.to(torch.float64)
     bias = None if cell.bias is None else cell.bias.to(torch.float64)
     # Blocks are separate regressions: the split gates of a GRU are fitted to input and state apart.

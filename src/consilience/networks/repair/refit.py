@@ -117,7 +117,7 @@ def refit(
     require_ridge(ridge)
     for option, value in (("patches_per_layer", patches_per_layer), ("batch_size", batch_size)):
         if not is_count(value):
-            raise OptionError(f"{option}: expected a positive whole number, found {value!r}")
+            raise OptionError(option, f"expected a positive whole number, found {value!r}")
     a = normalised_weights(weights, len(aligned))
     batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
     network: Any = deepcopy(fused)
@@ -170,7 +170,7 @@ def _split_into_batches(inputs: Any, size: int) -> list[Any]:
     if not isinstance(inputs, Tensor):
         return list(as_batches(inputs))
     if inputs.ndim == 0 or len(inputs) == 0:
-        raise InputError("inputs: expected at least one, found none")
+        raise InputError("inputs", "expected at least one, found none")
     return list(torch.split(inputs, size))
 
 
@@ -251,7 +251,7 @@ def _regression_moments(
         design = torch.cat([patch_rows(layer, inputs, drawn), targets], dim=1)  # (m, d + k)
         total = RunningMoments.of(design) if total is None else total.with_rows(design)
     if total is None:
-        raise InputError("inputs: expected a tensor of at least one input, found none")
+        raise InputError("inputs", "expected a tensor of at least one input, found none")
     mean, covariance = total.mean_and_covariance()
     d = layer.weight[0].numel()  # inputs come first in the rows, then the k targets
     return RegressionMoments(mean[:d], mean[d:], covariance[:d, :d], covariance[d:, :d])

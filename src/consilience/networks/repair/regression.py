@@ -141,7 +141,7 @@ def regmean(
     True
     """
     if not is_number(off_diagonal) or not 0 <= off_diagonal <= 1:
-        raise OptionError(f"off_diagonal: expected a number from 0 to 1, found {off_diagonal!r}")
+        raise OptionError("off_diagonal", f"expected a number from 0 to 1, found {off_diagonal!r}")
     require_ridge(ridge)
     a = torch.as_tensor(normalised_weights(weights, len(aligned)))
     pooled = mixture_moments(moments, a.numpy())
@@ -197,8 +197,9 @@ def _model_layer(model: nn.Module, name: str, moments: Moments, off_diagonal: fl
     inputs = moments.layers[name]
     if weight.shape[1] != len(inputs.mean):
         raise InputError(
-            f"moments: layer {name} has {len(inputs.mean)} inputs where the model has {weight.shape[1]}; moments move "
-            "as their model does"
+            "moments",
+            f"layer {name} has {len(inputs.mean)} inputs where the model has {weight.shape[1]}; moments move "
+            "as their model does",
         )
     covariance = torch.as_tensor(inputs.covariance)
     # RegMean's regularisation: off-diagonal entries times 0.9 by default, the diagonal as it is.
@@ -230,4 +231,4 @@ def _pooled_moments(models: Sequence[_ModelLayer], weights: Tensor, rows: Tensor
 def require_ridge(ridge: float) -> None:
     """Raise OptionError unless a ridge is a number that is not negative."""
     if not is_number(ridge) or ridge < 0:
-        raise OptionError(f"ridge: expected a number that is not negative, found {ridge!r}")
+        raise OptionError("ridge", f"expected a number that is not negative, found {ridge!r}")

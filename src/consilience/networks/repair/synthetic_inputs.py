@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array, is_count
-from consilience.errors import OptionError, UnsupportedError
+from consilience.errors import OptionError, Problem, UnsupportedError
 from consilience.networks.repair.partial_forward import (
     PartialForward,
     call_module,
@@ -102,7 +102,7 @@ def synthetic_inputs(
     (torch.Size([100, 2]), True)
     """
     if not is_count(count):
-        raise OptionError(f"count: expected a positive whole number, found {count!r}")
+        raise OptionError("count", f"expected a positive whole number, found {count!r}")
     a, rng = normalised_weights(weights, len(modules)), np.random.default_rng(rng)
     steps_first = _has_steps_first(modules[0], example)
     shape = (example.shape[0], *example.shape[2:]) if steps_first else tuple(example.shape[1:])  # of one input
@@ -191,8 +191,9 @@ def _recorded_calls(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> 
             call_module(module, probe)
         except (RuntimeError, IndexError, ValueError) as error:  # what torch and Python say of shapes and numbers
             raise UnsupportedError(
-                f"{type(module).__name__}: fails on inputs of another number, which would be made up ({error}); give "
-                "inputs"
+                type(module).__name__,
+                f"fails on inputs of another number, which would be made up ({error})",
+                "give inputs",
             ) from error
     return calls
 
@@ -247,9 +248,11 @@ def _equivalent_linear(layer: Recurrent) -> nn.Linear:
 
 
 def _refusal(module: nn.Module) -> str:
-    return (
-        f"{type(module).__name__}: inputs can be made up only for networks that start with a linear layer, a "
-        "convolution, a recurrent layer or an embedding which reads the input itself; give inputs"
+    return Problem(
+        type(module).__name__,
+        "inputs can be made up only for networks that start with a linear layer, a "
+        "convolution, a recurrent layer or an embedding which reads the input itself",
+        "give inputs",
     )
 
 

@@ -162,6 +162,8 @@ class NetworkContent:
 
     noun: ClassVar[str] = "network"
     parameter_note: ClassVar[str] = ""
+    notes_heading: ClassVar[str] = "What never moves"
+    notes_text: ClassVar[str] = "The tracer could not look through these, so the units they concern keep their numbers:"
     methods: ClassVar[tuple[type[NetworkMethod], ...]] = NETWORK_METHODS
     distance_definition: ClassVar[str] = (
         "The weighted mean squared distance of the models from their average, over all arrays that touch the group, as "
@@ -210,6 +212,11 @@ class NetworkContent:
         )
         largest = max(magnitudes, default=0.0)
         return 6 if largest < 0.01 else 4 if largest < 10 else 2
+
+    @property
+    def beside(self) -> str:
+        """What the page shows beside parameters, for its last line."""
+        return " and the numbers given beside them" if self.scores or self.barriers or self.planes else ""
 
     @property
     def has_distances(self) -> bool:

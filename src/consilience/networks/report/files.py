@@ -96,9 +96,7 @@ def network_content_of_files(
     fused = as_file(fused)
     file = read(fused)
     if file.provenance is None:
-        raise FileFormatError(
-            f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
-        )
+        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
     provenance = validate_document(
         fused.label, _Provenance, file.provenance, "provenance", "give a file that a fusion was saved to"
     )

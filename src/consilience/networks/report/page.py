@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.drawing.html import render_template
+from consilience.drawing.blocks import Section
+from consilience.drawing.html import Page
+from consilience.drawing.words import format_count
 from consilience.files.atomic import write_bytes
-from consilience.networks.report.barriers import MAX_LINES, barrier_curves, quantity_names
+from consilience.networks.report import sections
 from consilience.networks.report.content import NetworkContent
-from consilience.networks.report.couplings import MAX_MAPS, coupling_map, share_legend
-from consilience.networks.report.planes import ContourLevels, is_drawable, is_stretched, levels_of, plane_map
-from consilience.networks.report.quality import bars
-from consilience.posteriors.report import charts
-from consilience.posteriors.report.matching_map import SITES_AT_MOST
+from consilience.networks.report.landscape_sections import around_networks, between_networks
+from consilience.posteriors.report.shared_blocks import how_it_was_made, status
 
-PLANES_AT_MOST = 8
-"""Planes beyond these are not drawn. Bounds the size of the page; chosen by hand."""
-
-QUANTITIES_AT_MOST = 4
-"""Values of a barrier or a plane beyond these are not drawn. Bounds the size of the page; chosen by hand."""
+SECTIONS = (
+    sections.what_went_in,
+    sections.what_data_say,
+    sections.what_came_out,
+    sections.how_good_it_is,
+    sections.how_well_units_match,
+    sections.who_is_who,
+    between_networks,
+    around_networks,
+    sections.how_it_was_found,
+)
+"""The sections of the page but for the last, each a function of the content; one without blocks is left out."""
 
 
 def write_network_content(path: Path, content: NetworkContent) -> None:
@@ -36,9 +42,8 @@ def write_network_content(path: Path, content: NetworkContent) -> None:
 
 def render_network(
     content: NetworkContent,
-    template: str = "network.html.j2",
+    parts: Sequence[Callable[[Any], Section | None]] = SECTIONS,
     styles: tuple[str, ...] = ("report.css", "network.css"),
-    **context: Any,
 ) -> str:
     """Return the report as HTML; the same content gives the same text.
 
@@ -46,61 +51,21 @@ def render_network(
     ----------
     content : NetworkContent
         What to show.
-    template : str, optional
-        File name of the template; another one extends that of networks. Default: that of networks.
+    parts : sequence of callable, optional
+        The sections, each a function of the content. Default: those of networks.
     styles : tuple of str, optional
         File names of the style sheets.
-    **context
-        Further variables of another template.
     """
-    return render_template(
-        template,
-        styles,
-        content=content,
-        findings=content.findings,
-        network_findings=content.network_findings,
-        figures=_figures(content),
-        most=SITES_AT_MOST,
-        most_lines=MAX_LINES,
-        most_maps=MAX_MAPS,
-        most_planes=PLANES_AT_MOST,
-        legend=share_legend(),
-        meanings={},
-        **context,
+    size = (
+        "all of them side by side"
+        if content.side_by_side
+        else f"one of {format_count(content.parameters, 'parameter')}"
     )
-
-
-def _figures(content: NetworkContent) -> Mapping[str, Any]:
-    """Return every figure that there is something to draw of."""
-    barriers = content.barriers
-    planes = {name: plane for name, plane in content.planes.items() if is_drawable(plane)}
-    return {
-        "descent": charts.descent_curve(content.shown_history) if len(content.shown_history) > 1 else None,
-        "bars": bars(content.groups, content.unrelated_distance) if content.has_distances else None,
-        "couplings": [
-            (coupling, coupling_map(coupling, coupling.shares))
-            for coupling in content.couplings
-            if coupling.shares is not None
-        ],
-        "barriers": [barrier_curves(barriers, name) for name in quantity_names(barriers)[:QUANTITIES_AT_MOST]],
-        "planes": [
-            (name, plane, is_stretched(plane), maps)
-            for name, plane, maps in _maps(dict(list(planes.items())[:PLANES_AT_MOST]))
-        ],
-    }
-
-
-def _maps(planes: Mapping[str, Any]) -> list[tuple[str, Any, list[Any]]]:
-    """Return each plane with its maps; a quantity has the same levels in all planes."""
-    names = dict.fromkeys(name for plane in planes.values() for name in plane.values)
-    levels: dict[str, ContourLevels] = {
-        name: levels_of([plane.values[name] for plane in planes.values() if name in plane.values]) for name in names
-    }
-    return [
-        (
-            name,
-            plane,
-            [plane_map(plane, quantity, levels[quantity]) for quantity in list(plane.values)[:QUANTITIES_AT_MOST]],
-        )
-        for name, plane in planes.items()
-    ]
+    return Page(
+        "Fusion report",
+        (format_count(len(content.sites), content.noun), f"→ {size}"),
+        [status(content.findings), *sections.warnings(content)],
+        [*(part(content) for part in parts), how_it_was_made(content, {})],
+        f"One file: no scripts, nothing fetched, parameters{content.beside} only.",
+        styles,
+    ).render()

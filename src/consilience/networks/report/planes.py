@@ -16,8 +16,9 @@ import numpy as np
 from markupsafe import Markup
 
 from consilience.checks import Array, Labels
+from consilience.drawing.axes import HALF_WIDTH, Axes
 from consilience.drawing.cells import UNKNOWN, cell_map, class_shade, shade_classes
-from consilience.drawing.svg import Scale, drawing, element, text, tick_label, ticks
+from consilience.drawing.svg import element, text, ticks
 from consilience.drawing.words import format_fixed, format_number, shorten
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ _N_CLASSES = 7
 _MIN_LOG_RATIO = 20.0
 """Ratio of the greatest to the least value from which on levels are ratios. Chosen by eye."""
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 390.0, 62.0, 14.0, 30.0, 40.0
-"""Width of the drawing, and margins around the map. Chosen by eye."""
+_MARGINS = (62.0, 14.0)
+"""Room left and right of the map. Chosen by eye."""
 
 _HEIGHT_RANGE = (120.0, 420.0)
 """Least and greatest height of a map; a plane outside this is drawn to two scales. Chosen by eye."""
@@ -80,27 +81,19 @@ def levels_of(surfaces: Iterable[Array]) -> ContourLevels:
 def plane_map(plane: Plane, quantity: str, levels: ContourLevels) -> Markup:
     """Return the map of one quantity on a plane."""
     x_values, y_values = plane.alphas * plane.dx, plane.betas * plane.dy
-    map_width = _WIDTH - _LEFT - _RIGHT
+    map_width = HALF_WIDTH - sum(_MARGINS)
     map_height = min(max(map_width * float(np.ptp(y_values) / np.ptp(x_values)), _HEIGHT_RANGE[0]), _HEIGHT_RANGE[1])
-    map_bottom = _TOP + map_height
-    x = Scale(float(x_values[0]), float(x_values[-1]), _LEFT, _LEFT + map_width)
-    y = Scale(float(y_values[0]), float(y_values[-1]), map_bottom, _TOP)
+    x_range, y_range = ((float(values[0]), float(values[-1])) for values in (x_values, y_values))
+    axes = Axes.over(x_range, y_range, map_height, HALF_WIDTH, _MARGINS)
     rows = max(2, round(_CELLS_ACROSS * map_height / map_width))
     classes = _class_grid(plane.values[quantity], plane.alphas, plane.betas, (rows, _CELLS_ACROSS), levels)
     shades = [class_shade(index, len(levels.edges) + 1) for index in range(len(levels.edges) + 1)]
-    parts = [
-        text(0, 14, shorten(quantity, 40), "axis"),
-        text(_WIDTH - _RIGHT, map_bottom + 36, "distance", "axis", "end"),
-    ]
+    parts = axes.names("distance", shorten(quantity, 40))
     # The first row of a map is at the top, that of a surface at the least beta.
-    parts.append(cell_map(shade_classes(classes[::-1], shades), _LEFT, _TOP, map_width, map_height))
-    marks = ticks(x.low, x.high, 6)
-    parts += [text(x(mark), map_bottom + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
-    marks = ticks(y.low, y.high, 6)
-    parts += [text(_LEFT - 8, y(mark) + 4, tick_label(mark, marks), "tick", "end") for mark in marks]
-    parts += _marker_shapes(plane, x, y)
-    parts += _legend(levels, shades, map_bottom + _BOTTOM + 6, map_width, bool((classes == UNKNOWN).any()))
-    return drawing(parts, map_bottom + _BOTTOM + 46, _description(plane, quantity), _WIDTH)
+    parts.append(cell_map(shade_classes(classes[::-1], shades), axes.left, axes.top, map_width, map_height))
+    parts += axes.x_ticks(6, grid=False) + axes.y_ticks(6, grid=False) + _marker_shapes(plane, axes)
+    parts += _legend(levels, shades, axes, bool((classes == UNKNOWN).any()))
+    return axes.drawing(parts, _description(plane, quantity), 2)
 
 
 def is_drawable(plane: Plane) -> bool:
@@ -112,7 +105,7 @@ def is_drawable(plane: Plane) -> bool:
 def is_stretched(plane: Plane) -> bool:
     """Return whether the two directions had to be drawn to different scales."""
     ratio = float(np.ptp(plane.betas) * plane.dy / (np.ptp(plane.alphas) * plane.dx))
-    map_width = _WIDTH - _LEFT - _RIGHT
+    map_width = HALF_WIDTH - sum(_MARGINS)
     return not _HEIGHT_RANGE[0] <= map_width * ratio <= _HEIGHT_RANGE[1]
 
 
@@ -159,7 +152,7 @@ def _interpolation_weights(grid: Array, n_cells: int) -> Array:
     return weights
 
 
-def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
+def _marker_shapes(plane: Plane, axes: Axes) -> list[Markup]:
     """Return the networks on the map with their names, each where it covers no other as far as there is room.
 
     Greedy, in the order of the markers: a name goes right, left, above or below its network, to where the area that it
@@ -171,7 +164,7 @@ def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
         for marker in plane.markers
         if grid_ends[0][0] <= marker.alpha <= grid_ends[0][1] and grid_ends[1][0] <= marker.beta <= grid_ends[1][1]
     ]
-    positions = [(x(marker.alpha * plane.dx), y(marker.beta * plane.dy)) for marker in inside]
+    positions = [(axes.x(marker.alpha * plane.dx), axes.y(marker.beta * plane.dy)) for marker in inside]
     # Boxes that a name should not cover: the dots of all networks, then names as they are placed.
     occupied = [(px - 7, py - 7, px + 7, py + 7) for px, py in positions]
     prices = [20.0] * len(occupied)  # to cover a network is worse than to cover a name
@@ -179,7 +172,7 @@ def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
     for marker, (px, py) in zip(inside, positions, strict=True):
         name = shorten(marker.name, 26)
         length = _CHARACTER_WIDTH * len(name)
-        middle = min(max(px, _LEFT + length / 2), _WIDTH - _RIGHT - length / 2)
+        middle = min(max(px, axes.left + length / 2), axes.right - length / 2)
         label_spots = (
             ("start", px + 11, py + 4),
             ("end", px - 11, py + 4),
@@ -189,7 +182,7 @@ def _marker_shapes(plane: Plane, x: Scale, y: Scale) -> list[Markup]:
         boxes = [_box(anchor, a, b, length) for anchor, a, b in label_spots]
         costs = [
             sum(price * _overlap_area(box, other) for other, price in zip(occupied, prices, strict=True))
-            + _overhang_price(box)
+            + _overhang_price(box, axes)
             for box in boxes
         ]
         best = int(np.argmin(costs))
@@ -222,23 +215,20 @@ def _overlap_area(box: Box, other: Box) -> float:
     return max(overlap_width, 0.0) * max(overlap_height, 0.0)
 
 
-def _overhang_price(box: Box) -> float:
+def _overhang_price(box: Box, axes: Axes) -> float:
     """Return the price of the part of a text that is off the map, on which it is easiest to read."""
-    return 15.0 * (max(0.0, _LEFT - box[0]) + max(0.0, box[2] - _WIDTH + _RIGHT) + max(0.0, _TOP - box[1]))
+    return 15.0 * sum(max(0.0, beyond) for beyond in (axes.left - box[0], box[2] - axes.right, axes.top - box[1]))
 
 
-def _legend(
-    levels: ContourLevels, shades: Sequence[int], y: float, legend_width: float, has_unknown: bool
-) -> list[Markup]:
-    n_boxes = len(shades) + has_unknown
-    step = min(60.0, legend_width / n_boxes)
+def _legend(levels: ContourLevels, shades: Sequence[int], axes: Axes, has_unknown: bool) -> list[Markup]:
+    y, step = axes.bottom + 52, min(60.0, (axes.right - axes.left) / (len(shades) + has_unknown))
     parts = []
     for index, shade in enumerate(shades):
-        parts.append(element("rect", x=_LEFT + step * index, y=y, width=step, height=13, kind=f"h{shade}"))
+        parts.append(element("rect", x=axes.left + step * index, y=y, width=step, height=13, kind=f"h{shade}"))
     for index, edge in enumerate(levels.edges):
-        parts.append(text(_LEFT + step * (index + 1), y + 29, format_number(edge), "tick", "middle"))
+        parts.append(text(axes.left + step * (index + 1), y + 29, format_number(edge), "tick", "middle"))
     if has_unknown:
-        x = _LEFT + step * len(shades) + 6
+        x = axes.left + step * len(shades) + 6
         parts.append(element("rect", x=x, y=y, width=step - 6, height=13, kind="unknown-box"))
         parts.append(text(x + (step - 6) / 2, y + 29, "none", "tick", "middle"))
     return parts

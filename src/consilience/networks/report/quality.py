@@ -14,13 +14,15 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from consilience.drawing.svg import WIDTH, Scale, drawing, element, line, text, tick_label, ticks
+from consilience.drawing.axes import Axes
+from consilience.drawing.svg import element, text
 from consilience.drawing.words import format_count, format_fixed, shorten
 
 MAX_ROWS = 60
 """Groups beyond these get no bar. Bounds the size of the page; chosen by hand."""
 
-_STEP, _TOP, _BOTTOM = 34.0, 30.0, 46.0
+_STEP = 34.0
+"""Height of a row. Chosen by eye."""
 
 
 @dataclass(frozen=True)
@@ -65,34 +67,22 @@ def bars(groups: Sequence[GroupSummary], unrelated_distance: float | None) -> Ma
     drawn = [group for group in groups if group.after is not None or group.before is not None][:MAX_ROWS]
     values = [value for group in drawn for value in (group.before, group.after) if value is not None]
     names = [shorten(group.name, 30) for group in drawn]
-    left_margin = max(60.0, 16.0 + 7.4 * max(map(len, names)))
-    x = Scale(
-        0.0,
-        # Room for the label of the line, and a positive length where all distances are zero.
-        max([*values, *([] if unrelated_distance is None else [1.08 * unrelated_distance]), 1e-3]),
-        left_margin,
-        WIDTH - 60,
-    )
-    axis_y = _TOP + _STEP * len(drawn)
-    marks = ticks(0.0, x.high, 6)
-    parts = [text(0, 14, "group", "axis")]
-    parts += [line(x(mark), _TOP - 4, x(mark), axis_y, "grid") for mark in marks]
-    parts += [text(x(mark), axis_y + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
-    parts.append(
-        text(WIDTH - 60, axis_y + 40, "distance from the average, as a share of the mean square", "axis", "end")
-    )
+    # Room for the label of the line, and a positive length where all distances are zero.
+    highest = max([*values, *([] if unrelated_distance is None else [1.08 * unrelated_distance]), 1e-3])
+    margins = (max(60.0, 16.0 + 7.4 * max(map(len, names))), 60.0)
+    axes = Axes.over((0.0, highest), (float(len(drawn)), 0.0), _STEP * len(drawn), margins=margins)
+    parts = axes.names("distance from the average, as a share of the mean square", "group") + axes.x_ticks(6)
     if unrelated_distance is not None:
-        parts.append(line(x(unrelated_distance), _TOP - 4, x(unrelated_distance), axis_y, "chosen"))
-        parts.append(text(x(unrelated_distance), 16, "nothing in common", "tick", "middle"))
-    for row, (group, name) in enumerate(zip(drawn, names, strict=True)):
-        y = _TOP + _STEP * row
-        parts.append(text(left_margin - 12, y + 21, name, "name", "end"))
+        parts.append(axes.upright(unrelated_distance))
+        parts.append(text(axes.x(unrelated_distance), 16, "nothing in common", "tick", "middle"))
+    parts += axes.y_labels([row + 0.5 for row in range(len(drawn))], names, "name")
+    for row, group in enumerate(drawn):
         for value, offset, kind in ((group.before, 4.0, "bar-before"), (group.after, 16.0, "bar-after")):
             if value is not None:
-                length = max(x(value) - left_margin, 1.0)
-                parts.append(element("rect", x=left_margin, y=y + offset, width=length, height=11, kind=kind))
-                parts.append(text(left_margin + length + 6, y + offset + 10, format_fixed(value, 3), "tick clear"))
-    return drawing(parts, axis_y + _BOTTOM, _description(drawn))
+                y, length = axes.y(row) + offset, max(axes.x(value) - axes.left, 1.0)
+                parts.append(element("rect", x=axes.left, y=y, width=length, height=11, kind=kind))
+                parts.append(text(axes.left + length + 6, y + 10, format_fixed(value, 3), "tick clear"))
+    return axes.drawing(parts, _description(drawn))
 
 
 def _description(drawn: Sequence[GroupSummary]) -> str:

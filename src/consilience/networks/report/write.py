@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from consilience.drawing.words import short_names
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality
@@ -213,19 +213,17 @@ def _check_comparisons(
     comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
 ) -> dict[str, Comparison]:
     if not isinstance(comparisons, Mapping):
-        raise InputError(
-            f"{argument}: expected {expected}, found {type(comparisons).__name__}; write {{'aligned': ...}}"
-        )
+        raise InputError(argument, f"expected {expected}, found {type(comparisons).__name__}", "write {'aligned': ...}")
     if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
         name = wrong_names[0]
-        raise InputError(f"{argument}: expected {expected}, found {type(comparisons[name]).__name__} under {name!r}")
+        raise InputError(argument, f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}")
     return {str(name): comparison for name, comparison in comparisons.items()}
 
 
 def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
     if not scores:
         return {}
-    expected = "scores: expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}"
+    expected = Problem("scores", "expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}")
     if not isinstance(scores, Mapping):
         raise InputError(f"{expected}, found {type(scores).__name__}")
     scores_by_model: dict[str, dict[str, float]] = {}

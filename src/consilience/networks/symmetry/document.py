@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import FailFast, Field
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, Problem
 from consilience.files.document import validate_document
 from consilience.files.schemas import Chunked, Entries, StrictModel
 from consilience.networks.symmetry.axes import Action, Axis, Group, Layout, Proof, Segment, Side
@@ -135,7 +135,7 @@ def _refuse_oversized(document: Any, where: str) -> None:
     for field in ("arrays", "groups", "aliases", "notes"):
         items = document.get(field) if isinstance(document, dict) else None
         if isinstance(items, dict | list) and len(items) > MAX_ITEMS:
-            raise FileFormatError(f"{where}: its symmetry has {len(items)} {field}, expected at most {MAX_ITEMS}")
+            raise FileFormatError(where, f"its symmetry has {len(items)} {field}, expected at most {MAX_ITEMS}")
     arrays = document.get("arrays") if isinstance(document, dict) else None
     pending: list[Any] = list(arrays.values()) if isinstance(arrays, dict) else []
     count = 0
@@ -144,7 +144,7 @@ def _refuse_oversized(document: Any, where: str) -> None:
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         count += len(items)
         if count > MAX_ENTRIES:
-            raise FileFormatError(f"{where}: its symmetry has more than {MAX_ENTRIES} entries; {REMEDY}")
+            raise FileFormatError(where, f"its symmetry has more than {MAX_ENTRIES} entries", REMEDY)
         pending.extend(item for item in items if isinstance(item, dict | list))
 
 
@@ -159,9 +159,11 @@ def _segments(axis: AxisEntry) -> tuple[Segment, ...]:
 
 def _format_error(problems: list[str], where: str) -> FileFormatError:
     """Return the error that lists the problems of a document."""
-    listed = [f"{where}: its symmetry is not valid: {problem}; {REMEDY}" for problem in problems[:MAX_LISTED_PROBLEMS]]
+    listed = [
+        Problem(where, f"its symmetry is not valid: {problem}", REMEDY) for problem in problems[:MAX_LISTED_PROBLEMS]
+    ]
     unlisted = len(problems) - MAX_LISTED_PROBLEMS
-    count = [f"{where}: its symmetry has {unlisted} more such problems"] if unlisted > 0 else []
+    count = [Problem(where, f"its symmetry has {unlisted} more such problems")] if unlisted > 0 else []
     return FileFormatError(listed + count)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof
 
 MAX_LISTED_ARRAYS = 5
@@ -131,8 +131,10 @@ class Symmetry:
         missing = [key for key in self.layouts if key not in shapes]
         expected = set(self.layouts) | set(self.aliases)
         unexpected = [key for key in shapes if key not in expected]
-        problems = [f"{name}: {_describe_arrays(missing)} missing; {_REMEDY}"] if missing else []
-        problems += [f"{name}: {_describe_arrays(unexpected)} not in the symmetry; {_REMEDY}"] if unexpected else []
+        problems = [Problem(name, f"{_describe_arrays(missing)} missing", _REMEDY)] if missing else []
+        problems += (
+            [Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY)] if unexpected else []
+        )
         units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
         # Axes with one group come first, so that what they determine is known where several groups are concatenated.
         for axis, length in self._lengths(shapes):
@@ -146,13 +148,16 @@ class Symmetry:
         for group in self.all_groups:
             if group.name not in units:
                 if not missing:
-                    problems.append(f"{name}: group {group.name}: no array tells its number of units")
+                    problems.append(Problem(name, f"group {group.name}: no array tells its number of units"))
                 units[group.name] = self._sizes[group.name]
         for key, layout in self.layouts.items():
             if key in shapes and tuple(shapes[key]) != layout.shape(units):
                 problems.append(
-                    f"{name}: array {key} has shape {tuple(shapes[key])}; by its groups "
-                    f"({_describe_units(layout, units)}) it should have {layout.shape(units)}"
+                    Problem(
+                        name,
+                        f"array {key} has shape {tuple(shapes[key])}; by its groups "
+                        f"({_describe_units(layout, units)}) it should have {layout.shape(units)}",
+                    )
                 )
         if problems:
             raise InputError(problems)

@@ -89,8 +89,9 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
                 example.call(module)
             except Exception as call_error:
                 raise InputError(
-                    f"example: {type(module).__name__} cannot be called with it ({_summary(call_error)}); "
-                    "give a tensor, a tuple of arguments or a dict of keyword arguments"
+                    "example",
+                    f"{type(module).__name__} cannot be called with it ({_summary(call_error)})",
+                    "give a tensor, a tuple of arguments or a dict of keyword arguments",
                 ) from error
             raise UnsupportedError(
                 f"{type(module).__name__} cannot be exported ({_summary(error)}); write its forward without decisions "

@@ -107,8 +107,9 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
         except Exception as error:  # whatever the module's own code raises in a precision that it was not written for
             first_error = first_error or error
     raise UnsupportedError(
-        f"{type(module).__name__}: a copy of it does not run in float64 or float32 ({first_error}); "
-        "let its forward take the precision of its weights"
+        type(module).__name__,
+        f"a copy of it does not run in float64 or float32 ({first_error})",
+        "let its forward take the precision of its weights",
     ) from first_error
 
 

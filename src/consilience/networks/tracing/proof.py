@@ -113,8 +113,9 @@ def prove(
     changed = {name: _change_all_entries(array) for name, array in module_trials[0].arrays.items()}
     if all(trial.leaves_outputs(changed) for trial in module_trials):
         raise InputError(
-            f"example: what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be "
-            "proved; give inputs like those that the network is for"
+            "example",
+            f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved",
+            "give inputs like those that the network is for",
         )
     allowed = {action.name: _groups_that_allow(module_trials, symmetry, units, action, rng) for action in ACTIONS}
     groups = tuple(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.families import Family
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Features, Posterior
@@ -66,7 +66,7 @@ class Adapter(ABC):
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted model with the components of `posterior`."""
 
-    def refuse(self, ensemble: Ensemble) -> list[str]:
+    def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Return why these models, described as their kind is, cannot be fused into one of it; empty when they can."""
         del ensemble
         return []

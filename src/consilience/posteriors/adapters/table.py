@@ -61,12 +61,12 @@ def register_adapter(adapter: Adapter) -> None:
         For anything but an adapter, and for a kind or a class of models that this library has an adapter for.
     """
     if not isinstance(adapter, Adapter):
-        raise OptionError(f"adapter: expected an instance of a subclass of Adapter, found {adapter!r:.80}")
+        raise OptionError("adapter", f"expected an instance of a subclass of Adapter, found {adapter!r:.80}")
     if problems := adapter.declaration_problems():
-        raise OptionError(f"adapter: {problems[0]}")
+        raise OptionError("adapter", f"{problems[0]}")
     models = (adapter.library, adapter.class_name)
     for other in known_adapters():
         is_same_class = models == (other.library, other.class_name)
         if (other.kind == adapter.kind and other in ADAPTERS) or (other.kind != adapter.kind and is_same_class):
-            raise OptionError(f"adapter: there is one for {other.kind} already, a {other.library} {other.class_name}")
+            raise OptionError("adapter", f"there is one for {other.kind} already, a {other.library} {other.class_name}")
     _REGISTERED[:] = [*(other for other in _REGISTERED if other.kind != adapter.kind), adapter]

@@ -110,14 +110,14 @@ class StickyHDPHMM:
     def __post_init__(self) -> None:
         for option in ("n_states", "n_init", "max_iterations"):
             if not is_count(getattr(self, option)):
-                raise OptionError(f"{option}: expected a positive integer, found {getattr(self, option)!r}")
+                raise OptionError(option, f"expected a positive integer, found {getattr(self, option)!r}")
         for option in ("gamma", "eta", "start_concentration", "mean_precision"):
             value = getattr(self, option)
             if not (is_number(value) and value > 0):
-                raise OptionError(f"{option}: expected a positive number, found {value!r}")
+                raise OptionError(option, f"expected a positive number, found {value!r}")
         for option in ("kappa", "tolerance"):
             if not is_number(getattr(self, option)):
-                raise OptionError(f"{option}: expected a number that is not negative, found {getattr(self, option)!r}")
+                raise OptionError(option, f"expected a number that is not negative, found {getattr(self, option)!r}")
 
     def fit(self, X: Any, lengths: ArrayLike | None = None) -> HiddenMarkovModel:
         """Return the model of highest bound, its states from the most to the least visited.
@@ -181,7 +181,7 @@ class StickyHDPHMM:
         """Return the degrees of freedom of the Wishart prior."""
         dof = dim + 2.0 if self.dof is None else float(self.dof)
         if not dim - 1.0 < dof < np.inf:
-            raise OptionError(f"dof: expected more than D - 1 = {dim - 1} degrees of freedom, found {self.dof!r}")
+            raise OptionError("dof", f"expected more than D - 1 = {dim - 1} degrees of freedom, found {self.dof!r}")
         return dof
 
     def _inverse_scale(self, dim: int) -> Array:
@@ -191,8 +191,9 @@ class StickyHDPHMM:
         proper = matrix.shape == (dim, dim) and bool(np.all(np.isfinite(matrix)))
         if not (proper and np.allclose(matrix, matrix.T) and np.linalg.eigvalsh(matrix)[0] > 0.0):
             raise OptionError(
-                f"inverse_scale: expected a positive number, {dim} of them or a positive definite matrix"
-                f" ({dim}, {dim}), found {self.inverse_scale!r:.80}"
+                "inverse_scale",
+                f"expected a positive number, {dim} of them or a positive definite matrix"
+                f" ({dim}, {dim}), found {self.inverse_scale!r:.80}",
             )
         return matrix
 
@@ -219,7 +220,7 @@ def _rows_and_names(X: Any) -> tuple[Array, Features]:
     width = len(names) if names is not None else np.shape(X)[1] if np.ndim(X) == 2 else 0
     rows: Array = read_observations(X, None, ExpectedColumns(width, names, are_counts=False), name="X").values
     if width == 0:
-        raise InputError("X: has no columns")
+        raise InputError("X", "has no columns")
     return rows, Features(names=names, from_columns=names is not None)
 
 

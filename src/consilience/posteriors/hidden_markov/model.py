@@ -93,7 +93,7 @@ class HiddenMarkovModel:
         prior = StickyPrior(*hyperparameters)
         for name, array in (("transition_counts", counts.transitions), ("start_counts", counts.starts)):
             if not np.all(array >= 0.0):
-                raise InputError(f"{name}: expected counts that are not negative, found {array.min():.6g}")
+                raise InputError(name, f"expected counts that are not negative, found {array.min():.6g}")
         sticks, order = canonical_sticks(counts, prior)
         weights = np.empty(len(order) + 1)
         # Sticks are in the order of visits; weights in the order of the posterior, the remainder last.
@@ -144,7 +144,7 @@ class HiddenMarkovModel:
             For another method.
         """
         if method not in ("viterbi", "marginal"):
-            raise OptionError(f"method: expected 'viterbi' or 'marginal', found {method!r}")
+            raise OptionError("method", f"expected 'viterbi' or 'marginal', found {method!r}")
         if method == "viterbi":
             return self.decode(X, lengths)
         labels: Labels = self.predict_proba(X, lengths).argmax(axis=1).astype(np.int64)
@@ -227,7 +227,7 @@ def as_lengths(lengths: ArrayLike | None, count: int) -> Labels:
         return np.array([count])
     values = np.asarray(lengths)
     if values.ndim != 1 or values.dtype.kind not in "iu" or values.size == 0 or not np.all(values > 0):
-        raise InputError(f"lengths: expected positive integers, one for each sequence, found {lengths!r:.80}")
+        raise InputError("lengths", f"expected positive integers, one for each sequence, found {lengths!r:.80}")
     if values.sum() != count:
-        raise InputError(f"lengths: add up to {values.sum()}, but there are {count} rows")
+        raise InputError("lengths", f"add up to {values.sum()}, but there are {count} rows")
     return values.astype(np.int64)

@@ -25,6 +25,7 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.errors import Problem
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.exchanges import ValuedObjective, improve_by_exchange
 from consilience.matching.groups import GroupSums, group_sums
@@ -87,7 +88,6 @@ class AMPS(Method):
         """Yield what the options must be."""
         yield from super().requirements()
         yield from (
-            *((option, isinstance(getattr(self, option), bool), "True or False") for option in ("growth", "revisit")),
             *(
                 (option, is_count(getattr(self, option)), "a positive integer")
                 for option in ("restarts", "max_iterations")
@@ -106,16 +106,16 @@ class AMPS(Method):
             return SiteNeed("prior", "growth=True", WEIGHS_BY_PRIOR), SiteNeed("counts", "growth=True")
         return (SiteNeed("prior", "amps"),)
 
-    def refuse(self, ensemble: Ensemble) -> list[str]:
+    def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse models of different sizes, unless `growth` says otherwise."""
         if not ensemble.family.has_width:
-            return [f"amps multiplies posteriors, and {ensemble.family.name}s have no width; use 'spahm' or 'kl'"]
+            text = f"amps multiplies posteriors, and {ensemble.family.name}s have no width"
+            return [Problem("", text, "use 'spahm' or 'kl'")]
         reasons = super().refuse(ensemble)
         sizes = ensemble.voting().sizes
         if not self.growth and len(set(sizes.tolist())) > 1:
-            reasons.append(
-                f"amps needs models of equal size, found {sizes.tolist()} components; use growth=True, or method 'kl'"
-            )
+            text = f"amps needs models of equal size, found {sizes.tolist()} components"
+            reasons.append(Problem("", text, "use growth=True, or method 'kl'"))
         return reasons
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

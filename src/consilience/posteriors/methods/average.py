@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.core.progress import Progress
+from consilience.errors import Problem
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method
 
@@ -32,14 +33,12 @@ class Average(Method):
     paper: ClassVar[str] = "-"
     relabels: ClassVar[bool] = False
 
-    def refuse(self, ensemble: Ensemble) -> list[str]:
+    def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse models of different sizes."""
         reasons = super().refuse(ensemble)
         if len(set(ensemble.sizes.tolist())) > 1:
-            reasons.append(
-                f"average needs models of equal size, found {ensemble.sizes.tolist()} components; "
-                "use method 'kl', which matches them"
-            )
+            text = f"average needs models of equal size, found {ensemble.sizes.tolist()} components"
+            reasons.append(Problem("", text, "use method 'kl', which matches them"))
         return reasons
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

@@ -7,30 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
-from consilience.drawing.svg import (
-    WIDTH,
-    Scale,
-    colour_class,
-    drawing,
-    element,
-    integer_ticks,
-    line,
-    text,
-    tick_label,
-    ticks,
-)
+from consilience.drawing.axes import HALF_WIDTH, Axes, from_zero
+from consilience.drawing.svg import colour_class, element, integer_ticks, line, text, tick_label, ticks
 from consilience.drawing.words import format_count, format_fixed, format_number
 from consilience.posteriors.report.details import PathPoint
 from consilience.posteriors.report.members import ComponentSummary
 
-_HALF_WIDTH = 390.0
-"""Width of a chart of which two stand side by side: half of `WIDTH`."""
-
-_MAX_DOTS = 600
+MAX_DOTS = 600
 """With more local components than these, boxes and ranges stand for dots. Bounds the size of the page; by hand."""
 
 _MAX_ROWS = 60
 """Components beyond these get no row. Bounds the size of the page; chosen by hand."""
+
+_STEP = 24.0
+"""Height of a row. Chosen by eye."""
 
 
 def descent_curve(history: Sequence[float]) -> Markup:
@@ -58,38 +48,28 @@ def _curve(
     xs: Sequence[int], ys: Sequence[float], x_name: str, y_name: str, alt: str, chosen_index: int | None
 ) -> Markup:
     """Return one curve of `ys` (n,) over whole numbers `xs` (n,), with the point `chosen_index` marked."""
-    height, right_margin, top_margin, bottom_margin = 270.0, 10.0, 30.0, 46.0
-    low, high = min(ys), _ceiling(ys)
-    if high > 0 and 0 <= low < 0.35 * high:  # near enough to zero that leaving it out would exaggerate
-        low = 0.0
-    y = Scale(low, high, height - bottom_margin, top_margin + 6)  # y of the drawing points down
-    marks = ticks(y.low, y.high) if high > low else [low]
-    labels = [tick_label(mark, marks) for mark in marks]
-    left_margin = max(62.0, 12.0 + 7.5 * max(map(len, labels)))
-    x = Scale(xs[0], xs[-1], left_margin + 10, _HALF_WIDTH - right_margin - 10)
-    parts = [text(0, 14, y_name, "axis")]
-    for mark, label in zip(marks, labels, strict=True):
-        parts.append(line(left_margin, y(mark), _HALF_WIDTH - right_margin, y(mark), "grid"))
-        parts.append(text(left_margin - 8, y(mark) + 4, label, "tick", "end"))
+    ceiling = _ceiling(ys)
+    y_range = from_zero(min(ys), ceiling)
+    marks = ticks(*y_range)
+    left = max(62.0, 12.0 + 7.5 * max(len(tick_label(mark, marks)) for mark in marks))
+    axes = Axes.over((xs[0], xs[-1]), y_range, 194.0, HALF_WIDTH, (left, 10.0), (10.0, 6.0))
     x_marks = integer_ticks(xs[0], xs[-1], 6)
-    parts += [text(x(mark), height - bottom_margin + 20, f"{mark:,}", "tick", "middle") for mark in x_marks]
-    parts.append(text(_HALF_WIDTH - right_margin, height - 6, x_name, "axis", "end"))
+    parts = axes.names(x_name, y_name) + axes.y_ticks() + axes.x_labels(x_marks, [f"{mark:,}" for mark in x_marks])
     if chosen_index is not None:
-        parts.append(line(x(xs[chosen_index]), top_margin, x(xs[chosen_index]), height - bottom_margin, "chosen"))
-        side = "start" if x(xs[chosen_index]) < 0.6 * _HALF_WIDTH else "end"
-        shift = 8 if side == "start" else -8
-        parts.append(text(x(xs[chosen_index]) + shift, top_margin + 10, f"chosen: {xs[chosen_index]}", "note", side))
-    points = [(x(a), y(min(b, high)), b > high) for a, b in zip(xs, ys, strict=True)]
-    parts.append(element("polyline", points=" ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points), kind="curve"))
+        chosen_x = axes.x(xs[chosen_index])
+        parts.append(axes.upright(xs[chosen_index]))
+        side, shift = ("start", 8) if chosen_x < 0.6 * HALF_WIDTH else ("end", -8)
+        parts.append(text(chosen_x + shift, axes.top + 10, f"chosen: {xs[chosen_index]}", "note", side))
+    points = [(x, min(y, ceiling)) for x, y in zip(xs, ys, strict=True)]
+    parts.append(axes.curve(points, "curve"))
     # Values above the ceiling are drawn at it, as triangles that point up.
     if len(xs) <= 80:
-        parts += [element("circle", cx=a, cy=b, r=3, kind="point") for a, b, above in points if not above]
-        parts += [
-            element("path", d=f"M{a - 5:.1f} {b + 4:.1f}h10l-5 -9z", kind="above") for a, b, above in points if above
-        ]
+        parts += axes.dots([point for point, y in zip(points, ys, strict=True) if y <= ceiling], 3, "point")
+        above = [(axes.x(x), axes.y(ceiling)) for x, y in zip(xs, ys, strict=True) if y > ceiling]
+        parts += [element("path", d=f"M{x - 5:.1f} {y + 4:.1f}h10l-5 -9z", kind="above") for x, y in above]
     if chosen_index is not None:
-        parts.append(element("circle", cx=x(xs[chosen_index]), cy=y(ys[chosen_index]), r=6.5, kind="point pick"))
-    return drawing(parts, height, alt, _HALF_WIDTH)
+        parts += axes.dots([(xs[chosen_index], ys[chosen_index])], 6.5, "point pick")
+    return axes.drawing(parts, alt)
 
 
 def _ceiling(values: Sequence[float]) -> float:
@@ -105,59 +85,35 @@ def _ceiling(values: Sequence[float]) -> float:
 def entropy_chart(components: Sequence[ComponentSummary]) -> Markup:
     """Return, for each fused component, its entropy as a diamond and those of the local ones behind it as dots.
 
-    Components without an entropy have no row. With more than `_MAX_DOTS` local ones, a line from the least to the
+    Components without an entropy have no row. With more than `MAX_DOTS` local ones, a line from the least to the
     largest and a box between the quartiles stand for the dots of each row.
     """
     drawn = [component for component in components if component.entropy is not None][:_MAX_ROWS]
     values = np.array(
         [v for component in drawn for v in (component.entropy, *component.local_entropies)], dtype=np.float64
     )
-    step, left, top, bottom = 24.0, 64.0, 30.0, 44.0
-    height = top + step * len(drawn) + bottom
-    x = Scale(float(values.min()), float(values.max()), left + 12, WIDTH - 24)
-    marks = ticks(x.low, x.high, 7)
-    axis_y = height - bottom
-    parts = [line(x(mark), top - 6, x(mark), axis_y, "grid") for mark in marks]
-    parts += [text(x(mark), axis_y + 18, tick_label(mark, marks), "tick", "middle") for mark in marks]
-    parts += [
-        text(0, 14, "component", "axis"),
-        text(WIDTH - 24, height - 6, "entropy in nats; left is surer", "axis", "end"),
-    ]
-    draws_dots = sum(len(component.local_entropies) for component in drawn) <= _MAX_DOTS
+    rows = [number + 0.5 for number in range(len(drawn))]
+    value_range = (float(values.min()), float(values.max()))
+    axes = Axes.over(value_range, (float(len(drawn)), 0.0), _STEP * len(drawn), margins=(64.0, 12.0), inset=(12.0, 0.0))
+    parts = axes.names("entropy in nats; left is surer", "component") + axes.x_ticks(7)
+    parts += axes.rows(rows, [str(component.number) for component in drawn])
+    draws_dots = sum(len(component.local_entropies) for component in drawn) <= MAX_DOTS
     n_surer = 0
-    for row, component in enumerate(drawn):
-        y, local_entropies = top + step * (row + 0.5), np.array(component.local_entropies)
-        parts.append(text(left - 22, y + 4, str(component.number), "tick", "end"))
-        parts.append(line(left, y, WIDTH - 12, y, "row"))
+    for row, component in zip(rows, drawn, strict=True):
+        local_entropies, colour = np.array(component.local_entropies), colour_class(component.number)
         if draws_dots:
-            parts += [
-                element("circle", cx=x(v), cy=y, r=4, kind=f"dot {colour_class(component.number)}")
-                for v in local_entropies.tolist()
-            ]
+            parts += axes.dots(((value, row) for value in local_entropies.tolist()), 4, f"dot {colour}")
         elif local_entropies.size:
-            low, first, third, high = (x(float(v)) for v in np.quantile(local_entropies, [0.0, 0.25, 0.75, 1.0]))
-            parts.append(line(low, y, high, y, f"range {colour_class(component.number)}"))
-            parts.append(
-                element(
-                    "rect",
-                    x=first,
-                    y=y - 5,
-                    width=third - first,
-                    height=10,
-                    kind=f"box {colour_class(component.number)}",
-                )
-            )
+            y, quantiles = axes.y(row), np.quantile(local_entropies, [0.0, 0.25, 0.75, 1.0]).tolist()
+            low, first, third, high = map(axes.x, quantiles)
+            parts.append(line(low, y, high, y, f"range {colour}"))
+            parts.append(element("rect", x=first, y=y - 5, width=third - first, height=10, kind=f"box {colour}"))
         entropy = component.entropy
         assert entropy is not None  # noqa: S101  (narrows the type; rows without one are left out)
-        parts.append(element("path", d=_diamond(x(entropy), y), kind=f"diamond {colour_class(component.number)}"))
+        parts.append(axes.diamond((entropy, row), 7.5, f"diamond {colour}"))
         n_surer += bool(local_entropies.size) and entropy < float(np.median(local_entropies))
     n_compared = sum(bool(component.local_entropies) for component in drawn)
     alt = f"Entropies of {format_count(len(drawn), 'fused component')} and of the local components behind them, "
     alt += f"from {format_fixed(float(values.min()), 1)} to {format_fixed(float(values.max()), 1)} nats. "
     alt += f"{n_surer} of {n_compared} fused components are surer than the median of their local ones."
-    return drawing(parts, height, alt)
-
-
-def _diamond(x: float, y: float, size: float = 7.5) -> str:
-    """Return the path of a diamond around (x, y), `size` from its middle to each corner."""
-    return f"M{x - size:.1f} {y:.1f} {x:.1f} {y - size:.1f} {x + size:.1f} {y:.1f} {x:.1f} {y + size:.1f}Z"
+    return axes.drawing(parts, alt)

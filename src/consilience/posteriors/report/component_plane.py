@@ -11,7 +11,8 @@ import math
 import numpy as np
 from markupsafe import Markup
 
-from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element, line, text, tick_label, ticks
+from consilience.drawing.axes import Axes
+from consilience.drawing.svg import WIDTH, Scale, colour_class, element, line, text
 from consilience.drawing.words import format_count, format_number
 from consilience.posteriors.report.planar_components import ComponentEllipse, ComponentPlane
 
@@ -21,8 +22,8 @@ _HALF_MASS_RADIUS = math.sqrt(2.0 * math.log(2.0))
 _HALF_MASS_RADIUS_1D = 0.6745
 """The same in one dimension: the 0.75 quantile of the standard normal, to four digits."""
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 30.0, 46.0
-"""Margins of the plot within the drawing. Chosen by eye."""
+_MARGINS = (54.0, 14.0)
+"""Room left and right of the plot. Chosen by eye."""
 
 _MAX_EQUAL_SCALE_RATIO = 3.0
 """Both features get one scale where the range of neither is this many times the other's. Chosen by eye."""
@@ -37,17 +38,19 @@ _MIN_LABELLED_RADIUS = 16.0
 def plane_figure(plane: ComponentPlane) -> Markup:
     """Return the drawing; it holds the fused components whole and the centres of all local ones."""
     x_range, y_range = _axis_range(plane, 0), _axis_range(plane, 1)
-    plot_width, plot_height = WIDTH - _LEFT - _RIGHT, 460.0
-    if plane.kind == "line":
-        plot_height = min(420.0, 60.0 + 26.0 * len(plane.fused))
-        y_range = (-0.7, len(plane.fused) - 0.3)
+    is_line = plane.kind == "line"
+    plot_height = min(420.0, 60.0 + 26.0 * len(plane.fused)) if is_line else 460.0
+    if is_line:
+        y_range = (len(plane.fused) - 0.3, -0.7)
     elif plane.kind == "projected" or _range_ratio(x_range, y_range) < _MAX_EQUAL_SCALE_RATIO:
-        x_range, y_range = _equalise_scales(x_range, y_range, plot_width / plot_height)
-    x = Scale(x_range[0], x_range[1], _LEFT, _LEFT + plot_width)
-    ends = (_TOP, _TOP + plot_height) if plane.kind == "line" else (_TOP + plot_height, _TOP)
-    y = Scale(y_range[0], y_range[1], *ends)
-    height = _TOP + plot_height + _BOTTOM
-    parts = _frame(plane, x, y, height)
+        x_range, y_range = _equalise_scales(x_range, y_range, (WIDTH - sum(_MARGINS)) / plot_height)
+    axes = Axes.over(x_range, y_range, plot_height, margins=_MARGINS)
+    parts = axes.names(*plane.axes) + axes.x_ticks(7)
+    if is_line:
+        centres, numbers = [ellipse.centre[1] for ellipse in plane.fused], [str(e.component) for e in plane.fused]
+        parts += axes.rows(centres, numbers)
+    else:
+        parts += axes.y_ticks()
     local_kind = "thin" if len(plane.local) <= _MAX_OPAQUE_ELLIPSES else "thin faint"
     layers = ((plane.local, local_kind), (plane.fused, "halo"), (plane.fused, "thick"))
     shapes = []
@@ -55,13 +58,11 @@ def plane_figure(plane: ComponentPlane) -> Markup:
         for ellipse in ellipses:
             # A halo of the paper's colour sets a fused ellipse off from what is below it; it has no colour class.
             kind = layer_kind if layer_kind == "halo" else f"{layer_kind} {colour_class(ellipse.component)}"
-            shapes.append(_ellipse(ellipse, x, y, kind, plane.kind))
-    clip = element("clipPath", element("rect", x=_LEFT, y=_TOP, width=plot_width, height=plot_height), id="frame")
-    parts.append(element("defs", clip))
-    parts.append(element("g", Markup("").join(shapes), clip_path="url(#frame)"))
-    if plane.kind != "line":
-        parts += [_component_number(ellipse, x, y) for ellipse in plane.fused]
-    return drawing(parts, height, _description(plane))
+            shapes.append(_ellipse(ellipse, axes.x, axes.y, kind, plane.kind))
+    parts += axes.clip(shapes, "frame")
+    if not is_line:
+        parts += [_component_number(ellipse, axes.x, axes.y) for ellipse in plane.fused]
+    return axes.drawing(parts, _description(plane))
 
 
 def _component_number(ellipse: ComponentEllipse, x: Scale, y: Scale) -> Markup:
@@ -102,23 +103,6 @@ def _equalise_scales(
     x_length, y_length = x_range[1] - x_range[0], y_range[1] - y_range[0]
     more_x, more_y = max(0.0, aspect * y_length - x_length) / 2, max(0.0, x_length / aspect - y_length) / 2
     return (x_range[0] - more_x, x_range[1] + more_x), (y_range[0] - more_y, y_range[1] + more_y)
-
-
-def _frame(plane: ComponentPlane, x: Scale, y: Scale, height: float) -> list[Markup]:
-    x_marks = ticks(x.low, x.high, 7)
-    parts = [text(0, 14, plane.axes[1], "axis"), text(WIDTH - _RIGHT, height - 6, plane.axes[0], "axis", "end")]
-    axis_y = height - _BOTTOM
-    parts += [line(x(mark), _TOP, x(mark), axis_y, "grid") for mark in x_marks]
-    parts += [text(x(mark), axis_y + 18, tick_label(mark, x_marks), "tick", "middle") for mark in x_marks]
-    if plane.kind == "line":
-        for ellipse in plane.fused:
-            parts.append(line(_LEFT, y(ellipse.centre[1]), WIDTH - _RIGHT, y(ellipse.centre[1]), "row"))
-            parts.append(text(_LEFT - 12, y(ellipse.centre[1]) + 4, str(ellipse.component), "tick", "end"))
-        return parts
-    y_marks = ticks(y.low, y.high, 5)
-    parts += [line(_LEFT, y(mark), WIDTH - _RIGHT, y(mark), "grid") for mark in y_marks]
-    parts += [text(_LEFT - 8, y(mark) + 4, tick_label(mark, y_marks), "tick", "end") for mark in y_marks]
-    return parts
 
 
 def _ellipse(ellipse: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kind: str) -> Markup:

@@ -41,12 +41,10 @@ def content_of_files(
     """
     fused_posterior, provenance = read_posterior(fused)
     if provenance is None:
-        raise FileFormatError(
-            f"{fused}: does not say how it was made, so there is nothing to report; give a fused file"
-        )
+        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
     records = provenance["inputs"]
     if not records:
-        raise FileFormatError(f"{fused}: its provenance names no inputs")
+        raise FileFormatError(fused, "its provenance names no inputs")
     digests = [record.get("sha256") for record in records]
     site_posteriors = read_inputs_of(
         fused, digests, sites, lambda site: _over_fused_words(fused_posterior, read_posterior(site)[0])
@@ -55,7 +53,7 @@ def content_of_files(
     try:
         return content_of(provenance, fused_posterior, site_posteriors, illustration)
     except InputError as error:
-        raise FileFormatError([f"{fused}: {problem}" for problem in error.problems]) from error
+        raise FileFormatError(problem.about(fused) for problem in error.problems) from error
 
 
 def _over_fused_words(fused: Posterior, site: Posterior) -> Posterior:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element, line, text, tick_label, ticks
+from consilience.drawing.axes import Axes
+from consilience.drawing.svg import colour_class, element
 from consilience.drawing.words import format_count, format_number, shorten
 from consilience.posteriors.report.gaussian_processes import Points, PredictiveBand, ProcessContent
 
 MAX_SITE_COLOURS = 10
 """More sites than these are all drawn in grey: report.css has ten colours."""
-
-_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 58.0, 14.0, 30.0, 46.0, 380.0
-"""Margins of the plot within the drawing, and its height. Chosen by eye."""
 
 
 def site_colour(index: int, n_sites: int) -> str:
@@ -24,77 +22,52 @@ def site_colour(index: int, n_sites: int) -> str:
 
 def process_figure(process: ProcessContent) -> Markup:
     """Return the function with its 95 % band, for one input, or the inducing inputs in two of several inputs."""
-    x, y = _scales(process)
-    parts = _frame(process, x, y)
-    shapes = [_dots(process.rows, x, y, 2.2, "datum")]
+    axes = _axes(process)
+    parts = axes.names(*process.axes) + axes.x_ticks(7) + axes.y_ticks(6)
+    shapes = _dots(axes, process.rows, 2.2, "datum")
     if process.band is not None:
-        shapes += _bands(process.band, x, y)
-    if process.band is not None:
-        middle = zip(process.band.x, process.band.mean, strict=True)
-        shapes.append(element("polyline", points=_path(middle, x, y), kind="fused"))
+        shapes += _bands(process.band, axes)
+        shapes.append(axes.curve(zip(process.band.x, process.band.mean, strict=True), "fused"))
     for index, site in enumerate(process.site_processes):
         colour = site_colour(index, len(process.site_processes))
         if site.mean:
-            shapes.append(element("polyline", points=_path(site.mean, x, y), kind=f"thin {colour}"))
-        shapes.append(_dots(site.inducing, x, y, 6.5, f"dot {colour}"))
-    shapes += [element("path", d=_diamond(x(a), y(b)), kind="fused-point") for a, b in process.inducing]
-    frame = element("rect", x=_LEFT, y=_TOP, width=WIDTH - _LEFT - _RIGHT, height=_HEIGHT)
-    parts.append(element("defs", element("clipPath", frame, id="curve-frame")))
-    parts.append(element("g", Markup("").join(shapes), clip_path="url(#curve-frame)"))
-    return drawing(parts, _TOP + _HEIGHT + _BOTTOM, _description(process))
+            shapes.append(axes.curve(site.mean, f"thin {colour}"))
+        shapes += _dots(axes, site.inducing, 6.5, f"dot {colour}")
+    shapes += [axes.diamond(point, 4.5, "fused-point") for point in process.inducing]
+    return axes.drawing(parts + axes.clip(shapes, "curve-frame"), _description(process))
 
 
-def _scales(process: ProcessContent) -> tuple[Scale, Scale]:
+def _axes(process: ProcessContent) -> Axes:
     points = [*process.inducing, *process.rows, *(point for site in process.site_processes for point in site.inducing)]
     x_values, y_values = [a for a, _ in points], [b for _, b in points]
-    margin = 0.04
+    x_range = _padded(x_values)
     if process.band is not None:
-        x_values, margin = [process.band.x[0], process.band.x[-1]], 0.0
+        x_range = (process.band.x[0], process.band.x[-1])
         for middle, half in zip(process.band.mean, process.band.observation, strict=True):
             y_values += [middle - half, middle + half]
-    return (
-        _scale(x_values, _LEFT, WIDTH - _RIGHT, margin),
-        _scale(y_values, _TOP + _HEIGHT, _TOP, 0.04),
-    )
+    return Axes.over(x_range, _padded(y_values), 380.0, margins=(58.0, 14.0))
 
 
-def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    """Return the range of values, and a little more on either side."""
     low, high = min(values), max(values)
-    padding = margin * (high - low)
-    return Scale(low - padding, high + padding, start, end)
+    padding = 0.04 * (high - low)
+    return low - padding, high + padding
 
 
-def _frame(process: ProcessContent, x: Scale, y: Scale) -> list[Markup]:
-    axis_y = _TOP + _HEIGHT
-    x_marks, y_marks = ticks(x.low, x.high, 7), ticks(y.low, y.high, 6)
-    parts = [text(0, 14, process.axes[1], "axis"), text(WIDTH - _RIGHT, axis_y + 40, process.axes[0], "axis", "end")]
-    parts += [line(x(mark), _TOP, x(mark), axis_y, "grid") for mark in x_marks]
-    parts += [text(x(mark), axis_y + 18, tick_label(mark, x_marks), "tick", "middle") for mark in x_marks]
-    parts += [line(_LEFT, y(mark), WIDTH - _RIGHT, y(mark), "grid") for mark in y_marks]
-    return parts + [text(_LEFT - 8, y(mark) + 4, tick_label(mark, y_marks), "tick", "end") for mark in y_marks]
-
-
-def _bands(band: PredictiveBand, x: Scale, y: Scale) -> list[Markup]:
+def _bands(band: PredictiveBand, axes: Axes) -> list[Markup]:
     """Return what holds 95 % of observations, and on it what holds 95 % of the function."""
     polygons = []
     for half, kind in ((band.observation, "band-wide"), (band.function, "band-narrow")):
         upper = [(a, m + h) for a, m, h in zip(band.x, band.mean, half, strict=True)]
         lower = [(a, m - h) for a, m, h in zip(band.x, band.mean, half, strict=True)]
-        polygons.append(element("polygon", points=_path([*upper, *reversed(lower)], x, y), kind=kind))
+        polygons.append(element("polygon", points=axes.path([*upper, *reversed(lower)]), kind=kind))
     return polygons if band.observation != band.function else polygons[1:]
 
 
-def _path(points: Iterable[tuple[float, float]], x: Scale, y: Scale) -> str:
-    return " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
-
-
-def _dots(points: Points, x: Scale, y: Scale, radius: float, kind: str) -> Markup:
-    circles = (element("circle", cx=x(a), cy=y(b), r=radius) for a, b in points)
-    return element("g", Markup("").join(circles), kind=kind) if points else Markup("")
-
-
-def _diamond(x: float, y: float, size: float = 4.5) -> str:
-    return f"M{x - size:.1f} {y:.1f} {x:.1f} {y - size:.1f} {x + size:.1f} {y:.1f} {x:.1f} {y + size:.1f}Z"
+def _dots(axes: Axes, points: Points, radius: float, kind: str) -> list[Markup]:
+    """Return circles that are opaque together."""
+    return [element("g", Markup("").join(axes.dots(points, radius)), kind=kind)] if points else []
 
 
 def _description(process: ProcessContent) -> str:

@@ -22,7 +22,7 @@ from consilience.matching.assignment import assign_block
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.illustration import DecodedSequence, has_states
 
-_MAX_DRAWN_STEPS = 700
+MAX_DRAWN_STEPS = 700
 """Steps that can be told apart in a drawing, which is about as wide; chosen by hand. A longer sequence is cut into so
 many bins, each of which shows the state that it has most."""
 
@@ -173,7 +173,7 @@ def _state(number: int, transition_counts: Array, start_counts: Array) -> StateS
     )
 
 
-def runs(labels: Labels, max_runs: int = _MAX_DRAWN_STEPS) -> tuple[tuple[int, int, int], ...]:
+def runs(labels: Labels, max_runs: int = MAX_DRAWN_STEPS) -> tuple[tuple[int, int, int], ...]:
     """Return runs (first step, step after the last, label) of equal labels.
 
     Parameters

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.observations import ExpectedColumns, Observations, read_observations
 from consilience.posteriors.posterior import Posterior
@@ -91,7 +91,7 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
     """
     if data is None:
         if truth is not None:
-            raise OptionError("truth: is shown beside data, expected data too")
+            raise OptionError("truth", "is shown beside data, expected data too")
         return Illustration()
     adapter = adapter_of(posterior)
     if adapter is not None and has_states(posterior):
@@ -100,25 +100,27 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
         )
     if isinstance(adapter, InducingPointAdapter):
         if truth is not None:
-            raise InputError("truth: a sparse Gaussian process has no states; leave it out")
+            raise InputError("truth", "a sparse Gaussian process has no states", "leave it out")
         return Illustration(
             rows=np.concatenate([rows.values for rows in _read_observations(adapter, posterior, data, None).values()])
         )
     kind = posterior.source.get("kind", f"posterior over {posterior.family.name} components")
-    raise InputError(f"data: nothing is shown of them beside a {kind}; {_SUPPORTED_MODELS}")
+    raise InputError("data", f"nothing is shown of them beside a {kind}; {_SUPPORTED_MODELS}")
 
 
 def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth: Any) -> dict[str, Observations]:
     """Return the rows of every name, all of them checked."""
     data_by_name = data if isinstance(data, Mapping) else {"data": data}
     if not data_by_name:
-        raise InputError("data: expected at least one array of rows, found none")
+        raise InputError("data", "expected at least one array of rows, found none")
     labels = truth if isinstance(truth, Mapping) else dict.fromkeys(data_by_name, truth)
     problems = [
-        f"truth: has labels of {name!r}, but there are no such data" for name in labels if name not in data_by_name
+        Problem("truth", f"has labels of {name!r}, but there are no such data")
+        for name in labels
+        if name not in data_by_name
     ]
     if not isinstance(truth, Mapping | str | Path | None) and len(data_by_name) > 1:
-        problems.append(f"truth: expected labels by name, as the data are, found {type(truth).__name__}")
+        problems.append(Problem("truth", f"expected labels by name, as the data are, found {type(truth).__name__}"))
     if problems:
         raise InputError(problems)
     n_columns = adapter.n_columns(posterior)
@@ -148,7 +150,7 @@ def _decode_sequences(
             with np.errstate(over="ignore", invalid="ignore"):  # rows that no state can have emitted are named
                 scores = adapter.scores(model, observed.values)
         except InputError as error:
-            problems += [f"{name}: {problem}" for problem in error.problems]
+            problems += [problem.about(name) for problem in error.problems]
             continue
         truth = (
             None if observed.labels is None else tuple(observed.classes[label] for label in observed.labels.tolist())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from consilience.drawing.cells import cell, cell_legend
 from consilience.drawing.svg import WIDTH, drawing, element, text
 from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary
@@ -82,45 +83,33 @@ def _cell(
 ) -> Markup:
     """Return the cell of a site and a fused component (column -1: dropped), with the numbers of the site's own."""
     confidences = [] if site.confidence is None else [v for i in numbers if (v := site.confidence[i]) is not None]
-    mean_confidence = float(np.mean(confidences)) if confidences else None
+    mean = float(np.mean(confidences)) if confidences else None
     gap = 2.0 if width >= 12 else 0.5
-    box = element(
-        "rect",
-        x=x + gap,
-        y=y + 2,
-        width=width - 2 * gap,
-        height=step - 4,
-        rx=3 if width >= 12 else 0,
-        kind="cell gone" if column < 0 else f"cell {_shade_class(site, mean_confidence)}",
-    )
     label = _join_numbers(numbers)
     if 7.2 * len(label) > width - 6:  # where the numbers have no room, how many there are
         label = f"{len(numbers)}×" if width >= 24 else ""
     tooltip = f"{shorten(site.name)}: {', '.join(map(str, numbers[:20]))} " + (
-        "dropped"
-        if column < 0
-        else f"→ {column}" + ("" if mean_confidence is None else f", confidence {format_fixed(mean_confidence, 2)}")
+        "dropped" if column < 0 else f"→ {column}" + ("" if mean is None else f", confidence {format_fixed(mean, 2)}")
     )
-    shapes = [element("title", tooltip), box]
-    if label:
-        shapes.append(text(x + width / 2, y + 17, label, "gone-text" if column < 0 else "cell-text", "middle"))
-    return element("g", Markup("").join(shapes))
+    kinds = (
+        ("cell gone", "gone-text")
+        if column < 0
+        else (f"cell {_shade_class(site.confidence is not None, mean)}", "cell-text")
+    )
+    return cell(x + gap, y + 2, width - 2 * gap, step - 4, kinds[0], tooltip, label, kinds[1])
 
 
-def _shade_class(site: SiteSummary, mean_confidence: float | None) -> str:
+def _shade_class(has_confidences: bool, confidence: float | None) -> str:
     """Return the CSS class of a confidence: s1 to s5, s0 where it is not known, s3 where no match has one."""
-    if site.confidence is None:
-        return "s3"
-    return "s0" if mean_confidence is None else f"s{min(_N_SHADES, 1 + int(mean_confidence * _N_SHADES))}"
+    if confidence is None:
+        return "s0" if has_confidences else "s3"
+    return f"s{min(_N_SHADES, 1 + int(confidence * _N_SHADES))}"
 
 
 def _legend(y: float, left: float) -> list[Markup]:
-    parts = [text(left - 12, y + 10, "confidence", "axis", "end")]
-    for shade in range(1, _N_SHADES + 1):
-        x = left + 70 * (shade - 1)
-        parts.append(element("rect", x=x + 2, y=y - 2, width=22, height=15, rx=3, kind=f"cell s{shade}"))
-        parts.append(text(x + 29, y + 10, f"≥ {(shade - 1) / _N_SHADES:.1f}" if shade > 1 else "< 0.2", "tick"))
-    return parts
+    meanings = ["< 0.2", *(f"≥ {shade / _N_SHADES:.1f}" for shade in range(1, _N_SHADES))]
+    entries = [(f"cell s{shade}", meaning) for shade, meaning in enumerate(meanings, start=1)]
+    return [text(left - 12, y + 10, "confidence", "axis", "end"), *cell_legend(left + 2, y, 70, entries)]
 
 
 def _description(sites: Sequence[SiteSummary], n_components: int) -> str:
@@ -149,15 +138,7 @@ def share_bars(components: Sequence[ComponentSummary], n_sites: int, n_dropping:
     has_confidence = any(component.confidence is not None for component in drawn)
     for row, (name, n_holders, confidence, is_dropped) in enumerate(rows):
         y, length = top + step * row, (WIDTH - left - right) * n_holders / n_sites
-        shade_class = (
-            "gone"
-            if is_dropped
-            else f"s{min(_N_SHADES, 1 + int(confidence * _N_SHADES))}"
-            if confidence is not None
-            else "s0"
-            if has_confidence
-            else "s3"
-        )
+        shade_class = "gone" if is_dropped else _shade_class(has_confidence, confidence)
         parts.append(text(left - 12, y + 15, name, "tick", "end"))
         parts.append(
             element("rect", x=left, y=y + 3, width=max(length, 1.0), height=step - 6, rx=2, kind=f"cell {shade_class}")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from consilience.drawing.html import render_template
+from consilience.drawing.html import Page
+from consilience.drawing.words import format_count
 from consilience.files.atomic import write_bytes
-from consilience.posteriors.methods import METHODS
-from consilience.posteriors.report import charts
-from consilience.posteriors.report.component_plane import plane_figure
+from consilience.posteriors.report import sections
+from consilience.posteriors.report.chain_sections import how_states_follow, states_over_time
 from consilience.posteriors.report.content import PosteriorContent
-from consilience.posteriors.report.gaussian_process_drawings import MAX_SITE_COLOURS, process_figure, site_colour
-from consilience.posteriors.report.matching_map import SITES_AT_MOST, matching_map, share_bars
-from consilience.posteriors.report.state_drawings import SEQUENCES_AT_MOST, STATES_AT_MOST, timelines, transitions
+from consilience.posteriors.report.process_section import the_function
+from consilience.posteriors.report.shared_blocks import act, how_it_was_made, status
+
+SECTIONS = (
+    sections.what_went_in,
+    sections.what_came_out,
+    sections.who_is_who,
+    sections.the_components,
+    how_states_follow,
+    states_over_time,
+    the_function,
+    sections.how_certain,
+    sections.how_it_was_found,
+    sections.how_sites_differ,
+)
+"""The sections of the page but for the last, each a function of the content; one without blocks is left out."""
 
 _MEANINGS = {
     "certified_gap": "largest part by which a relaxed matching may miss its optimum",
@@ -38,37 +49,15 @@ def write_page(path: Path, content: PosteriorContent) -> None:
 
 def render(content: PosteriorContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
-    return render_template(
-        "report.html.j2",
-        content=content,
-        findings=content.findings,
-        figures=_figures(content),
-        most=SITES_AT_MOST,
-        most_sequences=SEQUENCES_AT_MOST,
-        most_states=STATES_AT_MOST,
-        max_colours=MAX_SITE_COLOURS,
-        site_colour=site_colour,
-        methods_without_average={kind.name for kind in METHODS if kind.keeps_models},
-        summaries={kind.name: kind.summary for kind in METHODS},
-        meanings=_MEANINGS,
-    )
-
-
-def _figures(content: PosteriorContent) -> Mapping[str, Any]:
-    """Return every figure that there is something to draw of."""
-    sites, components, findings = content.sites, content.components, content.findings
-    too_many_sites = len(sites) > SITES_AT_MOST
-    n_dropping = sum(any(label < 0 for label in site.labels or ()) for site in sites)
-    has_entropies = any(component.entropy is not None and component.local_entropies for component in components)
     chain, process = content.chain, content.process
-    return {
-        "map": matching_map(sites, len(components)) if content.is_matched and not too_many_sites else None,
-        "shares": share_bars(components, len(sites), n_dropping) if content.is_matched and too_many_sites else None,
-        "descent": charts.descent_curve(findings.history) if len(findings.history) > 1 else None,
-        "path": charts.path_curve(findings.path, len(components), findings.measure) if len(findings.path) > 1 else None,
-        "uncertainty": charts.entropy_chart(components) if has_entropies else None,
-        "plane": plane_figure(content.plane) if content.plane is not None else None,
-        "transitions": transitions(chain.states) if chain is not None and len(chain.states) <= STATES_AT_MOST else None,
-        "timelines": timelines(chain) if chain is not None else [],
-        "process": process_figure(process) if process is not None and process.inducing else None,
-    }
+    shows_data = bool((chain and chain.timelines) or (process and process.rows))
+    data_warning = "This page shows data, not parameters alone: keep it where these data may be seen."
+    models = f"{format_count(len(content.sites), 'model')} with {format_count(content.n_local, 'component')}"
+    shown = "parameters and the data given beside them" if shows_data else "parameters only"
+    return Page(
+        "Fusion report",
+        (models, f"→ {format_count(len(content.components), 'component')}"),
+        [status(content.findings), act(data_warning) if shows_data else None],
+        [*(section(content) for section in SECTIONS), how_it_was_made(content, _MEANINGS)],
+        f"One file: no scripts, nothing fetched, {shown}.",
+    ).render()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from consilience.drawing.cells import cell, cell_legend
 from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element, integer_ticks, line, text
 from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.posteriors.report.hidden_markov import ChainContent, StateSummary, Timeline
@@ -54,7 +55,8 @@ def transitions(states: Sequence[StateSummary]) -> Markup:
             for column, probability in enumerate(state.transition_shares)
         ]
     map_height = top + step * len(states)
-    parts += _legend(map_height + 22, left)
+    meanings = ["< 0.01", *(f"≥ {bound:g}" for bound in _SHADE_BOUNDS)]
+    parts += cell_legend(left, map_height + 22, 82, ((f"s{shade}", meaning) for shade, meaning in enumerate(meanings)))
     return drawing(parts, map_height + 44, _transitions_alt(states), max(left + width * len(states) + 8, left + 500.0))
 
 
@@ -67,30 +69,10 @@ def _cell(
 ) -> Markup:
     width, height = size
     gap = 1.0 if width >= 16 else 0.5
-    shapes = [
-        element("title", f"{row} → {column}: {format_fixed(probability, 4)}"),
-        element(
-            "rect",
-            x=x + gap,
-            y=y + gap,
-            width=width - 2 * gap,
-            height=height - 2 * gap,
-            rx=2,
-            kind=f"s{_shade_index(probability)}",
-        ),
-    ]
-    if has_room and probability >= 0.005:
-        shapes.append(text(x + width / 2, y + height / 2 + 4.5, format_fixed(probability, 2), "cell-text", "middle"))
-    return element("g", Markup("").join(shapes))
-
-
-def _legend(y: float, left: float) -> list[Markup]:
-    parts = []
-    for shade, name in enumerate(["< 0.01", *(f"≥ {bound:g}" for bound in _SHADE_BOUNDS)]):
-        x = left + 82 * shade
-        parts.append(element("rect", x=x, y=y - 2, width=20, height=15, rx=2, kind=f"s{shade}"))
-        parts.append(text(x + 26, y + 10, name, "tick"))
-    return parts
+    label = format_fixed(probability, 2) if has_room and probability >= 0.005 else ""
+    tooltip = f"{row} → {column}: {format_fixed(probability, 4)}"
+    kind = f"s{_shade_index(probability)}"
+    return cell(x + gap, y + gap, width - 2 * gap, height - 2 * gap, kind, tooltip, label)
 
 
 def _transitions_alt(states: Sequence[StateSummary]) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from safetensors import SafetensorError
 
-from consilience.errors import FileFormatError, OptionError
+from consilience.errors import FileFormatError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.posteriors.sharded.header import REMEDY
 from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, column_problems
@@ -111,9 +111,9 @@ def read_shard(
         if isinstance(error, FileFormatError | OptionError):
             raise
         reason = str(error).partition("\n")[0]
-        raise FileFormatError(f"{display_name}: cannot be read as a shard ({reason}); {REMEDY}") from error
+        raise FileFormatError(display_name, f"cannot be read as a shard ({reason})", REMEDY) from error
     if problems := list(column_problems(packed)):
-        raise FileFormatError([f"{display_name}: {problem}; {REMEDY}" for problem in problems])
+        raise FileFormatError([Problem(display_name, f"{problem}", REMEDY) for problem in problems])
     return packed
 
 
@@ -138,4 +138,4 @@ def refuse_form(form: str) -> None:
         With the forms that exist.
     """
     if form not in SUFFIXES:
-        raise OptionError(f"form: expected one of {', '.join(map(repr, SUFFIXES))}, found {form!r}")
+        raise OptionError("form", f"expected one of {', '.join(map(repr, SUFFIXES))}, found {form!r}")

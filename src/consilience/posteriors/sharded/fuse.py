@@ -24,7 +24,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import file_digest, make_provenance
 from consilience.engines import Engine, Placed, running
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.files.remote import is_remote
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
@@ -74,7 +74,7 @@ def prepare_shards(request: Request) -> Prepared:
     if request.method is not None and not isinstance(request.method, str | Method):
         raise OptionError(f"{type(request.method).__name__} fuses networks, and shards hold posteriors")
     if request.n_observations is not None:
-        raise OptionError("n_observations: for fitted models only; files say how many observations they had")
+        raise OptionError("n_observations", "for fitted models only; files say how many observations they had")
     if request.only_check:
         return Prepared.checked(_check_shards(request.source, request))
     return Prepared((), partial(fuse_shards, request.source, request))
@@ -225,7 +225,7 @@ def _open_shards(models: Any, options: Mapping[str, Any]) -> tuple[Shards, int, 
     pilot_sites = method_options.pop("pilot_sites", PILOT_SITES)
     shard_bytes = method_options.pop("shard_bytes", SHARD_BYTES)
     if not is_count(pilot_sites) or pilot_sites < 2:
-        raise OptionError(f"pilot_sites: expected an integer of at least 2, found {pilot_sites!r}")
+        raise OptionError("pilot_sites", f"expected an integer of at least 2, found {pilot_sites!r}")
     shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes)
     if shards.n_sites < 2:
         raise InputError(f"fusing takes at least two models, found {shards.n_sites}")
@@ -260,8 +260,9 @@ def _weights_by_shard(
     ends = np.cumsum(engine.map(_n_sites, columns))  # one past the last site of each shard (S,)
     if ends[-1] != shards.n_sites:
         raise InputError(
-            f"{shards.files[0]}: the shards held {shards.n_sites} sites when they were opened, and now {ends[-1]}, so "
-            "one was replaced; open them again"
+            shards.files[0],
+            f"the shards held {shards.n_sites} sites when they were opened, and now {ends[-1]}, so one was replaced",
+            "open them again",
         )
     starts = [0, *ends[:-1]]
     voting_weights = site_weights * (np.count_nonzero(site_weights) / site_weights.sum())
@@ -269,7 +270,7 @@ def _weights_by_shard(
     return site_weights, shard_weights
 
 
-def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[str]:
+def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[Problem]:
     """Return a line for each site that has the contents of an earlier one, by name."""
     pairs = sample.duplicates()[:_MAX_LISTED_DUPLICATES]
     starts = np.cumsum([0, *sample.sites_by_shard.tolist()])  # first site of each shard (S + 1,)
@@ -279,7 +280,9 @@ def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[str]:
         source = shards.sources[shard]
         name = load_shard(source).names[site - int(starts[shard])]
         names[site] = f"{source.paths[0]}: {name}" if source.packed else name  # packed files may share names of sites
-    return [f"{names[later]}: has the same contents as {names[first]}; leave one out" for first, later in pairs]
+    return [
+        Problem(names[later], f"has the same contents as {names[first]}", "leave one out") for first, later in pairs
+    ]
 
 
 def _n_sites(columns: ComponentColumns) -> int:
@@ -302,7 +305,7 @@ def _identity(source: ShardSource) -> ShardSource:
     return source
 
 
-def _load_problems(source: ShardSource) -> list[str]:
+def _load_problems(source: ShardSource) -> list[Problem]:
     """Return what is wrong with a shard, a line each, by loading it."""
     try:
         load_shard(source)

@@ -130,7 +130,7 @@ def parse_kind(path: Path | str, document: Any) -> ShardSchema:
             for tag, length in zip(array.axes, array.lengths, strict=False)
         )
         if not is_consistent:
-            raise FileFormatError(f"{path}: attached array {name!r} has lengths that do not fit its axes; {REMEDY}")
+            raise FileFormatError(path, f"attached array {name!r} has lengths that do not fit its axes", REMEDY)
     attached = {
         name: (tuple(array.axes), array.rule, tuple(array.lengths)) for name, array in sorted(header.attached.items())
     }

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import is_count
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.sharded.file import SUFFIXES, Form, refuse_form, write_shard
 from consilience.posteriors.sharded.packed_sites import PackedSites
@@ -108,19 +108,19 @@ def pack(
     if form == "parquet":
         import_pyarrow(folder)
     if dtype not in DTYPES:
-        raise OptionError(f"dtype: expected one of {', '.join(map(repr, DTYPES))}, found {dtype!r}")
+        raise OptionError("dtype", f"expected one of {', '.join(map(repr, DTYPES))}, found {dtype!r}")
     if not is_count(shard_bytes):
-        raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
+        raise OptionError("shard_bytes", f"expected a positive integer, found {shard_bytes!r}")
     target = Path(folder)
     is_taken = target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir())))
     if is_taken or target.resolve() == Path.cwd():
-        raise InputError(f"{target}: cannot be written: it is there already; give a new folder")
+        raise InputError(target, "cannot be written: it is there already", "give a new folder")
     shards = open_shards(where, shard_bytes * 8 // np.dtype(dtype).itemsize)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
     except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
+        raise InputError(target, f"cannot be written: {error.strerror or error}") from error
     try:
         written = _write(shards, partial, dtype, form, shard_bytes, progress)
         umask = os.umask(0)
@@ -131,7 +131,7 @@ def pack(
         partial.rename(target)
         return replace(written, folder=target)
     except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
+        raise InputError(target, f"cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -181,7 +181,7 @@ def _duplicates(packed: PackedSites, name_of_digest: dict[bytes, str]) -> Iterat
     for name, digest in zip(packed.names, packed.digests, strict=True):
         key = digest.tobytes()
         if any(key) and key in name_of_digest:
-            yield f"{name}: is the same file as {name_of_digest[key]}; leave one out"
+            yield Problem(name, f"is the same file as {name_of_digest[key]}", "leave one out")
         name_of_digest[key] = name
 
 
@@ -203,6 +203,6 @@ def _rounding_divergence(exact: PackedSites, stored: PackedSites) -> float:
         before, after = (np.asarray(columns.natural[rows], dtype=np.float64) for columns in (components, rounded))
         if faults := kind.family.check(after):
             site = int(np.searchsorted(components.offsets, rows.start + faults[0][0], side="right")) - 1
-            raise InputError(f"{exact.names[site]}: in float32 a component {faults[0][1]}; pack as float64")
+            raise InputError(exact.names[site], f"in float32 a component {faults[0][1]}", "pack as float64")
         largest = max(largest, float(kind.family.kl_pairs(before, after).max()))
     return largest

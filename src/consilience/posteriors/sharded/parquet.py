@@ -194,7 +194,7 @@ def import_pyarrow(path: Path | str) -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise OptionError(f"{path}: pyarrow is not installed; pip install 'consilience[scale]'") from error
+        raise OptionError(path, "pyarrow is not installed", "pip install 'consilience[scale]'") from error
     return pyarrow, parquet
 
 
@@ -205,7 +205,7 @@ def _parquet_file(path: Path, display_name: str) -> Any:
         return parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        raise FileFormatError(f"{display_name}: cannot be read as Parquet ({reason}); {REMEDY}") from error
+        raise FileFormatError(display_name, f"cannot be read as Parquet ({reason})", REMEDY) from error
 
 
 def _parquet_kind(file: Any, display_name: str) -> tuple[ShardSchema, str]:
@@ -213,6 +213,6 @@ def _parquet_kind(file: Any, display_name: str) -> tuple[ShardSchema, str]:
     metadata = file.schema_arrow.metadata or {}
     dtype = metadata.get(b"dtype", b"").decode(errors="replace")
     if METADATA_KEY.encode() not in metadata or dtype not in ("float32", "float64"):
-        raise FileFormatError(f"{display_name}: has no consilience metadata, so it is not a shard; {REMEDY}")
+        raise FileFormatError(display_name, "has no consilience metadata, so it is not a shard", REMEDY)
     document = parse_document(Path(display_name), metadata[METADATA_KEY.encode()], remedy=REMEDY)
     return parse_kind(display_name, document), dtype

@@ -47,16 +47,16 @@ def read_safetensors_summary(file: SafetensorsFile) -> ShardSummary:
     """Return what the header of a shard states."""
     display_name, document = file.label, file.parsed_document(REMEDY)
     if document is None:
-        raise FileFormatError(f"{display_name}: has no consilience metadata, so it is not a shard; {REMEDY}")
+        raise FileFormatError(display_name, "has no consilience metadata, so it is not a shard", REMEDY)
     schema, header = parse_kind(display_name, document), file.header()
     natural, offsets = header.shapes.get("natural"), header.shapes.get("offsets")
     if natural is None or offsets is None or len(natural) != 2 or len(offsets) != 1 or offsets[0] < 2:
-        raise FileFormatError(f"{display_name}: has no posteriors; {REMEDY}")
+        raise FileFormatError(display_name, "has no posteriors", REMEDY)
     rows = {"counts": natural[0], "weights": natural[0], "digests": offsets[0] - 1}
     for name, expected in rows.items():
         actual = header.shapes.get(name, (expected,))
         if actual[:1] != (expected,):
-            raise FileFormatError(f"{display_name}: {name} have shape {actual}, expected {expected} rows; {REMEDY}")
+            raise FileFormatError(display_name, f"{name} have shape {actual}, expected {expected} rows", REMEDY)
     return ShardSummary(schema, offsets[0] - 1, natural[0], (offsets[0] - 1,), header)
 
 
@@ -111,6 +111,4 @@ def _refuse_offsets(display_name: str, offsets: NDArray[Any], n_components: int)
     """Raise unless offsets rise from 0 to the number of components."""
     is_offsets_array = offsets.ndim == 1 and len(offsets) > 1 and offsets.dtype == np.int64
     if not is_offsets_array or offsets[0] != 0 or offsets[-1] != n_components or np.any(np.diff(offsets) < 1):
-        raise FileFormatError(
-            f"{display_name}: its offsets do not rise from 0 to its {n_components} components; {REMEDY}"
-        )
+        raise FileFormatError(display_name, f"its offsets do not rise from 0 to its {n_components} components", REMEDY)

@@ -20,7 +20,7 @@ import numpy as np
 
 from consilience.checks import Array, is_count
 from consilience.core.provenance import file_digest
-from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
@@ -119,10 +119,10 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
         For a number of bytes that is not positive, and where an optional package is missing.
     """
     if not is_count(shard_bytes):
-        raise OptionError(f"shard_bytes: expected a positive integer, found {shard_bytes!r}")
+        raise OptionError("shard_bytes", f"expected a positive integer, found {shard_bytes!r}")
     files = list_files(where, FILE_SUFFIXES)
     if not files:
-        raise InputError("nothing to open: no file was given")
+        raise InputError("nothing to open", "no file was given")
     with local_copy(files[0].path) as path:
         first = SafetensorsFile(path, files[0].path)
         if is_shard(first):
@@ -133,7 +133,7 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
 def _open_packed(files: Sequence[ListedFile], first: SafetensorsFile, shard_bytes: int) -> Shards:
     """Return the shards of packed files, each a run of sites of one file; the `first` is open."""
     sources: list[ShardSource] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     kind: ShardSchema | None = None
     n_sites = 0
     for position, file in enumerate(files):
@@ -145,13 +145,13 @@ def _open_packed(files: Sequence[ListedFile], first: SafetensorsFile, shard_byte
                 except FileFormatError as error:
                     if is_shard(opened):
                         raise
-                    text = f"{file.path}: is no shard as {files[0].path} is; pack all, or fuse files alone"
+                    text = Problem(file.path, f"is no shard as {files[0].path} is", "pack all, or fuse files alone")
                     raise FileFormatError(text) from error
         except FileFormatError as error:
             problems += error.problems
             continue
         kind = summary.kind if kind is None else kind
-        problems += [f"{file.path}: {text} as {files[0].path}" for text in differences(kind, summary.kind)]
+        problems += [Problem(file.path, f"{text} as {files[0].path}") for text in differences(kind, summary.kind)]
         n_sites += summary.n_sites
         sources += _runs(kind, file, summary, shard_bytes)
     if problems or kind is None:
@@ -200,7 +200,7 @@ def load_shard(source: ShardSource) -> PackedSites:
     display_name = source.paths[0]
     with local_copy(source.location(display_name)) as path:
         packed = read_shard(path, display_name, source.first, source.end, source.summary)
-    if problems := [f"{display_name}: {text}" for text in differences(source.kind, packed.components.kind)]:
+    if problems := [Problem(display_name, text) for text in differences(source.kind, packed.components.kind)]:
         raise InputError(problems)
     if problems := list(_domain_problems(packed, display_name)):
         raise InputError(problems[:MAX_PROBLEMS])
@@ -210,7 +210,7 @@ def load_shard(source: ShardSource) -> PackedSites:
 def _load_posteriors(source: ShardSource) -> PackedSites:
     """Return the sites of posterior files."""
     posteriors, digests = [], []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for display_name in source.paths:
         with local_copy(source.location(display_name)) as path:
             try:
@@ -218,11 +218,13 @@ def _load_posteriors(source: ShardSource) -> PackedSites:
             except InputError as error:
                 is_packed = is_shard(path)
                 problems += (
-                    [f"{display_name}: is a shard beside posterior files; pack all"] if is_packed else error.problems
+                    [Problem(display_name, "is a shard beside posterior files", "pack all")]
+                    if is_packed
+                    else error.problems
                 )
                 continue
             digests.append(bytes.fromhex(file_digest(path)))
-        problems += [f"{display_name}: {text}" for text in differences(source.kind, kind_of(posterior))]
+        problems += [Problem(display_name, text) for text in differences(source.kind, kind_of(posterior))]
         posteriors.append(posterior)
     if problems:
         raise InputError(problems[:MAX_PROBLEMS])
@@ -235,7 +237,7 @@ def _read(path: Path, display_name: str) -> Posterior:
     try:
         return read_posterior(path)[0]
     except InputError as error:
-        raise type(error)([problem.replace(str(path), display_name) for problem in error.problems]) from error
+        raise type(error)(problem.renamed(path, display_name) for problem in error.problems) from error
 
 
 def stack_posteriors(kind: ShardSchema, posteriors: Sequence[Posterior], dtype: str = "float64") -> ComponentColumns:
@@ -309,7 +311,7 @@ def concatenate_sites(parts: Sequence[PackedSites]) -> PackedSites:
     return PackedSites(components, names, np.concatenate([part.digests for part in parts]))
 
 
-def _domain_problems(packed: PackedSites, display_name: str) -> Iterator[str]:
+def _domain_problems(packed: PackedSites, display_name: str) -> Iterator[Problem]:
     """Yield which values are outside their domain, a line each."""
     components = packed.components
     family = components.kind.family
@@ -319,20 +321,20 @@ def _domain_problems(packed: PackedSites, display_name: str) -> Iterator[str]:
             # The site of a row is the last whose offset is not above it.
             site = int(np.searchsorted(components.offsets, rows.start + row, side="right")) - 1
             number = rows.start + row - int(components.offsets[site])
-            yield f"{display_name}: {packed.names[site]}: component {number} {text}"
+            yield Problem(display_name, f"{packed.names[site]}: component {number} {text}")
     for name, values in (("counts", components.counts), ("weights", components.weights)):
         if values is None:
             continue
         for row in np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[:MAX_PROBLEMS]:
             site = int(np.searchsorted(components.offsets, row, side="right")) - 1
             site_name = packed.names[site]
-            yield f"{display_name}: {site_name}: has {name} {values[row]}, which must be finite and not negative"
+            yield Problem(display_name, f"{site_name}: has {name} {values[row]}, which must be finite and not negative")
     if components.prior is not None and not np.all(np.isfinite(components.prior)):
-        yield f"{display_name}: a prior has NaN or infinite natural parameters"
+        yield Problem(display_name, "a prior has NaN or infinite natural parameters")
     for name, ragged in components.attached.items():
         is_valid = np.all(np.isfinite(ragged.values))
         if ragged.precision is not None:
             is_valid = is_valid and np.all(np.isfinite(ragged.precision) & (ragged.precision > 0))
         if not is_valid:
             problem = "has NaN or infinite values, or a precision that is not positive"
-            yield f"{display_name}: attached array {name!r} {problem}"
+            yield Problem(display_name, f"attached array {name!r} {problem}")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.families import Point
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
@@ -49,7 +49,7 @@ class InducingPointAdapter(Adapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return inducing inputs and values as points (M, d + 1), with the rest of the process attached."""
         if samples is not None and not 0 < samples < float("inf"):
-            raise InputError(f"samples: expected a positive number of observations, found {samples}")
+            raise InputError("samples", f"expected a positive number of observations, found {samples}")
         value = self.to_sparse_gp(model, samples)
         is_unscaled = not np.any(value.shift) and bool(np.all(value.scale == 1.0))
         scaling = None if is_unscaled else {"shift": tuple(value.shift), "scale": tuple(value.scale)}
@@ -67,7 +67,7 @@ class InducingPointAdapter(Adapter):
         return self.from_sparse_gp(self._sparse_gp_of(posterior))
 
     @final
-    def refuse(self, ensemble: Ensemble) -> list[str]:
+    def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Return which models' kernels, noise or standardisation differ beyond reason, a line each."""
         try:
             self._prior(ensemble)

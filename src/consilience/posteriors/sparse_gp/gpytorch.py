@@ -122,7 +122,7 @@ def _require_class(component: Any, accepted: tuple[str, ...], role: str) -> None
     """Raise unless the class of `component` is GPyTorch's own of one of these names: a subclass may mean anything."""
     kind = type(component)
     if kind.__name__ not in accepted or kind.__module__.split(".")[0] != "gpytorch":
-        raise UnsupportedError(f"{role}: expected {' or '.join(accepted)} of gpytorch, found {kind.__qualname__}")
+        raise UnsupportedError(role, f"expected {' or '.join(accepted)} of gpytorch, found {kind.__qualname__}")
 
 
 def _to_array(tensor: Any) -> Array:
@@ -147,7 +147,8 @@ def _kernel_of(model: Any, dim: int) -> Kernel:
     _require_class(module, ("RBFKernel", "MaternKernel"), "kernel")
     if module.active_dims is not None or module.lengthscale.numel() not in (1, dim) or not np.isfinite(variance):
         raise UnsupportedError(
-            f"kernel: expected one {type(module).__name__} of all {dim} inputs, found active_dims or a batch of kernels"
+            "kernel",
+            f"expected one {type(module).__name__} of all {dim} inputs, found active_dims or a batch of kernels",
         )
     name = "rbf" if type(module).__name__ == "RBFKernel" else MATERN_NAMES[float(module.nu)]
     return make_kernel(name, variance, np.broadcast_to(_to_array(module.lengthscale).ravel(), (dim,)))
@@ -160,7 +161,7 @@ def _constant_of(model: Any) -> float:
     if type(module).__name__ == "ZeroMean":
         return 0.0
     if module.constant.numel() != 1:
-        raise UnsupportedError(f"mean: expected one constant, found {module.constant.numel()}")
+        raise UnsupportedError("mean", f"expected one constant, found {module.constant.numel()}")
     return float(module.constant.detach())
 
 
@@ -168,7 +169,7 @@ def _noise_of(likelihood: Any) -> float:
     """Return the noise variance of a Gaussian likelihood."""
     _require_class(likelihood, ("GaussianLikelihood",), "likelihood")
     if likelihood.noise.numel() != 1:
-        raise UnsupportedError(f"likelihood: expected one noise variance, found {likelihood.noise.numel()}")
+        raise UnsupportedError("likelihood", f"expected one noise variance, found {likelihood.noise.numel()}")
     return float(likelihood.noise.detach())
 
 

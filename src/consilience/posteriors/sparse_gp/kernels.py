@@ -80,7 +80,7 @@ class Kernel(ABC):
         """Return inputs (n, d) in units of the length-scales."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.dim:
-            raise InputError(f"inputs: expected an array of shape (n, {self.dim}), found {rows.shape}")
+            raise InputError("inputs", f"expected an array of shape (n, {self.dim}), found {rows.shape}")
         return rows / self.lengthscales
 
     @final
@@ -164,7 +164,7 @@ class Matern(Kernel):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nu not in (0.5, 1.5, 2.5):
-            raise InputError(f"nu: expected 0.5, 1.5 or 2.5, found {self.nu!r}")
+            raise InputError("nu", f"expected 0.5, 1.5 or 2.5, found {self.nu!r}")
 
     @property
     def name(self) -> str:

@@ -157,17 +157,17 @@ class TitsiasGP:
     def __post_init__(self) -> None:
         for option in ("n_inducing", "min_count", "n_init", "max_iterations"):
             if not is_count(getattr(self, option)):
-                raise OptionError(f"{option}: expected a positive integer, found {getattr(self, option)!r}")
+                raise OptionError(option, f"expected a positive integer, found {getattr(self, option)!r}")
         if not isinstance(self.kernel, Kernel) and self.kernel not in KERNELS:
-            raise OptionError(f"kernel: expected {', '.join(KERNELS)} or a Kernel, found {self.kernel!r}")
+            raise OptionError("kernel", f"expected {', '.join(KERNELS)} or a Kernel, found {self.kernel!r}")
         is_complete = isinstance(self.kernel, Kernel) and self.noise is not None and self.constant is not None
         if not (self.learn_parameters or is_complete):
             raise OptionError("learn_parameters=False needs a kernel with parameters, a noise and a constant")
         if self.noise is not None and not 0 < self.noise < np.inf:
-            raise OptionError(f"noise: expected a positive variance, found {self.noise!r}")
+            raise OptionError("noise", f"expected a positive variance, found {self.noise!r}")
         low, high = self.lengthscale_bounds
         if not 0 < low <= high < np.inf:
-            raise OptionError(f"lengthscale_bounds: expected 0 < low <= high, found {self.lengthscale_bounds!r}")
+            raise OptionError("lengthscale_bounds", f"expected 0 < low <= high, found {self.lengthscale_bounds!r}")
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SparseGP:
         """Return the sparse Gaussian process of highest bound.
@@ -214,15 +214,15 @@ class TitsiasGP:
         """Return checked inputs (N, d) and targets (N,) in standardised units, and shift and scale (d + 1,)."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or 0 in rows.shape:
-            raise InputError(f"X: expected rows (N, d), found shape {rows.shape}")
+            raise InputError("X", f"expected rows (N, d), found shape {rows.shape}")
         targets = as_vector("y", y, len(rows))
         for name, values in (("X", rows), ("y", targets)):
             if not np.all(np.isfinite(values)):
                 row = int(np.argwhere(~np.isfinite(values))[0, 0])
-                raise InputError(f"{name}: row {row}, counted from 0, is not finite; leave it out or fill it in")
+                raise InputError(name, f"row {row}, counted from 0, is not finite", "leave it out or fill it in")
         shift, scale = (as_vector(name, getattr(self, name), rows.shape[1] + 1) for name in ("shift", "scale"))
         if not (np.all(np.isfinite(shift)) and np.all(np.isfinite(scale) & (scale > 0))):
-            raise InputError("shift and scale: expected finite numbers, those of scale positive")
+            raise InputError("shift and scale", "expected finite numbers, those of scale positive")
         return (rows - shift[:-1]) / scale[:-1], (targets - shift[-1]) / scale[-1], shift, scale
 
     def _starting_parameters(
@@ -234,7 +234,7 @@ class TitsiasGP:
         if not isinstance(kernel, Kernel):  # length-scales grow as distances between standardised rows do, as sqrt(d)
             kernel = make_kernel(kernel, spread, np.clip(np.full(dim, np.sqrt(dim)), *self.lengthscale_bounds))
         if kernel.dim != dim:
-            raise InputError(f"X: has {dim} columns, but the kernel has {kernel.dim} length-scales")
+            raise InputError("X", f"has {dim} columns, but the kernel has {kernel.dim} length-scales")
         if self.inducing_inputs is None:
             scaled = starting_inputs(rows / kernel.lengthscales, self.n_inducing, self.min_count, rng)
             inputs = scaled * kernel.lengthscales

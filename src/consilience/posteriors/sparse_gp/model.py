@@ -113,7 +113,7 @@ class SparseGP:
         inputs = as_rows("inducing_inputs", self.inducing_inputs, self.kernel.dim)
         count, columns = len(inputs), self.kernel.dim + 1
         if np.shape(self.covariance) != (count, count):
-            raise InputError(f"covariance: expected shape ({count}, {count}), found {np.shape(self.covariance)}")
+            raise InputError("covariance", f"expected shape ({count}, {count}), found {np.shape(self.covariance)}")
         arrays = {
             "inducing_inputs": inputs,
             "mean": as_vector("mean", self.mean, count),
@@ -132,13 +132,13 @@ class SparseGP:
             object.__setattr__(self, name, float(getattr(self, name)))
             lower_limit = -np.inf if name == "constant" else 0.0
             if not lower_limit <= getattr(self, name) < np.inf:
-                raise InputError(f"{name}: expected a finite number that is not negative, found {getattr(self, name)}")
+                raise InputError(name, f"expected a finite number that is not negative, found {getattr(self, name)}")
         if not np.all(arrays["scale"] > 0):
-            raise InputError(f"scale: expected positive numbers, found {arrays['scale'].tolist()}")
+            raise InputError("scale", f"expected positive numbers, found {arrays['scale'].tolist()}")
         smallest = float(np.linalg.eigvalsh(arrays["covariance"])[0])
         if smallest < -EIGENVALUE_ROUNDING * self.kernel.variance:
             raise InputError(
-                f"covariance: expected a positive semi-definite matrix, found the eigenvalue {smallest:.3g}"
+                "covariance", f"expected a positive semi-definite matrix, found the eigenvalue {smallest:.3g}"
             )
 
     @classmethod
@@ -239,7 +239,7 @@ class SparseGP:
         """Return checked inputs (n, d)."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.dim:
-            raise InputError(f"X: expected an array of shape (n, {self.dim}), found {rows.shape}")
+            raise InputError("X", f"expected an array of shape (n, {self.dim}), found {rows.shape}")
         return rows
 
 

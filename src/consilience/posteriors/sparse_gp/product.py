@@ -28,7 +28,7 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, eigh
 
 from consilience.checks import Array
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.posteriors.sparse_gp.kernels import Kernel, make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP, lower_solve, prior_factor, whitened_cross_covariance
 
@@ -132,7 +132,7 @@ def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]
     """
     first = models[0]
     problems = [
-        f"{name}: is standardised by other constants than {names[0]}; fit it again with the same public ones"
+        Problem(name, f"is standardised by other constants than {names[0]}", "fit it again with the same public ones")
         for name, model in zip(names, models, strict=True)
         if not (np.array_equal(model.shift, first.shift) and np.array_equal(model.scale, first.scale))
     ]
@@ -174,12 +174,15 @@ def _geometric_mean(values: Array, relative_weights: Array) -> Array:
     return np.asarray(np.where(np.all(values == values[0], axis=0), values[0], mean))
 
 
-def _outlying_parameters(name: str, values: Array, mean: Array, voter_names: Sequence[str]) -> list[str]:
+def _outlying_parameters(name: str, values: Array, mean: Array, voter_names: Sequence[str]) -> list[Problem]:
     """Return which models differ from the mean by more than the largest ratio, each with the remedy."""
     return [
-        f"{voter_names[row]}: has {name}{f' {column}' if values.shape[1] > 1 else ''} {values[row, column]:.3g}, more"
-        f" than a factor of {np.exp(LARGEST_LOG_RATIO):.1f} from the mean {mean[column]:.3g} of all models; agree on"
-        " kernel parameters and noise, and fit again with these fixed"
+        Problem(
+            voter_names[row],
+            f"has {name}{f' {column}' if values.shape[1] > 1 else ''} {values[row, column]:.3g}, more"
+            f" than a factor of {np.exp(LARGEST_LOG_RATIO):.1f} from the mean {mean[column]:.3g} of all models",
+            "agree on kernel parameters and noise, and fit again with these fixed",
+        )
         for row, column in np.argwhere(np.abs(np.log(values / mean)) > LARGEST_LOG_RATIO).tolist()
     ]
 

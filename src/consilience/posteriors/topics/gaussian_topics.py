@@ -122,7 +122,7 @@ class GaussianTopicModel:
             For an impossible `n`.
         """
         if not is_count(n):
-            raise OptionError(f"n: expected a positive number of words, found {n!r}")
+            raise OptionError("n", f"expected a positive number of words, found {n!r}")
         rows = embedding_rows(embeddings, len(vocabulary), self.centers.shape[1])
         embedded = np.flatnonzero(rows.any(axis=1))
         distances = _relative_distances(self.centers, rows[embedded])  # (K, words with an embedding)
@@ -182,10 +182,10 @@ def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | No
     """Return finite embeddings (V, e), or raise saying what was expected; `n_words` is V where it is known."""
     rows = as_rows("embeddings", embeddings, columns)
     if n_words is not None and len(rows) != n_words:
-        raise InputError(f"embeddings: expected one row for each of the {n_words} words, found {len(rows)}")
+        raise InputError("embeddings", f"expected one row for each of the {n_words} words, found {len(rows)}")
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
-        raise InputError(f"embeddings: row {bad[0]}, counted from 0, has NaN or infinite values")
+        raise InputError("embeddings", f"row {bad[0]}, counted from 0, has NaN or infinite values")
     return rows
 
 

@@ -66,7 +66,7 @@ class GaussianTopics:
     def __post_init__(self) -> None:
         for option in ("n_topics", "restarts", "max_iterations"):
             if not is_count(getattr(self, option)):
-                raise OptionError(f"{option}: expected a positive integer, found {getattr(self, option)!r}")
+                raise OptionError(option, f"expected a positive integer, found {getattr(self, option)!r}")
 
     def fit(self, documents: Any, embeddings: ArrayLike, vocabulary: Sequence[str] | None = None) -> GaussianTopicModel:
         """Return the topics of `documents`.
@@ -98,7 +98,7 @@ class GaussianTopics:
         distinct = len(np.unique(rows[used], axis=0))
         if distinct < self.n_topics:
             raise InputError(
-                f"documents: have {distinct} words with embeddings that differ, too few for {self.n_topics} topics"
+                "documents", f"have {distinct} words with embeddings that differ, too few for {self.n_topics} topics"
             )
         # A word of c_w tokens counts as c_w points at its embedding, so words rather than tokens are clustered.
         kmeans = KMeans(self.n_topics, n_init=self.restarts, max_iter=self.max_iterations, random_state=self.seed)
@@ -114,7 +114,7 @@ def _tokens_of_words(documents: Any, n_words: int, vocabulary: Sequence[str] | N
         total: Array = np.asarray(as_counts("documents", documents, n_words).sum(axis=0), dtype=np.float64).ravel()
         return total
     if vocabulary is None:
-        raise InputError("vocabulary: needed where documents are lists of words")
+        raise InputError("vocabulary", "needed where documents are lists of words")
     word_counts = Counter(word for document in documents for word in document)
     require_unique_words("vocabulary", vocabulary)
     return np.array([word_counts[word] for word in vocabulary], dtype=np.float64)

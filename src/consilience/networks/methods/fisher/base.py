@@ -20,6 +20,7 @@ from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod, average
 from consilience.networks.methods.fisher.parameter_vectors import (
@@ -103,7 +104,6 @@ class FisherMethod(NetworkMethod, ABC):
         rho = self.shrinkage
         yield from (
             ("shrinkage", rho is None or (is_number(rho) and 0 <= rho <= 1), "a number from 0 to 1, or None"),
-            ("normalize", isinstance(self.normalize, bool), "true or false"),
             ("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None"),
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number"),
@@ -138,33 +138,36 @@ class FisherMethod(NetworkMethod, ABC):
     def default_prior(self, sites: Sequence[FisherInformation]) -> Prior:
         """Return the treatment of the sites' priors where the user did not choose one."""
 
-    def refuse(self, ensemble: NetworkEnsemble) -> list[str]:
+    def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of merging these networks with their information, a line each."""
         ensemble = in_input_order(ensemble)  # networks are sorted by content; messages follow the user's order
         reasons = super().refuse(ensemble)
         if self.aligned and not ensemble.symmetry.all_groups:
             reasons.append(
-                f"{self.name}: aligned=True needs to know which axes move together; give example= or symmetry="
+                Problem(self.name, "aligned=True needs to know which axes move together", "give example= or symmetry=")
             )
         if not self.wants_information:
             return reasons
         if ensemble.information is None:
             return [
                 *reasons,
-                f"{self.name}: needs fishers=, what consilience.fisher computed at each site, one for each network "
-                "(or their files among the models)",
+                Problem(
+                    self.name,
+                    "needs fishers=, what consilience.fisher computed at each site, one for each network "
+                    "(or their files among the models)",
+                ),
             ]
         for network, information in zip(ensemble.networks, ensemble.information, strict=True):
             reasons += information.unfit(network)
         mismatches = self._mismatches(ensemble) or self._prior_problems(ensemble.information)
         return reasons or mismatches or self.refuse_information(ensemble.information)
 
-    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
+    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
         """Return further problems of the sites' information for a method, a line each."""
         del sites
         return []
 
-    def _mismatches(self, ensemble: NetworkEnsemble) -> list[str]:
+    def _mismatches(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return problems of sites whose information is of other parameters or on another scale than the first's."""
         # Tied parameters may go by different names at different sites.
         sites = [information.renamed(ensemble.symmetry) for information in ensemble.information or ()]
@@ -172,8 +175,11 @@ class FisherMethod(NetworkMethod, ABC):
         for other in sites[1:]:
             if odd := sorted(set(first.residual) ^ set(other.residual)):
                 problems.append(
-                    f"{other.name}: informs other parameters than {first.name} ({', '.join(odd[:3])}); freeze the same "
-                    "ones at all sites"
+                    Problem(
+                        other.name,
+                        f"informs other parameters than {first.name} ({', '.join(odd[:3])})",
+                        "freeze the same ones at all sites",
+                    )
                 )
             for what, expected, actual in (
                 ("is a sum over observations", first.observations is not None, other.observations is not None),
@@ -182,28 +188,33 @@ class FisherMethod(NetworkMethod, ABC):
             ):
                 if expected != actual:
                     problems.append(
-                        f"{other.name}: is counted on another scale than {first.name} ({what}: {actual}, there "
-                        f"{expected}); compute all with consilience.fisher and the same options"
+                        Problem(
+                            other.name,
+                            f"is counted on another scale than {first.name} ({what}: {actual}, there {expected})",
+                            "compute all with consilience.fisher and the same options",
+                        )
                     )
         return problems
 
-    def _prior_problems(self, sites: Sequence[FisherInformation]) -> list[str]:
+    def _prior_problems(self, sites: Sequence[FisherInformation]) -> list[Problem]:
         """Return problems of priors: precisions that must be known and are not, or that differ."""
         prior = self._prior_treatment(sites)
         if prior == "ignored":
             return []
         if unknown := [site.name for site in sites if site.prior_precision is None]:
             return [
-                f"{', '.join(unknown)}: says no prior precision, which is needed to count the prior once; compute it "
-                "with consilience.fisher(..., prior_precision=...), or set prior='ignored'"
+                Problem(
+                    ", ".join(unknown),
+                    "says no prior precision, which is needed to count the prior once",
+                    "compute it with consilience.fisher(..., prior_precision=...), or set prior='ignored'",
+                )
             ]
         precisions = [float(site.prior_precision or 0.0) for site in sites]
         if prior == "removed" and not _are_equal(precisions) and self.prior_precision is None:
-            return [
-                f"the sites were trained with different priors (precisions "
-                f"{', '.join(f'{precision:g}' for precision in sorted(precisions))}); "
-                "give prior_precision=, that of the fused network, or set prior='kept'"
-            ]
+            listed = ", ".join(f"{precision:g}" for precision in sorted(precisions))
+            text = f"the sites were trained with different priors (precisions {listed})"
+            remedy = "give prior_precision=, that of the fused network, or set prior='kept'"
+            return [Problem("", text, remedy)]
         return []
 
     @final

@@ -25,6 +25,7 @@ from consilience.checks import is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
@@ -122,22 +123,23 @@ class FisherMerging(FisherMethod):
         """Return the default treatment of priors: ignored by a diagonal merge, else removed."""
         return "ignored" if self._choose_structure(sites) == "diagonal" else "removed"
 
-    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
+    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
         """Return further problems of the sites' information, a line each: its form, and too large a full matrix."""
         reasons = [
-            f"{site.name}: has the published code's sums, which only method 'ssf' reads"
+            Problem(site.name, "has the published code's sums, which only method 'ssf' reads")
             for site in sites
             if site.compat
         ]
         if self.favor_target is not None and self.favor_target >= len(sites):
-            reasons.append(f"favor_target: there are {len(sites)} models, from 0; found {self.favor_target}")
+            reasons.append(Problem("favor_target", f"there are {len(sites)} models, from 0; found {self.favor_target}"))
         if self.structure == "full":
             size = sum(prod(values.shape) for values in sites[0].residual.values())
             if size > MAX_DENSE_PARAMETERS:
-                reasons.append(
+                text = (
                     f"structure 'full' makes a matrix of {size} x {size} parameters, at most {MAX_DENSE_PARAMETERS} "
                     "are allowed; structure 'low_rank' solves the same equations"
                 )
+                reasons.append(Problem("", text))
         return reasons
 
     def _choose_structure(self, sites: Sequence[FisherInformation]) -> Structure:

@@ -20,7 +20,7 @@ from consilience.checks import Array, is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
@@ -118,18 +118,20 @@ class SelfSupervisedFisher(FisherMethod):
             ("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None"),
             ("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1"),
             ("start", self.start in ("merged", "random"), "'merged' or 'random'"),
-            ("compat", isinstance(self.compat, bool), "true or false"),
         )
 
     def default_prior(self, sites: Sequence[FisherInformation]) -> Prior:
         """Return the default treatment of priors: removed."""
         return "removed"
 
-    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[str]:
+    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
         """Return the sites whose information is not in the published code's form, which `compat` needs, a line each."""
         return [
-            f"{site.name}: compat=True needs the sums of the published code; compute them with "
-            "consilience.fisher(..., kind='factors', compat=True)"
+            Problem(
+                site.name,
+                "compat=True needs the sums of the published code",
+                "compute them with consilience.fisher(..., kind='factors', compat=True)",
+            )
             for site in sites
             if self.compat and not site.compat
         ]
@@ -207,9 +209,11 @@ class SelfSupervisedFisher(FisherMethod):
         return MergedParameters(theta, objective.value(theta), history, status)
 
 
-_UNBOUNDED = (
-    "ssf: with K - 1 priors removed, the objective has no minimum for these masks (where sites know little, predicting "
-    "few parameters holds less than the priors push); set prior='kept', a larger mask_rate or more masks, or shrinkage"
+_UNBOUNDED = Problem(
+    "ssf",
+    "with K - 1 priors removed, the objective has no minimum for these masks (where sites know little, predicting "
+    "few parameters holds less than the priors push)",
+    "set prior='kept', a larger mask_rate or more masks, or shrinkage",
 )
 
 PROBE_STEPS = 50

@@ -81,7 +81,7 @@ def stochastic_descent(
         change = rate * velocity
         theta = theta - change
         if not np.isfinite(value) or abs(value) > DIVERGENCE_FACTOR * (1.0 + abs(history[0])):
-            raise OptionError(f"learning_rate: steps of rate {rate:.3g} diverge after {step + 1}; give a lower one")
+            raise OptionError("learning_rate", f"steps of rate {rate:.3g} diverge after {step + 1}", "give a lower one")
         # Averages over steps cancel the noise of fresh masks; the first steps, far from the minimum, are left out.
         if step >= steps * (1.0 - averaged):
             iterate_sum, n_summed = iterate_sum + theta, n_summed + 1

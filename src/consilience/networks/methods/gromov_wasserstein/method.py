@@ -124,7 +124,6 @@ class GromovFusion(WassersteinFusion):
         are_known = isinstance(starts, tuple) and all(start in ("input", "uniform", "matching") for start in starts)
         yield from (
             ("starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"),
-            ("sent", isinstance(self.sent, bool), "true or false"),
             ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
             ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),
             ("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"),

@@ -63,8 +63,9 @@ class HmmlearnAdapter(Adapter):
         start, transitions = _start(model), _transitions(model)
         if never_left := np.flatnonzero(transitions.sum(axis=1) == 0.0).tolist():
             raise InputError(
-                f"transmat_: row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data"
-                " with it; score what cs.rebuild(cs.describe(model)) gives"
+                "transmat_",
+                f"row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data with it",
+                "score what cs.rebuild(cs.describe(model)) gives",
             )
         rows = self.observations(model, data)
         labels = model.decode(rows, algorithm="viterbi")[1]
@@ -99,7 +100,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
         """Return the posterior of ``samples`` rows; see the class."""
         self.require_parameters(model)
         if samples is not None and not 0 < samples < float("inf"):
-            raise InputError(f"samples: expected a positive number of observations, found {samples}")
+            raise InputError("samples", f"expected a positive number of observations, found {samples}")
         start, transitions = _start(model), _transitions(model)
         has_left = np.repeat(transitions.sum(axis=1, keepdims=True) > 0.0, len(start), axis=1)  # (K, K)
         n_rows = ASSUMED_SAMPLES if samples is None else samples

@@ -30,12 +30,13 @@ def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """
     array = np.asarray(values, dtype=np.float64)
     if array.shape != shape:
-        raise InputError(f"{name}: expected an array of shape {shape}, found {array.shape}")
+        raise InputError(name, f"expected an array of shape {shape}, found {array.shape}")
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         raise InputError(
-            f"{name}: expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}; fit again, with"
-            " fewer states where one was never visited"
+            name,
+            f"expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}",
+            "fit again, with fewer states where one was never visited",
         )
     return array
 
@@ -44,7 +45,7 @@ def as_positive(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return finite positive values of this shape in float64, or raise naming `name`."""
     array = as_finite(name, values, shape)
     if not np.all(array > 0.0):
-        raise InputError(f"{name}: expected positive values, found {array.min():.6g}")
+        raise InputError(name, f"expected positive values, found {array.min():.6g}")
     return array
 
 
@@ -60,12 +61,12 @@ def as_probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Ar
     """
     array = as_finite(name, values, shape)
     if np.any(array < 0.0):
-        raise InputError(f"{name}: expected probabilities, found {array.min():.6g}")
+        raise InputError(name, f"expected probabilities, found {array.min():.6g}")
     totals = np.atleast_1d(array.sum(axis=-1))
     wrong = np.flatnonzero((np.abs(totals - 1.0) > _SUM_TOLERANCE) & ((totals != 0.0) | (array.ndim == 1)))
     if len(wrong):
         expected = "a sum of 1" if array.ndim == 1 else f"row {wrong[0]} to sum to 1"
-        raise InputError(f"{name}: expected {expected}, found {totals[wrong[0]]:.6g}")
+        raise InputError(name, f"expected {expected}, found {totals[wrong[0]]:.6g}")
     return array
 
 
@@ -94,8 +95,9 @@ def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
     counts: Array = as_finite(name, posterior, prior.shape) - prior
     if np.any(counts < -_RELATIVE_ROUNDING * np.maximum(prior, 1.0)):
         raise InputError(
-            f"{name}: is {-counts.min():.6g} below its prior, which no data can do; fit the model with these parameters"
-            " among those of params"
+            name,
+            f"is {-counts.min():.6g} below its prior, which no data can do",
+            "fit the model with these parameters among those of params",
         )
     return np.maximum(counts, 0.0)
 
@@ -105,7 +107,7 @@ def common_value(name: str, values: Array) -> Array:
     first: Array = values[0]
     if not np.allclose(values, first, rtol=_RELATIVE_ROUNDING, atol=0.0):
         raise InputError(
-            f"{name}: differs between states, which cannot follow states that are matched; fit with one value for all"
+            name, "differs between states, which cannot follow states that are matched", "fit with one value for all"
         )
     return first
 

@@ -58,7 +58,7 @@ def family_of(covariance_type: str, dim: int) -> Family:
         return NormalGamma(dim)
     if covariance_type == "spherical":
         return SphericalNormalGamma(dim)
-    raise InputError(f"covariance_type: expected one of {', '.join(COVARIANCE_TYPES)}, found {covariance_type!r}")
+    raise InputError("covariance_type", f"expected one of {', '.join(COVARIANCE_TYPES)}, found {covariance_type!r}")
 
 
 def to_natural(family: Family, parameters: ConjugateParameters) -> Array:

@@ -37,7 +37,7 @@ class GaussianMixtureAdapter(Adapter):
         """Return the posterior of counts ``samples * weights_`` under a flat prior."""
         self.require_fitted(model, "means_")
         if samples is not None and not 0 < samples < float("inf"):
-            raise InputError(f"samples: expected a positive number of observations, found {samples}")
+            raise InputError("samples", f"expected a positive number of observations, found {samples}")
         covariance_type = str(model.covariance_type)
         n_components, dim = model.means_.shape
         family = family_of(covariance_type, dim)

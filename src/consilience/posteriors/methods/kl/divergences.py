@@ -21,6 +21,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 
 from consilience.checks import Array, Labels, symmetric_part
+from consilience.errors import Problem
 from consilience.families import DiagonalGaussian, Direction, Family, FixedSide, Gaussian, SphericalGaussian
 from consilience.families.wasserstein import WassersteinFamily, matrix_square_root
 from consilience.matching.groups import GroupSums, group_sums
@@ -379,8 +380,8 @@ def make_geometry(name: DivergenceName, order: float, direction: Direction, fami
     return RenyiGeometry(family, natural, HELLINGER_ORDER if name == "hellinger" else order, name == "hellinger")
 
 
-def refusals(name: DivergenceName, family: Family) -> list[str]:
+def refusals(name: DivergenceName, family: Family) -> list[Problem]:
     """Return why a divergence cannot be used with a family, a line each."""
     if name == "wasserstein" and not isinstance(family, WassersteinFamily):
-        return [f"divergence='wasserstein' is for Gaussian components, found {family.name} components"]
+        return [Problem("", f"divergence='wasserstein' is for Gaussian components, found {family.name} components")]
     return []

@@ -22,6 +22,7 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.errors import Problem
 from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import diagnose, match_by_evidence, match_of_size
@@ -141,7 +142,7 @@ class KLFusion(Method):
         """Whether no number was given."""
         return self.n_components is None
 
-    def refuse(self, ensemble: Ensemble) -> list[str]:
+    def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse a number of components below that of the largest model."""
         reasons = super().refuse(ensemble) + refusals(self.divergence, ensemble.family)
         ensemble = informed(ensemble.voting(), self.min_count)[0]
@@ -150,10 +151,11 @@ class KLFusion(Method):
             value = getattr(self, option)
             if value is not None and value < largest:
                 name = ensemble.names[int(ensemble.sizes.argmax())]
-                reasons.append(
+                text = (
                     f"{option} is {value}, but {name} has {largest} components, and no two of one model may become "
                     f"the same: give at least {largest}"
                 )
+                reasons.append(Problem("", text))
         return reasons
 
     @property

@@ -19,6 +19,7 @@ from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.errors import Problem
 from consilience.families import DiagonalGaussian, Point
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
@@ -156,20 +157,22 @@ class SPAHM(Method):
             return *super().site_needs(), SiteNeed("prior", "likelihood='conjugate'", WEIGHS_BY_PRIOR)
         return super().site_needs()
 
-    def refuse(self, ensemble: Ensemble) -> list[str]:
+    def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse variances of another dimension, and too low a limit."""
         reasons = super().refuse(ensemble)
         dim = ensemble.family.points(ensemble.natural[:1]).shape[1]
         for option in ("within_variance", "between_variance"):
             value = getattr(self, option)
             if isinstance(value, tuple) and len(value) != dim:
-                reasons.append(f"{option} has {len(value)} values, but the components' points have {dim} dimensions")
+                text = f"{option} has {len(value)} values, but the components' points have {dim} dimensions"
+                reasons.append(Problem("", text))
         largest = int(informed(ensemble.voting(), self.min_count)[0].sizes.max())
         if self.max_components is not None and self.max_components < largest:
-            reasons.append(
+            text = (
                 f"max_components is {self.max_components}, but one model has {largest} components, and no two of one "
                 f"model may become the same: give at least {largest}"
             )
+            reasons.append(Problem("", text))
         return reasons
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

@@ -1,0 +1,299 @@
+"""Blocks of a page: paragraphs, lists, facts, tables and figures, in sections.
+
+A block is a value that renders itself to HTML. Texts are escaped where they are rendered, names from files of others
+included; ``Markup`` is HTML of ours, made with `markup`, which escapes what it fills in. A block of None is left out,
+and so is a section without blocks, with its link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from markupsafe import Markup, escape
+
+from consilience.drawing.words import format_count, format_fixed, format_number, printable, shorten
+
+MAX_ROWS = 60
+"""Rows of a table beyond these are counted. Bounds the size of the page; chosen by hand."""
+
+_MAX_INTEGER = 10**15
+"""From here on integers are written as text: below it float64 holds them exactly. Chosen by hand."""
+
+
+class Block(Protocol):
+    """What stands in a section."""
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+
+
+def markup(template: str, *values: object, **named: object) -> Markup:
+    """Return HTML of ours with values in its places, escaped.
+
+    Examples
+    --------
+    >>> markup("<b>{}</b> and {}", "<i>", 3)
+    Markup('<b>&lt;i&gt;</b> and 3')
+    """
+    escaped = {name: _escaped(value) for name, value in named.items()}
+    return Markup(template).format(*map(_escaped, values), **escaped)  # noqa: S704  (templates are literals of ours)
+
+
+def sentences(*parts: object) -> Markup:
+    """Return texts behind one another, those that are empty, None or False left out."""
+    return Markup(" ").join(_escaped(part) for part in parts if part)
+
+
+def listed(texts: Iterable[object], separator: str = ", ") -> Markup:
+    """Return texts with a separator between them."""
+    return Markup(separator).join(map(_escaped, texts))  # noqa: S704  (separators are literals of ours)
+
+
+def format_value(value: Any, digits: int | None = None) -> str:
+    """Return a number as tables write it, with `digits` after the point if given, and any other value as its text."""
+    if digits is not None and not isinstance(value, str):
+        return format_fixed(value, digits)
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        return shorten(str(value), 200)
+    if isinstance(value, int) and abs(value) >= _MAX_INTEGER:  # which may have hundreds of digits
+        return shorten(str(value), 40)
+    return format_number(value)
+
+
+def chip(kind: str) -> Markup:
+    """Return a small disc in the colour of a CSS class."""
+    return markup('<span class="chip {}"></span>', kind)
+
+
+def _escaped(value: object) -> Markup:
+    """Return a text escaped, its unprintable characters too; HTML of ours as it is."""
+    return escape(value if isinstance(value, Markup) or not isinstance(value, str) else printable(value))
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph; `kind` is its CSS class."""
+
+    content: object
+    kind: str = ""
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        return markup("<p{}>{}</p>", _class(self.kind), self.content)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading within a section."""
+
+    content: object
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        return markup("<h3>{}</h3>", self.content)
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list without numbers; `kind` is its CSS class."""
+
+    contents: Iterable[object]
+    kind: str = "plain"
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        entries = (markup("<li>{}</li>", content) for content in self.contents)
+        return markup("<ul{}>{}</ul>", _class(self.kind), Markup("\n").join(entries))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with what there is to say of each; those of None are left out."""
+
+    contents: Mapping[str, object | None]
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        said = {name: content for name, content in self.contents.items() if content is not None}
+        entries = (markup("<dt>{}</dt><dd>{}</dd>", name, content) for name, content in said.items())
+        return markup("<dl>\n{}\n</dl>", Markup("\n").join(entries))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with its caption.
+
+    Parameters
+    ----------
+    drawing : Markup
+        SVG.
+    label : str
+        What readers who do not see it are told that it is. Without one, the figure does not scroll on its own.
+    caption : text, optional
+        What to see in it.
+    """
+
+    drawing: Markup
+    label: str
+    caption: object = ""
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        return _figure(self.drawing, self.label, self.caption)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Parameters
+    ----------
+    title : str
+        Its head.
+    value : callable
+        Gives the value of a row's item; None is shown as a dash.
+    kind : str
+        CSS class of its cells: "n" is for numbers.
+    digits : int, optional
+        Digits after the point. Default: four significant ones.
+    limit : int
+        Longest text.
+    total : text or number, optional
+        What stands in the last row, below a line. A table has such a row if any column has.
+    """
+
+    title: object
+    value: Callable[[Any], object]
+    kind: str = "n"
+    digits: int | None = None
+    limit: int = 60
+    total: object = None
+
+    def shown(self, value: object) -> object:
+        """Return a value as the column writes it."""
+        if isinstance(value, Markup):
+            return value
+        if self.kind != "n":
+            return shorten("–" if value is None else str(value), self.limit)
+        return format_value(value, self.digits)
+
+
+def text_column(
+    title: object, value: Callable[[Any], object], limit: int = 60, total: object = None, kind: str = ""
+) -> Column:
+    """Return a column of texts."""
+    return Column(title, value, kind, limit=limit, total=total)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a row for every item.
+
+    Parameters
+    ----------
+    label : str
+        What it is a table of.
+    items : sequence
+        What rows are of.
+    columns : sequence of Column or None
+        The first names the rows; those of None are left out.
+    noun : str
+        What to call an item where there are too many to show.
+    caption : text, optional
+        What to see in it.
+    kind : str, optional
+        CSS class.
+    """
+
+    label: str
+    items: Sequence[Any]
+    columns: Sequence[Column | None]
+    noun: str
+    caption: object = ""
+    kind: str = ""
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        columns = [column for column in self.columns if column is not None]
+        head = Markup("").join(
+            markup('<th scope="col"{}>{}</th>', _class(column.kind), column.title) for column in columns
+        )
+        rows = [_row(columns, [column.value(item) for column in columns]) for item in self.items[:MAX_ROWS]]
+        if len(self.items) > MAX_ROWS:
+            more = format_count(len(self.items) - MAX_ROWS, self.noun)
+            rows.append(markup('<tr><td colspan="{}">and {} more</td></tr>', len(columns), more))
+        foot = Markup("")
+        if any(column.total is not None for column in columns):
+            totals = [Markup("") if column.total is None else column.total for column in columns]
+            foot = markup("\n<tfoot>{}</tfoot>", _row(columns, totals))
+        body = markup("<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>{}", head, Markup("\n").join(rows), foot)
+        table = markup('<table aria-label="{}"{}>\n{}\n</table>', self.label, _class(self.kind), body)
+        return _figure(table, self.label, self.caption)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocks beside one another; `kind` is the CSS class that says how."""
+
+    blocks: Sequence[Block | None]
+    kind: str = "pair"
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        return markup('<div class="{}">\n{}\n</div>', self.kind, render_blocks(self.blocks))
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Parameters
+    ----------
+    anchor : str
+        Its name in addresses.
+    title : str
+        Its heading.
+    blocks : sequence of Block or None
+        What stands in it.
+    link : str, optional
+        What the list of sections calls it. Default: its title.
+    """
+
+    anchor: str
+    title: str
+    blocks: Sequence[Block | None] = field(default_factory=tuple)
+    link: str = ""
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        head = markup('<h2 id="{}-title">{}</h2>', self.anchor, self.title)
+        body = render_blocks(self.blocks)
+        return markup('<section id="{0}" aria-labelledby="{0}-title">\n{1}\n{2}\n</section>', self.anchor, head, body)
+
+
+def render_blocks(blocks: Iterable[Block | None]) -> Markup:
+    """Return blocks as HTML, one below the other; those of None are left out."""
+    return Markup("\n").join(block.render() for block in blocks if block is not None)
+
+
+def _row(columns: Sequence[Column], values: Sequence[object]) -> Markup:
+    """Return a row, whose first cell is its head."""
+    cells = [column.shown(value) for column, value in zip(columns, values, strict=True)]
+    others = [
+        markup("<td{}>{}</td>", _class(column.kind), cell) for column, cell in zip(columns[1:], cells[1:], strict=True)
+    ]
+    return markup('<tr>\n<th scope="row">{}</th>\n{}\n</tr>', cells[0], Markup("\n").join(others))
+
+
+def _figure(content: Markup, label: str, caption: object) -> Markup:
+    scroll = '<div class="scroll" role="region" aria-label="{}" tabindex="0">\n{}\n</div>'
+    shown = markup(scroll, label, content) if label else content
+    said = markup("\n<figcaption>{}</figcaption>", caption) if caption else ""
+    return markup("<figure>\n{}{}\n</figure>", shown, said)
+
+
+def _class(kind: str) -> Markup:
+    """Return the attribute of a CSS class; nothing for none."""
+    return markup(' class="{}"', kind) if kind else Markup("")

@@ -1,0 +1,124 @@
+"""Blocks that pages of all kinds of fusions have: the status, digests, and how the fusion was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from consilience.drawing.blocks import (
+    MAX_ROWS,
+    Block,
+    Column,
+    Figure,
+    Group,
+    Heading,
+    Paragraph,
+    Section,
+    Table,
+    format_value,
+    markup,
+    sentences,
+    text_column,
+)
+from consilience.drawing.words import format_count, shorten
+from consilience.posteriors.report import charts
+from consilience.posteriors.report.details import Findings
+
+DIGEST_CAPTION = "SHA-256 identifies each file; its first twelve digits are shown, and all of them on opening."
+
+
+def status(findings: Findings) -> Paragraph:
+    """Return how the fusion ended, and what to do about it."""
+    name = markup("<strong>{}.</strong>", shorten(findings.status.replace("_", " ").capitalize(), 80))
+    remedy = f"{findings.remedy.capitalize()}." if findings.remedy and findings.remedy != findings.status else ""
+    ending = ""
+    if findings.history:
+        steps = format_count(len(findings.history), "step")
+        ending = f"The objective ended at {format_value(findings.objective)} after {steps}."
+    return (
+        act(name, remedy, ending) if not findings.is_converged else Paragraph(sentences(name, remedy, ending), "status")
+    )
+
+
+def act(*parts: object) -> Paragraph:
+    """Return something above the page that its reader should act on."""
+    return Paragraph(sentences(*parts), "status act")
+
+
+def strong(text: object) -> Markup:
+    """Return a text that stands out."""
+    return markup("<strong>{}</strong>", text)
+
+
+def code(text: object) -> Markup:
+    """Return a name of code."""
+    return markup("<code>{}</code>", text)
+
+
+def digest_column(sites: Sequence[Any]) -> Column | None:
+    """Return the column of digests; None where no site came from a file."""
+    return text_column("SHA-256", lambda site: _digest(site.sha256)) if any(site.sha256 for site in sites) else None
+
+
+def _digest(sha256: str | None) -> Markup | None:
+    if not sha256:
+        return None
+    whole = shorten(sha256, 64)
+    template = '<details><summary><code title="{}">{}</code></summary><code>{}</code></details>'
+    return markup(template, whole, sha256[:12], whole)
+
+
+def site_name(site: Any) -> Markup:
+    """Return the short name of a site, which has the full one as its tooltip."""
+    name = shorten(site.name)
+    if site.name == site.full_name:
+        return markup("{}", name)
+    return markup('<span title="{}">{}</span>', shorten(site.full_name, 200), name)
+
+
+def seed_text(seed: int | None) -> str:
+    """Return the seed of a fusion in words."""
+    return "a generator was given" if seed is None else str(seed)
+
+
+def descent(history: Sequence[float], caption: object = "The objective after each step.") -> Figure | None:
+    """Return the objective over the steps; None where there are too few to draw."""
+    return Figure(charts.descent_curve(history), "Descent of the objective", caption) if len(history) > 1 else None
+
+
+def how_it_was_made(content: Any, meanings: Mapping[str, str]) -> Section:
+    """Return options, further details and versions; `meanings` are of details, by name."""
+    findings: Findings = content.findings
+    options = [(code(shorten(name)), "not set" if value is None else value) for name, value in content.options]
+    details: list[tuple[object, object]] = [(_detail(name, meanings), value) for name, value in findings.scalar_details]
+    details += [(shorten(name.replace("_", " ")), "in the file") for name in findings.hidden_details[:MAX_ROWS]]
+    versions = [(name, shorten(version, 40)) for name, version in content.versions]
+    further: list[Block] = [Heading("Further details"), _pairs("Further details", "Detail", details)] if details else []
+    return Section(
+        "made",
+        "How it was made",
+        [
+            Paragraph("The same files, options, seed and versions give the same result."),
+            Group(
+                [
+                    Group([Heading("Options of the method"), _pairs("Options", "Option", options)], ""),
+                    Group([*further, Heading("Versions"), _pairs("Versions", "Library", versions, "Version")], ""),
+                ]
+            ),
+        ],
+    )
+
+
+def _pairs(label: str, name: str, rows: Sequence[tuple[object, object]], value: str = "Value") -> Table:
+    """Return a table of names and values."""
+    columns = [text_column(name, lambda row: row[0]), Column(value, lambda row: row[1])]
+    return Table(label, rows, columns, "entry")
+
+
+def _detail(name: str, meanings: Mapping[str, str]) -> Markup:
+    shown = shorten(name.replace("_", " "))
+    return (
+        markup('{}<br><span class="note">{}</span>', shown, meanings[name]) if name in meanings else markup("{}", shown)
+    )
