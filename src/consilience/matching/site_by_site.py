@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
@@ -26,6 +27,8 @@ FORBIDDEN_GAIN = -1e12
 """Gain of a choice that is not allowed: below any log probability of a matching that is."""
 CHUNK_BYTES = 2**26
 """Memory of the sums of newcomers with groups that are held at once: 64 MiB, chosen by hand."""
+MAX_SCREENED_CHOICES = 20_000
+"""Pairs of components and groups up to which all are looked at at once: more take longer than site by site."""
 MIN_RELATIVE_GAIN = 1e-9
 """Gain of a site's step, in units of its value, below which it is rounding and the site stays."""
 MAX_TRUSTED_LOG_ODDS = 30.0
@@ -114,6 +117,42 @@ class MatchedGroups:
         rows = np.arange(self.objective.offsets[site], self.objective.offsets[site + 1])
         return rows[self.labels[rows] >= 0]
 
+    @property
+    def n_choices(self) -> int:
+        """Number of pairs of a component and a group."""
+        return len(self.labels) * int(np.count_nonzero(self._mass))
+
+    def gains_of_all_choices(self, value: Callable[[GroupSums], Array]) -> tuple[Labels, Array]:
+        """Return the groups with members (G,), and their gains by each row (L, G), its site taken out of them.
+
+        Parameters
+        ----------
+        value
+            Returns what n groups are worth (n,).
+        """
+        used = np.flatnonzero(self._mass)
+        n_groups, matched = len(used), np.flatnonzero(self.labels >= 0)
+        pieces, offsets = self.objective.pieces, self.objective.offsets
+        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        sums, mass = self._sums[used], self._mass[used]
+        positions = np.searchsorted(used, self.labels[matched])
+        # What groups are worth without their members of one site: only sites that have one differ.
+        without = np.tile(value(GroupSums(sums, mass)), (len(offsets) - 1, 1))  # (J, G)
+        lone = mass[positions] == 1
+        others = GroupSums(sums[positions] - pieces[matched], mass[positions] - 1.0)
+        worth = np.zeros(len(matched))
+        worth[~lone] = value(GroupSums(others.sums[~lone], others.mass[~lone]))
+        without[owner[matched], positions] = np.where(lone, FORBIDDEN_GAIN, worth)  # nothing is left of those
+        own_sums, own_mass = np.zeros((len(offsets) - 1, *sums.shape)), np.zeros((len(offsets) - 1, n_groups))
+        own_sums[owner[matched], positions] = pieces[matched]
+        own_mass[owner[matched], positions] = 1.0
+        joined_sums = (sums - own_sums)[owner] + pieces[:, None]  # (L, G, P)
+        joined_mass = (mass - own_mass)[owner] + 1.0
+        joined = value(GroupSums(joined_sums.reshape(-1, sums.shape[1]), joined_mass.ravel()))
+        gains = joined.reshape(len(owner), n_groups) - without[owner]
+        gains[without[owner] == FORBIDDEN_GAIN] = FORBIDDEN_GAIN
+        return used, gains
+
     def members(self, groups: Labels) -> Array:
         """Return how many members some groups have (n,)."""
         return self._mass[groups]
@@ -197,6 +236,7 @@ def ascend(
     openings: Openings = UNLIMITED,
     *,
     empties_groups: bool = True,
+    screened_by: Callable[[GroupSums], Array] | None = None,
 ) -> tuple[Labels, bool]:
     """Raise the objective site by site, each matched exactly given the others, with new groups where they pay.
 
@@ -214,6 +254,9 @@ def ascend(
         Which new groups are allowed. Default: as many as pay.
     empties_groups : bool, default True
         Whether a site may move that leaves a group without members.
+    screened_by : callable, optional
+        Values (n,) of n groups under the objective. A round then visits only sites that would move as things stand at
+        its beginning, found for all sites at once. Default: it visits all.
 
     Returns
     -------
@@ -223,7 +266,10 @@ def ascend(
     groups = MatchedGroups(objective, labels)
     for _ in range(sweeps):
         has_changed = False
-        for site in rng.permutation(len(objective.offsets) - 1):
+        sites = rng.permutation(len(objective.offsets) - 1)
+        if screened_by is not None and groups.n_choices <= MAX_SCREENED_CHOICES:
+            sites = sites[_would_move(groups, screened_by, openings)[sites]]
+        for site in sites:
             rows = groups.rows(site)
             if rows.size:
                 has_changed |= _step(groups, rows, openings, empties_groups=empties_groups)
@@ -279,6 +325,28 @@ def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_gr
             return True
     groups.restore(rows, old_groups)
     return False
+
+
+def _would_move(groups: MatchedGroups, value: Callable[[GroupSums], Array], openings: Openings) -> NDArray[np.bool_]:
+    """Return which sites (J,) would move as things stand."""
+    used, gains = groups.gains_of_all_choices(value)
+    offsets = groups.objective.offsets
+    moves = np.zeros(len(offsets) - 1, dtype=np.bool_)
+    every_opening = groups.objective.opening(np.arange(len(groups.labels)))
+    for site in range(len(moves)):
+        rows = groups.rows(site)
+        if rows.size:
+            old_groups = groups.labels[rows]
+            # Groups of the site alone are not there without it; to stay in one is to open it.
+            is_left = ~np.isin(used, old_groups[groups.members(old_groups) == 1])
+            site_gains, opening = gains[rows][:, is_left], every_opening[rows]
+            old_choices = choices_of_groups(used[is_left], old_groups)
+            new_choices = openings.assign(site_gains, opening)
+            if not np.array_equal(new_choices, old_choices):
+                before = openings.assigned_gain(site_gains, opening, old_choices)
+                after = openings.assigned_gain(site_gains, opening, new_choices)
+                moves[site] = after > before + MIN_RELATIVE_GAIN * abs(before)
+    return moves
 
 
 def choices_of_groups(used: Labels, groups: Labels) -> Labels:

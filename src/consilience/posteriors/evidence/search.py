@@ -97,6 +97,7 @@ class EvidenceSearch:
     def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
         self.problem, self.max_groups, self._start = RandomEffects(stack), max_groups, start
         self._pair_likelihoods: dict[bytes, Array] = {}
+        self._ends: list[SearchedMatching] = []
 
     @property
     def _stack(self) -> Stack:
@@ -166,10 +167,13 @@ class EvidenceSearch:
         for _ in range(MAX_ROUNDS):
             objective = self.problem.groups(heterogeneity, prior)
             new_labels = self._round(objective, labels, heterogeneity, prior)
+            end = next((end for end in self._ends if is_same_partition(end.labels, new_labels)), None)
             prior = refit(np.bincount(new_labels))
-            heterogeneity = self.problem.fit_heterogeneity(new_labels, heterogeneity, prior)
+            # Where an earlier search has ended, its heterogeneity is near and the matching is not searched again.
+            start = heterogeneity if end is None else end.heterogeneity
+            heterogeneity = self.problem.fit_heterogeneity(new_labels, start, prior)
             evidence = self.problem.evidence(new_labels, heterogeneity, prior)
-            stays = labels is not None and is_same_partition(labels, new_labels)
+            stays = end is not None or (labels is not None and is_same_partition(labels, new_labels))
             labels = new_labels
             if best is None or evidence > best.evidence:
                 best = SearchedMatching(labels, heterogeneity, prior, evidence, stays)
@@ -178,6 +182,7 @@ class EvidenceSearch:
             if stays:
                 break
         assert best is not None  # noqa: S101  (there is at least one round)
+        self._ends.append(best)
         return best
 
     def _round(
@@ -190,8 +195,9 @@ class EvidenceSearch:
             path = self.full_path(objective, heterogeneity, prior)
         else:
             path = agglomerate(objective, grow(objective, shuffled(self._stack.n_sites)))
-        candidates = [self.ascend(objective, path.labels(path.best(self.max_groups)))]
-        if labels is not None:
+        step = path.best(self.max_groups)
+        candidates = [self.ascend(objective, path.labels(step))]
+        if labels is not None and step > 0:
             candidates.append(self.ascend(objective, labels))
         # The first is the one of fewer groups as a rule, and wins where the totals are equal but for rounding.
         totals = [objective.total(candidate) for candidate in candidates]
@@ -212,7 +218,8 @@ class EvidenceSearch:
 
     def ascend(self, objective: ConjugateGroups, labels: Labels) -> Labels:
         """Return the matching that site-by-site ascent reaches, in a fixed order of sites."""
-        return ascend(objective, labels, np.random.default_rng(0), MAX_SWEEPS, self._openings)[0]
+        rng = np.random.default_rng(0)
+        return ascend(objective, labels, rng, MAX_SWEEPS, self._openings, screened_by=objective.value)[0]
 
     def ascend_in_size(self, objective: ConjugateGroups, labels: Labels) -> Labels:
         """Return the matching that site-by-site ascent reaches, of as many groups."""
