@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble, Stack
+from consilience.posteriors.evidence.far_sites import find_far_sites
 from consilience.posteriors.methods.kl import problem as problems
 from consilience.posteriors.methods.kl.descent import refine
-from consilience.posteriors.methods.kl.outliers import find_far_sites
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, objective
 from tests import tolerances
 from tests.families.zoo import ZOO
@@ -91,13 +91,24 @@ def sites_of(sizes, seed=0):
     ]
 
 
-def test_as_many_components_as_there_are_are_tried_of_few_and_three_times_the_largest_site_of_many():
-    few = cs.fuse(sites_of((5, 6, 6)), "kl").details["path"]
-    assert max(record["n_components"] for record in few) == 17
-    many = cs.fuse(sites_of((4,) * 9), "kl").details["path"]
-    assert max(record["n_components"] for record in many) == 12
+def test_every_number_is_tried_up_to_that_of_all_components():
+    for sizes in [(5, 6, 6), (4,) * 9]:
+        numbers = [record["n_components"] for record in cs.fuse(sites_of(sizes), "kl").details["path"]]
+        assert numbers == list(range(numbers[0], sum(sizes) + 1))
+
+
+def test_no_number_above_the_given_limit_is_tried():
     bounded = cs.fuse(sites_of((4,) * 9), "kl", max_components=7).details["path"]
     assert max(record["n_components"] for record in bounded) == 7
+
+
+@pytest.mark.parametrize("sizes", [(4,) * 9, (3, 2, 4, 1, 4, 3, 4, 2), (6, 5, 4, 3, 2, 1, 6, 6, 6)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_more_components_than_the_given_limit_are_found(sizes, seed):
+    """Also where the best pairs, merged one after another, leave no room for the largest site's components."""
+    fusion = cs.fuse(sites_of(sizes, seed), "kl", max_components=max(sizes))
+    assert fusion.n_components == max(sizes)
+    assert fusion.status is cs.Status.AT_CAPACITY
 
 
 def test_details_count_what_is_left_out_only_where_something_is():
