@@ -93,15 +93,6 @@ def test_packing_merges_small_shards(rng: np.random.Generator, tmp_path: Path) -
     assert len(cs.pack(tmp_path / "small", tmp_path / "large").files) == 1
 
 
-def test_the_fewest_components_with_copies_that_differ_are_said_to_mean_little(
-    rng: np.random.Generator, tmp_path: Path
-) -> None:
-    places = 3.0 * rng.standard_normal((40, 2))
-    sites = [_site(rng, 3, rng.permutation(places)) for _ in range(200)]
-    fusion = cs.fuse(written(sites, tmp_path / "sites"), pilot_sites=100)
-    assert (fusion.n_components > 3) != (fusion.status is cs.Status.POOLED)
-
-
 def test_an_engine_can_be_used_again(rng: np.random.Generator, tmp_path: Path) -> None:
     folder = written([_site(rng) for _ in range(20)], tmp_path / "sites")
     engine = cs.engines.Local(threads=1)

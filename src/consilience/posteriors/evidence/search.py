@@ -242,4 +242,4 @@ def steady_order(stack: Stack) -> Labels:
     direction = np.random.default_rng(0).standard_normal(natural.shape[1]) / np.where(scale > 0, scale, 1.0)
     keys = natural @ direction
     site_keys = np.bincount(stack.owner, weights=keys, minlength=stack.n_sites)
-    return np.lexsort((keys, site_keys[stack.owner]))
+    return np.lexsort((keys, stack.owner, site_keys[stack.owner]))  # by number where sites are copies of one another
