@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import consilience as cs
+from consilience.posteriors.sharded import methods
 from tests.posteriors.shard_sites import written
 
 FAMILY = cs.families.DiagonalGaussian(dim=2)
@@ -194,7 +195,12 @@ def test_checking_shards_asks_for_what_a_method_needs(rng: np.random.Generator, 
     assert problems == ["combine='product' needs every model's prior, which the shards do not state"]
 
 
-def test_a_number_that_the_sample_cannot_start_is_refused(rng: np.random.Generator, tmp_path: Path) -> None:
+def test_a_number_that_the_sample_cannot_start_is_refused(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few components need no sample."""
     folder = written([_site(rng, 3) for _ in range(12)], tmp_path / "sites")
+    assert cs.fuse(folder, n_components=20, pilot_sites=4).n_components == 20
+    monkeypatch.setattr(methods, "MAX_GATHERED_ROWS", 0)
     with pytest.raises(cs.InputError, match=r"n_components is 20, .* has 12 components: give a larger pilot_sites"):
         cs.fuse(folder, n_components=20, pilot_sites=4)
