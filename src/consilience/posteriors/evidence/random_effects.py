@@ -89,10 +89,8 @@ class RandomEffects:
     def fit_heterogeneity(self, labels: Labels, start: Array, prior: MatchingPrior) -> Array:
         """Return h (B,) of the greatest evidence of a matching, by coordinate search on log h from a start.
 
-        Where no group has two members the evidence says nothing of h: the start is returned.
+        Also where no group has two members: matchings compare at the best h of each, which is none then.
         """
-        if not _has_copies(labels):
-            return start
         lowest, highest = MIN_LOG_HETEROGENEITY + np.log(self.unit), MAX_LOG_HETEROGENEITY + np.log(self.unit)
         log_h = np.clip(np.log(start), lowest, highest)
         best, step = self.evidence(labels, np.exp(log_h), prior), LOG_STEP
@@ -109,8 +107,3 @@ class RandomEffects:
             if not has_moved:
                 step /= STEP_DIVISOR
         return np.exp(log_h)
-
-
-def _has_copies(labels: Labels) -> bool:
-    """Return whether some group has two members."""
-    return bool(np.bincount(labels[labels >= 0], minlength=1).max() > 1)
