@@ -84,7 +84,9 @@ def test_log_normalisers_of_many_leave_their_rows_as_they_are():
 
 @every_dimension
 def test_log_determinants_of_many_are_those_of_numpy(dim):
-    matrices = stats.wishart(dim + 3, np.eye(dim)).rvs(50, random_state=np.random.default_rng(dim)).reshape(50, dim, dim)
+    matrices = (
+        stats.wishart(dim + 3, np.eye(dim)).rvs(50, random_state=np.random.default_rng(dim)).reshape(50, dim, dim)
+    )
     expected = np.linalg.slogdet(matrices)[1]
     found = log_determinants_of_many(np.ascontiguousarray(matrices.transpose(1, 2, 0)))
     assert_allclose(found, expected, rtol=tolerances.CONJUGATE_UPDATE, atol=tolerances.CONJUGATE_UPDATE)

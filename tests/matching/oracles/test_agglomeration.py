@@ -29,7 +29,9 @@ class Points:
 
     def of(self, block):
         """What a group of these rows is worth."""
-        return float(self.value(GroupSums(self.pieces[list(block)].sum(axis=0)[None], np.array([float(len(block))])))[0])
+        return float(
+            self.value(GroupSums(self.pieces[list(block)].sum(axis=0)[None], np.array([float(len(block))])))[0]
+        )
 
     def allowed(self, a, b):
         return set(self.owner[list(a)]).isdisjoint(self.owner[list(b)])

@@ -36,7 +36,7 @@ def test_under_the_strict_prior_inclusion_probabilities_are_uniform(n_sites):
 @every_number_of_sites
 @every_concentration
 def test_under_the_lenient_prior_they_are_a_poisson_process(n_sites, concentration):
-    """Of intensity gamma c p^-1 (1 - p)^(c - 1): its groups that some sites hold, less the mean number of all groups."""
+    """Of intensity gamma c p^-1 (1 - p)^(c - 1): of groups that some site holds, less their mean number."""
     intensity = 1.7
     prior = lenient_prior(n_sites, intensity, concentration)
 
@@ -60,9 +60,7 @@ def test_components_of_two_sites_are_three_poisson_counts(sizes, concentration):
     logs = [prior.total(np.bincount(labels)) - log_law(concentration) for labels in matchings(sizes)]
     found = np.exp(logs).sum() / np.prod([*range(1, sizes[0] + 1), *range(1, sizes[1] + 1)])
     alone, both = (stats.poisson(1.3 * concentration**k / (1 + concentration)) for k in (1, 0))
-    expected = sum(
-        both.pmf(k) * alone.pmf(sizes[0] - k) * alone.pmf(sizes[1] - k) for k in range(min(sizes) + 1)
-    )
+    expected = sum(both.pmf(k) * alone.pmf(sizes[0] - k) * alone.pmf(sizes[1] - k) for k in range(min(sizes) + 1))
     assert_allclose(found, expected, rtol=tolerances.ROUNDING * 10)
 
 
@@ -82,7 +80,9 @@ def test_the_fitted_lenient_prior_is_the_likeliest(sizes):
     best = fit_lenient_prior(sizes, 5).total(sizes)
     for concentration in CONCENTRATIONS:
         shares = concentration / (concentration + np.arange(5.0))
-        totals = [lenient_prior(5, g, concentration).total(sizes) for g in len(sizes) / shares.sum() * np.exp([-0.1, 0, 0.1])]
+        totals = [
+            lenient_prior(5, g, concentration).total(sizes) for g in len(sizes) / shares.sum() * np.exp([-0.1, 0, 0.1])
+        ]
         assert totals[1] == max(totals)  # gamma = G / H
         assert best >= max(totals) - tolerances.ROUNDING
 

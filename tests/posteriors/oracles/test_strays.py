@@ -27,7 +27,10 @@ def by_scipy(sizes, n_sites):
         for share in [0.0, *strays.STRAY_SHARES]:
             total = np.log(share * stray + (1 - share) * shared).sum() - (3.0 if share else 0.0)
             if total > best:
-                best, odds = total, np.log(share * stray / ((1 - share) * shared)) if share else np.full(len(sizes), -np.inf)
+                best, odds = (
+                    total,
+                    np.log(share * stray / ((1 - share) * shared)) if share else np.full(len(sizes), -np.inf),
+                )
     return odds
 
 

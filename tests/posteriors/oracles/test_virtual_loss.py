@@ -112,7 +112,8 @@ def test_other_linear_maps_change_only_the_draws(labels):
 def test_variances_are_diagonal_covariances():
     """Of groups whose means differ in one coordinate, so that their moments are independent, too."""
     means, covariances, weights = components(3)
-    means[1::2] = means[::2] + [1.0, 0.0, 0.0]
+    means[1::2] = means[::2]
+    means[1::2, 0] += 1.0
     variances, labels = np.diagonal(covariances, axis1=1, axis2=2), np.array([0, 0, 1, 1, 2, -1])
     by_matrix = VirtualLoss(means, variances[:, :, None] * np.eye(3), weights).by_draw(labels)
     assert_allclose(VirtualLoss(means, variances, weights).by_draw(labels), by_matrix, atol=tolerances.ROOT_FINDING)
