@@ -268,7 +268,7 @@ def test_the_evidence_of_every_number_is_that_of_its_matching(seed):
 
 
 @pytest.mark.parametrize(
-    "sites", [hard_sites(0), hard_sites(1), tuple(disjoint_sites()[0])], ids=["0", "1", "disjoint"]
+    "make", [lambda: hard_sites(0), lambda: hard_sites(1), lambda: disjoint_sites()[0]], ids=["0", "1", "disjoint"]
 )
 def test_the_chosen_matching_loses_no_more_than_the_strict_one(make):
     selection, loss = selection_of(make())
