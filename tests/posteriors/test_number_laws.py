@@ -324,7 +324,7 @@ def test_told_what_would_be_found_fusion_is_the_same(apart):
 def test_every_number_that_is_told_is_given(seed):
     sites = hard_sites(seed)
     n_rows, largest = sum(site.n_components for site in sites), max(site.n_components for site in sites)
-    for number in range(largest, n_rows + 1, 3):
+    for number in range(largest, n_rows + 1, 5):
         labels = found(sites, n_components=number).matching.labels
         assert labels.max() + 1 == number
         assert np.all(np.bincount(labels[labels >= 0], minlength=number) > 0)
