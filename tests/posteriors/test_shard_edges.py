@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import consilience as cs
+from consilience.posteriors.sharded import methods
 from tests.posteriors.shard_sites import written
 
 FAMILY = cs.families.DiagonalGaussian(dim=2)
@@ -91,15 +92,6 @@ def test_packing_merges_small_shards(rng: np.random.Generator, tmp_path: Path) -
     folder = written([_site(rng) for _ in range(40)], tmp_path / "sites")
     assert len(cs.pack(folder, tmp_path / "small", shard_bytes=400).files) > 1
     assert len(cs.pack(tmp_path / "small", tmp_path / "large").files) == 1
-
-
-def test_the_fewest_components_with_copies_that_differ_are_said_to_mean_little(
-    rng: np.random.Generator, tmp_path: Path
-) -> None:
-    places = 3.0 * rng.standard_normal((40, 2))
-    sites = [_site(rng, 3, rng.permutation(places)) for _ in range(200)]
-    fusion = cs.fuse(written(sites, tmp_path / "sites"), pilot_sites=100)
-    assert (fusion.n_components > 3) != (fusion.status is cs.Status.POOLED)
 
 
 def test_an_engine_can_be_used_again(rng: np.random.Generator, tmp_path: Path) -> None:
@@ -203,7 +195,12 @@ def test_checking_shards_asks_for_what_a_method_needs(rng: np.random.Generator, 
     assert problems == ["combine='product' needs every model's prior, which the shards do not state"]
 
 
-def test_a_number_that_the_sample_cannot_start_is_refused(rng: np.random.Generator, tmp_path: Path) -> None:
+def test_a_number_that_the_sample_cannot_start_is_refused(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few components need no sample."""
     folder = written([_site(rng, 3) for _ in range(12)], tmp_path / "sites")
+    assert cs.fuse(folder, n_components=20, pilot_sites=4).n_components == 20
+    monkeypatch.setattr(methods, "MAX_GATHERED_ROWS", 0)
     with pytest.raises(cs.InputError, match=r"n_components is 20, .* has 12 components: give a larger pilot_sites"):
         cs.fuse(folder, n_components=20, pilot_sites=4)

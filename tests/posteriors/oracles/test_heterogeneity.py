@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from consilience.posteriors.methods.kl.heterogeneity import estimate_heterogeneity
 from numpy.testing import assert_allclose
-from scipy import stats
+from scipy import optimize, stats
 
 from consilience import families as f
+from consilience.posteriors.evidence.matching_prior import strict_prior
+from consilience.posteriors.evidence.random_effects import SMALLEST_LOG_STEP, RandomEffects
 from tests import tolerances
 from tests.posteriors.matchings import stacked
 
@@ -18,8 +19,10 @@ scale_amounts = pytest.mark.parametrize("amount", [0.003, 0.01, 0.03])
 amounts = pytest.mark.parametrize("amount", [0.003, 0.03, 0.3])
 
 
-def found(family, eta):
-    return estimate_heterogeneity(stacked(family, eta, SIZES), LABELS)
+def found(family, eta, start=0.1):
+    """What is found from a start in units of the family."""
+    problem = RandomEffects(stacked(family, eta, SIZES))
+    return problem.fit_heterogeneity(LABELS, start * problem.unit, strict_prior(SITES))
 
 
 @amounts
@@ -115,10 +118,56 @@ def test_how_much_rates_differ_is_found(amount):
     assert_allclose(found(family, eta), amount, rtol=tolerances.PLANTED)
 
 
-@pytest.mark.parametrize("off", [(2.0, -2.0), (-2.0, 2.0), (0.5, 0.5), (-1.0, -1.0)], ids=str)
-def test_searching_near_a_value_ends_at_the_same_place(off):
-    """From starts at most e^2 times off."""
+@pytest.mark.parametrize("start", [0.005, 0.05, 0.5])
+def test_searches_from_other_starts_end_at_the_same_place(start):
     family, eta = normal_wishart(0.2, 0.02)
-    here = found(family, eta)
-    near = estimate_heterogeneity(stacked(family, eta, SIZES), LABELS, here * np.exp(off))
-    assert_allclose(near, here, rtol=tolerances.PLANTED)
+    assert_allclose(np.log(found(family, eta, start)), np.log(found(family, eta)), atol=2 * SMALLEST_LOG_STEP)
+
+
+# -- Against another way to maximise the evidence.
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_heterogeneity_is_that_of_the_greatest_marginal_likelihood(seed):
+    """m_l ~ N(mu_g, v_l + h), mu_g ~ N(m, w), w + v + h the variance of all: scipy's normals and scipy's search."""
+    rng, sizes, labels = np.random.default_rng([seed, 5]), (3,) * 8, np.tile(np.arange(3), 8)
+    variances = rng.uniform(0.1, 0.5, 24)
+    means = rng.normal(0, 4, 3)[labels] + np.sqrt(variances + 0.5) * rng.normal(size=24)
+
+    def minus_log_marginal(log_h):
+        widened = variances + np.exp(log_h)
+        rows = [np.flatnonzero(labels == g) for g in range(3)]
+        law = widened.mean() + means.var()
+        joint = [stats.multivariate_normal(np.full(8, means.mean()), law + np.diag(widened[r])) for r in rows]
+        return -sum(one.logpdf(means[r]) for one, r in zip(joint, rows, strict=True))
+
+    family = f.SphericalGaussian(1)
+    problem = RandomEffects(stacked(family, family.to_natural(mean=means[:, None], variance=variances), sizes))
+    best = optimize.minimize_scalar(minus_log_marginal, bounds=(-8, 4), method="bounded")
+    amount = problem.fit_heterogeneity(labels, 0.5 * problem.unit, strict_prior(8))
+    assert_allclose(np.log(amount[0]), best.x, atol=SMALLEST_LOG_STEP)
+    assert minus_log_marginal(np.log(amount[0])) <= best.fun + 0.1
+
+
+def test_both_blocks_are_where_the_evidence_in_plain_formulas_is_greatest():
+    family, eta = normal_wishart(0.2, 0.02)
+
+    def minus_evidence(log_h):
+        discounted = family.discounted(eta, np.exp(log_h))
+        base = family.law_of(discounted)
+        sums = np.stack([(discounted[g == LABELS] - family.flat).sum(axis=0) for g in range(COMPONENTS)])
+        marginal = family.log_normalizer(base + sums).sum() - COMPONENTS * family.log_normalizer(base[None])[0]
+        return family.log_normalizer(discounted).sum() - marginal
+
+    best = optimize.minimize(minus_evidence, np.log([0.05, 0.05]), method="Nelder-Mead")
+    amount = found(family, eta)
+    assert_allclose(np.log(amount), best.x, atol=SMALLEST_LOG_STEP)
+    assert minus_evidence(np.log(amount)) <= best.fun + 0.5
+
+
+def test_where_no_component_has_a_copy_there_is_none():
+    """What differs is explained by the law that components come from."""
+    family, eta = normal_wishart(0.2, 0.02)
+    problem = RandomEffects(stacked(family, eta[:12], (4, 4, 4)))
+    amount = problem.fit_heterogeneity(np.arange(12), 0.1 * problem.unit, strict_prior(3))
+    assert amount[0] < 1e-4

@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-from consilience.posteriors.methods.kl.outliers import find_far_sites
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble, Stack
+from consilience.posteriors.evidence.far_sites import find_far_sites
 from consilience.posteriors.methods.kl import problem as problems
 from consilience.posteriors.methods.kl.descent import fit_binary, refine
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, objective
@@ -31,15 +31,6 @@ def value_of(problem, labels, strength):
     return objective(problem, centres, labels, strength)
 
 
-def assert_no_site_can_choose_better(problem, fit, strength):
-    for first, end in itertools.pairwise(problem.ensemble.offsets.tolist()):
-        for choice in itertools.permutations(range(fit.n_groups), end - first):
-            trial = fit.labels.copy()
-            trial[first:end] = choice
-            value = value_of(problem, trial, strength)
-            assert value >= fit.objective * (1 - tolerances.KL_MATRIX_PRODUCT), (first, choice)
-
-
 @pytest.mark.parametrize("strength", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("name", ["dirichlet", "diagonal-gaussian", "gamma"])
@@ -48,6 +39,7 @@ def test_refinement_ends_where_no_site_can_choose_better(name, direction, streng
     moved = 0
     for seed in range(4):
         problem, rng = problem_of(name, seed, direction)
+        offsets = problem.ensemble.offsets
         labels = np.concatenate([rng.permutation(6)[:size] for size in SIZES])
         labels, centres = compact(problem, labels)
         start = objective(problem, centres, labels, strength)
@@ -55,7 +47,12 @@ def test_refinement_ends_where_no_site_can_choose_better(name, direction, streng
         assert_allclose(fit.objective, value_of(problem, fit.labels, strength), rtol=tolerances.KL_MATRIX_PRODUCT)
         assert fit.objective <= start
         moved += fit.objective < start
-        assert_no_site_can_choose_better(problem, fit, strength)
+        for first, end in itertools.pairwise(offsets.tolist()):
+            for choice in itertools.permutations(range(fit.n_groups), end - first):
+                trial = fit.labels.copy()
+                trial[first:end] = choice
+                value = value_of(problem, trial, strength)
+                assert value >= fit.objective * (1 - tolerances.KL_MATRIX_PRODUCT), (seed, first, choice)
     assert moved
 
 
@@ -103,13 +100,24 @@ def sites_of(sizes, seed=0):
     ]
 
 
-def test_as_many_components_as_there_are_are_tried_of_few_and_three_times_the_largest_site_of_many():
-    few = cs.fuse(sites_of((5, 6, 6)), "kl").details["path"]
-    assert max(record["n_components"] for record in few) == 17
-    many = cs.fuse(sites_of((4,) * 9), "kl").details["path"]
-    assert max(record["n_components"] for record in many) == 12
+def test_every_number_is_tried_up_to_that_of_all_components():
+    for sizes in [(5, 6, 6), (4,) * 9]:
+        numbers = [record["n_components"] for record in cs.fuse(sites_of(sizes), "kl").details["path"]]
+        assert numbers == list(range(numbers[0], sum(sizes) + 1))
+
+
+def test_no_number_above_the_given_limit_is_tried():
     bounded = cs.fuse(sites_of((4,) * 9), "kl", max_components=7).details["path"]
     assert max(record["n_components"] for record in bounded) == 7
+
+
+@pytest.mark.parametrize("sizes", [(4,) * 9, (3, 2, 4, 1, 4, 3, 4, 2), (6, 5, 4, 3, 2, 1, 6, 6, 6)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_more_components_than_the_given_limit_are_found(sizes, seed):
+    """Also where the best pairs, merged one after another, leave no room for the largest site's components."""
+    fusion = cs.fuse(sites_of(sizes, seed), "kl", max_components=max(sizes))
+    assert fusion.n_components == max(sizes)
+    assert fusion.status is cs.Status.AT_CAPACITY
 
 
 def test_details_count_what_is_left_out_only_where_something_is():

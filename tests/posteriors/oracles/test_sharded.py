@@ -21,6 +21,7 @@ from scipy.stats import multivariate_normal
 
 import consilience as cs
 from consilience.engines import Local
+from consilience.posteriors.sharded import methods
 from tests.families.zoo import ZOO
 from tests.posteriors import hmmlearn_sites
 from tests.tolerances import DESCENT, KL_MATRIX_PRODUCT, ROUNDING
@@ -235,17 +236,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[lis
     return made
 
 
+@pytest.fixture(autouse=True)
+def passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have shards of few components fused in passes, as those of many are."""
+    monkeypatch.setattr(methods, "MAX_GATHERED_ROWS", 0)
+
+
 Place = Callable[[str], tuple[list[cs.Posterior], Path]]
 
 # -- KL-fusion and k-means.
 
 FAST: dict[str, Any] = {"restarts": 1, "tolerance": 0.0, "min_count": 0.0}
+EQUATION_6: dict[str, Any] = {"method": "kl", "n_components": GROUPS, "regularization": 0.0}
+"""Of Claici et al.: a given number, at no price."""
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_labels_and_centres_of_kl_fusion_fit_each_other(place: Place, name: str) -> None:
     posteriors, where = place(name)
-    found = read(where, posteriors, method="kl", n_components=GROUPS, **FAST)
+    found = read(where, posteriors, **EQUATION_6, **FAST)
     assert found.fusion.details["shards"] > 2
     assert_settled(found, 0.0)
 
@@ -260,14 +269,14 @@ def test_labels_fit_the_price_of_components(place: Place, name: str) -> None:
 @pytest.mark.parametrize("name", ["dirichlet", "gamma", "gaussian"])
 def test_the_other_direction_has_averages_of_its_own(place: Place, name: str) -> None:
     posteriors, where = place(name)
-    found = read(where, posteriors, method="kl", n_components=GROUPS, direction="reverse", **FAST)
+    found = read(where, posteriors, **EQUATION_6, direction="reverse", **FAST)
     assert_settled(found, 0.0, "reverse")
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_no_fused_component_can_be_moved_to_advantage(place: Place, direction: str) -> None:
     posteriors, where = place("dirichlet")
-    found = read(where, posteriors, method="kl", n_components=GROUPS, direction=direction, **FAST)
+    found = read(where, posteriors, **EQUATION_6, direction=direction, **FAST)
     family, centres = found.fusion.posterior.family, found.fusion.posterior.natural
     members = [[row for one, own in zip(posteriors, found.labels, strict=True)
                 for row, label in zip(one.natural, own, strict=True) if label == group]
@@ -283,8 +292,8 @@ def test_no_fused_component_can_be_moved_to_advantage(place: Place, direction: s
 def test_weights_count_also_where_some_are_zero(place: Place, price: float) -> None:
     posteriors, where = place("gamma")
     weights = np.random.default_rng(2).choice([0.0, 0.5, 1.0, 3.0], len(posteriors))
-    how = {"regularization": price} if price else {"n_components": GROUPS}
-    found = read(where, posteriors, weights, method="kl", **how, **FAST)
+    how = {"method": "kl", "regularization": price} if price else EQUATION_6
+    found = read(where, posteriors, weights, **how, **FAST)
     assert np.any(weights == 0.0)
     assert_settled(found, price * found.fusion.details.get("spread", 0.0))
 
@@ -300,7 +309,7 @@ def test_clusters_of_kmeans_are_nearest_centres(place: Place, name: str) -> None
 
 def test_passes_in_loops_end_where_shards_do(place: Place) -> None:
     posteriors, where = place("dirichlet")
-    fusion = cs.fuse(where, method="kl", n_components=GROUPS, pilot_sites=PILOT, **FAST)
+    fusion = cs.fuse(where, **EQUATION_6, pilot_sites=PILOT, **FAST)
     rng = np.random.default_rng(0)
     family = posteriors[0].family
     centres = fusion.posterior.natural * (1.0 + 0.02 * rng.random(fusion.posterior.natural.shape))
@@ -325,7 +334,7 @@ def test_passes_in_loops_end_where_shards_do(place: Place) -> None:
 def test_counts_mixture_weights_and_priors_are_sums_in_loops(place: Place, weighted: bool) -> None:
     posteriors, where = place("normal-wishart")
     weights = np.random.default_rng(3).random(len(posteriors)) * 2.0 if weighted else None
-    found = read(where, posteriors, weights, method="kl", n_components=GROUPS, combine="product", **FAST)
+    found = read(where, posteriors, weights, **EQUATION_6, combine="product", **FAST)
     counts, mixture, product, prior = np.zeros(GROUPS), np.zeros(GROUPS), [0.0] * GROUPS, 0.0
     for one, own, weight in zip(posteriors, found.labels, found.weights, strict=True):
         prior = prior + weight / found.weights.sum() * one.prior
@@ -342,7 +351,7 @@ def test_counts_mixture_weights_and_priors_are_sums_in_loops(place: Place, weigh
 
 def test_components_with_few_observations_have_no_say_but_the_best_of_a_site(place: Place) -> None:
     posteriors, where = place("gamma")
-    found = read(where, posteriors, method="kl", n_components=GROUPS, **{**FAST, "min_count": 40.0})
+    found = read(where, posteriors, **EQUATION_6, **{**FAST, "min_count": 40.0})
     for one, own in zip(posteriors, found.labels, strict=True):
         asked = one.counts >= 40.0
         asked[one.counts.argmax()] = True
@@ -364,7 +373,7 @@ def test_attached_arrays_are_carried_entry_by_entry(tmp_path: Path) -> None:
         posteriors.append(cs.Posterior(one.family, one.natural, counts=one.counts, attached=attached))
     where = packed(posteriors, tmp_path, shard_bytes=1500, form="parquet")
     weights = rng.random(len(posteriors)) + 0.2
-    found = read(where, posteriors, weights, method="kl", n_components=GROUPS, **FAST)
+    found = read(where, posteriors, weights, **EQUATION_6, **FAST)
     moves, shared = np.zeros((GROUPS, GROUPS)), np.zeros(3)
     level, members = np.zeros((GROUPS, 2)), np.zeros((GROUPS, 1))
     slope, precision = np.zeros(GROUPS), np.zeros(GROUPS)
@@ -497,7 +506,7 @@ def test_fused_points_are_drawn_to_the_mean_as_their_law_says(place: Place) -> N
 # -- Layouts, engines, precisions.
 
 METHODS: dict[str, dict[str, Any]] = {
-    "kl": {"method": "kl", "n_components": GROUPS, **FAST},
+    "kl": {**EQUATION_6, **FAST},
     "priced": {"method": "kl", "regularization": 0.3, **FAST},
     "kmeans": {"method": "kmeans", "n_components": GROUPS, "restarts": 1},
 }

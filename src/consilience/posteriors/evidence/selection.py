@@ -116,7 +116,8 @@ class Selection:
         for path in self._paths(found):
             offset = own - self._total(found, start)
             for n_groups, total in zip(path.n_groups.tolist(), (path.totals + offset).tolist(), strict=True):
-                by_number[n_groups] = max(by_number.get(n_groups, -np.inf), total)
+                if self._search.max_groups is None or n_groups <= self._search.max_groups:
+                    by_number[n_groups] = max(by_number.get(n_groups, -np.inf), total)
         return dict(sorted(by_number.items()))
 
     def of_size(self, n_groups: int) -> SearchedMatching | None:

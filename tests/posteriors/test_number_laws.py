@@ -1,0 +1,348 @@
+"""Laws of the number of components and of the matching that evidence selects."""
+
+import functools
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from sklearn.metrics import adjusted_rand_score
+
+import consilience as cs
+from consilience.families.evidence import PlainDiscounts
+from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.groups import GroupSums
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.diagnostics import make_selection
+from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
+from consilience.posteriors.evidence.matching_prior import fit_lenient_prior, strict_prior
+from consilience.posteriors.evidence.search import EvidenceSearch, is_same_partition, steady_order
+from tests import tolerances
+from tests.families.zoo import ZOO
+from tests.posteriors import planted
+from tests.posteriors.matchings import stacked
+
+
+def found(sites, **options):
+    return cs.fuse(sites, "kl", **options)
+
+
+def held_components(rng, n_sites, n_components, per_site):
+    """Which components each site has, every one at two sites at least."""
+    while True:
+        held = [rng.permutation(n_components)[:per_site] for _ in range(n_sites)]
+        if np.bincount(np.concatenate(held), minlength=n_components).min() >= 2:
+            return held
+
+
+def shape(rng, dim):
+    """The root of a covariance of determinant one, in random directions."""
+    halves = rng.uniform(-0.5, 0.5, dim)
+    return np.linalg.qr(rng.standard_normal((dim, dim)))[0] * np.exp(halves - halves.mean())
+
+
+def sites_of(seed, held, *, separation, dim=5, n=150):
+    """Sites of components with shapes of their own, the median one so far from its nearest; and which each has."""
+    rng, family = np.random.default_rng([seed, 51]), planted.family_named("normal-wishart", dim)
+    count = max(map(max, held)) + 1
+    centres, roots = rng.normal(size=(count, dim)), [shape(rng, dim) for _ in range(count)]
+    centres *= separation / np.median(np.sort(cdist(centres, centres), axis=1)[:, 1])
+    data = [[centres[g] + rng.normal(size=(n, dim)) @ roots[g].T for g in own] for own in held]
+    return [planted.conjugate_site(family, one) for one in data], np.concatenate(held)
+
+
+@functools.cache
+def hard_sites(seed, **options):
+    """Components that overlap, so that matchings are in doubt."""
+    return tuple(planted.mixtures(seed=seed, apart=2.0, n_sites=8, n=40, **options).sites)
+
+
+def disjoint_sites(seed=0):
+    """Five sites of three components that no other has."""
+    return sites_of(seed, np.arange(15).reshape(5, 3).tolist(), separation=2.5)
+
+
+# -- Planted numbers.
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_many_small_sites_of_many_components_are_told_apart(seed):
+    held = held_components(np.random.default_rng(seed), 20, 12, 2)
+    sites, truth = sites_of(seed, held, separation=3.0)
+    fusion = found(sites)
+    assert fusion.n_components == 12
+    assert adjusted_rand_score(truth, fusion.matching.labels) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sites_that_share_nothing_keep_their_components(seed):
+    fusion = found(disjoint_sites(seed)[0])
+    assert abs(fusion.n_components - 15) <= 1
+    assert fusion.details["number"]["prior"] == "lenient"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_search_finds_at_least_the_evidence_of_the_truth(seed):
+    """Whatever the prior over matchings, at the heterogeneity that is best for it."""
+    held = held_components(np.random.default_rng(seed), 8, 5, 3)
+    for sites, truth in (disjoint_sites(seed), sites_of(seed, held, separation=3.0)):
+        selection, _ = selection_of(sites)
+        problem, truth = selection._search.problem, truth[selection._order]
+        lenient = fit_lenient_prior(np.bincount(truth), len(sites))
+        for prior, matching in (
+            (strict_prior(len(sites)), selection._search.strict()),
+            (lenient, selection._search.lenient()),
+        ):
+            amount = problem.fit_heterogeneity(truth, 0.05 * problem.unit, prior)
+            evidence = problem.evidence(truth, amount, prior)
+            assert matching.evidence >= evidence - tolerances.CALIBRATION * abs(evidence)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_limit_and_a_limit_that_cannot_bind_are_one(seed):
+    sites = hard_sites(seed)
+    free, bounded = found(sites), found(sites, max_components=sum(site.n_components for site in sites))
+    assert free.objective == bounded.objective
+    assert_array_equal(free.matching.labels, bounded.matching.labels)
+
+
+# -- Splits.
+
+
+@pytest.mark.parametrize("name", ["normal-wishart", "spherical-gaussian", "dirichlet", "gamma"])
+@pytest.mark.parametrize("n_sites", [2, 3, 10, 100])
+def test_splitting_a_group_of_copies_never_pays(name, n_sites):
+    """A(base + t e) - A(base) is convex in t and 0 at 0; the strict prior charges one more component."""
+    family, eta = ZOO[name].family.evidence_form(ZOO[name].draw(np.random.default_rng(3), 6))
+    pieces = eta - family.flat
+    groups = ConjugateGroups(family, family.law_of(eta), pieces, np.array([0, 6]), strict_prior(n_sites).level)
+    members = np.arange(1.0, n_sites + 1)
+    for piece in pieces:
+        worth = groups.value(GroupSums(members[:, None] * piece, members))  # (n_sites,): of 1, 2, ... copies
+        for n in range(2, n_sites + 1):
+            parts = worth[: n - 1] + worth[n - 2 :: -1]
+            assert np.all(parts < worth[n - 1] + tolerances.ROOT_FINDING * abs(worth[n - 1]))
+
+
+# -- What the matching depends on.
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_by_rounding_change_no_match(seed):
+    sites, rng = hard_sites(seed), np.random.default_rng(seed)
+    moved = [
+        cs.Posterior(
+            site.family,
+            site.natural * (1 + 1e-12 * rng.standard_normal(site.natural.shape)),
+            prior=site.prior,
+            counts=site.counts,
+        )
+        for site in sites
+    ]
+    here, there = found(sites), found(moved)
+    assert is_same_partition(here.matching.labels, there.matching.labels)
+    assert_allclose(there.objective, here.objective, rtol=tolerances.QUADRATURE)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_sites_and_of_their_components_changes_no_match(seed):
+    sites, rng = hard_sites(seed), np.random.default_rng(seed)
+    order = rng.permutation(len(sites))
+    within = [rng.permutation(site.n_components) for site in sites]
+    here, there = found(sites), found([sites[number].take(within[number]) for number in order])
+    back = np.empty_like(here.matching.labels)
+    for place, number in enumerate(order):
+        rows = np.flatnonzero(here.matching.owner == number)
+        back[rows[within[number]]] = there.matching.of_site(place)
+    assert is_same_partition(here.matching.labels, back)
+
+
+def test_no_seed_changes_a_match():
+    one, other = (found(hard_sites(0), rng=seed) for seed in (0, 1))
+    assert one.objective == other.objective
+    assert one.posterior.natural.tobytes() == other.posterior.natural.tobytes()
+    assert_array_equal(one.matching.labels, other.matching.labels)
+    assert one.matching.confidence.tobytes() == other.matching.confidence.tobytes()
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+@pytest.mark.parametrize("name", ["normal-wishart", "gaussian"])
+def test_units_change_no_match(name, unit):
+    options = {"apart": 3.0, "n_sites": 6, "n": 40}
+    here = found(planted.mixtures(name, seed=3, **options).sites)
+    there = found(planted.mixtures(name, seed=3, unit=unit, **options).sites)
+    assert is_same_partition(here.matching.labels, there.matching.labels)
+
+
+def test_the_prior_of_sites_has_no_part_in_the_matching():
+    """One more of it in every site and in what it says is its prior changes nothing."""
+    sites = hard_sites(1)
+    family = sites[0].family
+    more = sites[0].prior - family.flat
+    strengthened = [
+        cs.Posterior(family, site.natural + more, prior=site.prior + more, counts=site.counts) for site in sites
+    ]
+    here, there = (likelihood_stack(Ensemble.of(each))[0] for each in (sites, strengthened))
+    assert_allclose(there.natural, here.natural, rtol=tolerances.CONJUGATE_UPDATE, atol=tolerances.CONJUGATE_UPDATE)
+
+
+@pytest.mark.parametrize("name", ["normal-wishart", "normal-gamma", "gaussian"])
+def test_discounted_copies_say_no_more_than_their_differences_admit(name):
+    """Each is worth at most 1 / h, n of them n / h."""
+    family, eta = ZOO[name].family.evidence_form(ZOO[name].draw(np.random.default_rng(5), 7))
+    for amount in (0.01, 1.0):
+        worth = family.information(family.discounted(eta, np.full(len(family.part_names), amount)))
+        floors = np.where(np.array(family.part_names) == "scale", ZOO[name].family.size, 0.0)  # of a Normal-Wishart
+        assert np.all(worth <= np.maximum(1 / amount, floors))
+
+
+# -- The evidence.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_objective_is_minus_the_evidence_recomputed_from_scratch(seed):
+    """By plain formulas, from the labels, the heterogeneity and the prior that are reported."""
+    sites = hard_sites(seed)
+    fusion = found(sites)
+    family, labels = sites[0].family, fusion.matching.labels
+    eta = np.concatenate([family.without_prior(s.natural, np.tile(s.prior, (s.n_components, 1))) for s in sites])
+    discounts, amount = (
+        PlainDiscounts(family, eta),
+        np.array(list(fusion.details["heterogeneity"].values()), dtype=float),
+    )
+    base, pieces = discounts.law(amount), discounts.pieces(amount)
+    groups = [np.flatnonzero(labels == label) for label in range(labels.max() + 1)]
+    sizes = np.array([len(rows) for rows in groups])
+    is_strict = fusion.details["number"]["prior"] == "strict"
+    prior = strict_prior(len(sites)) if is_strict else fit_lenient_prior(sizes, len(sites))
+    together = family.log_normalizer(base + np.stack([pieces[rows].sum(axis=0) for rows in groups]))
+    alone = discounts.observed(amount)[labels >= 0].sum()
+    evidence = together.sum() - len(groups) * family.log_normalizer(base[None])[0] - alone + prior.total(sizes)
+    if np.all(labels >= 0) or is_strict:  # the lenient prior is fitted before strays are left out
+        assert_allclose(-fusion.objective, evidence, rtol=tolerances.CONJUGATE_UPDATE)
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_evidence_never_falls_over_the_rounds_of_one_start(monkeypatch, lenient, seed):
+    """From the second on, since the first lenient prior is not a fitted one."""
+    stack, _ = likelihood_stack(Ensemble.of(hard_sites(seed)))
+    search, round_of = EvidenceSearch(stack), EvidenceSearch._round
+    evidences = []
+
+    def watched(self, objective, labels, heterogeneity, prior):
+        if labels is None:
+            evidences.append([])
+        else:
+            evidences[-1].append(self.problem.evidence(labels, heterogeneity, prior))
+        return round_of(self, objective, labels, heterogeneity, prior)
+
+    monkeypatch.setattr(EvidenceSearch, "_round", watched)
+    best = search.lenient() if lenient else search.strict()
+    assert evidences
+    for start in evidences:
+        assert np.all(np.diff(start) >= -tolerances.CONJUGATE_UPDATE * np.abs(start[:-1]))
+        assert best.evidence >= max(start) - tolerances.CONJUGATE_UPDATE * abs(best.evidence)
+
+
+def selection_of(sites):
+    ensemble = Ensemble.of(sites)
+    stack, rows = likelihood_stack(ensemble)
+    return make_selection(ensemble, stack, rows), virtual_loss_of(ensemble).of_rows(rows)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_evidence_of_every_number_is_that_of_its_matching(seed):
+    """At the heterogeneity and under the prior of the selected one; told a number, ascent and a fit of h only add."""
+    selection, _ = selection_of(hard_sites(seed))
+    selected = selection.selected.matching
+    by_number = selection.evidence_by_number(selected)
+    assert by_number[selected.n_groups] >= selected.evidence
+    for number in by_number:
+        matching = selection.of_size(number)
+        if matching is not None and number != selected.n_groups:
+            assert matching.evidence >= by_number[number] - tolerances.LOCAL_OPTIMUM * abs(by_number[number])
+
+
+# -- The choice between two priors.
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: hard_sites(0), lambda: hard_sites(1), lambda: disjoint_sites()[0]], ids=["0", "1", "disjoint"]
+)
+def test_the_chosen_matching_loses_no_more_than_the_strict_one(make):
+    selection, loss = selection_of(make())
+    selected, strict = selection.selected, selection._search.strict()
+    strict_labels = strict.labels[selection._position]
+    if selected.prior_name == "strict":
+        kept = selected.matching.labels >= 0
+        assert np.all(kept) <= is_same_partition(strict_labels, selected.matching.labels)
+    else:
+        assert selected.losses["strict"] - selected.losses["lenient"] > 0.1
+        assert loss(selected.matching.labels)[0] < loss(strict_labels)[0]
+
+
+def test_where_both_priors_give_one_matching_nothing_is_compared():
+    sites = planted.mixtures(apart=12.0).sites
+    selection, _ = selection_of(sites)
+    assert is_same_partition(selection._search.strict().labels, selection._search.lenient().labels)
+    selected = selection.selected
+    assert (selected.prior_name, selected.losses) == ("strict", {})
+    assert "virtual_loss" not in found(sites).details["number"]
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "point", "gamma"])
+def test_without_densities_of_data_the_strict_prior_decides(name):
+    kind, rng = ZOO[name], np.random.default_rng(4)
+    shared = kind.draw(rng, 3)
+    fusion = found([cs.Posterior(kind.family, kind.near(rng, shared, 0.01)) for _ in range(4)])
+    assert fusion.details["number"]["prior"] == "strict"
+    assert "virtual_loss" not in fusion.details["number"]
+
+
+# -- A given number.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_number_that_was_found_gives_the_matching_that_was_found(seed):
+    selection, _ = selection_of(hard_sites(seed))
+    matching = selection.selected.matching
+    assert selection.of_size(matching.n_groups) is matching
+
+
+@pytest.mark.parametrize("apart", [12.0, 3.0])
+def test_told_what_would_be_found_fusion_is_the_same(apart):
+    sites = planted.mixtures(apart=apart).sites
+    free = found(sites)
+    told = found(sites, n_components=free.n_components)
+    assert is_same_partition(told.matching.labels, free.matching.labels)
+    assert_allclose(told.objective, free.objective, rtol=tolerances.ROUNDING)
+    assert_allclose(told.posterior.natural, free.posterior.natural, rtol=tolerances.ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_number_that_is_told_is_given(seed):
+    sites = hard_sites(seed)
+    n_rows, largest = sum(site.n_components for site in sites), max(site.n_components for site in sites)
+    for number in range(largest, n_rows + 1, 5):
+        labels = found(sites, n_components=number).matching.labels
+        assert labels.max() + 1 == number
+        assert np.all(np.bincount(labels[labels >= 0], minlength=number) > 0)
+
+
+# -- The order in which components come.
+
+
+def test_rows_stay_with_their_sites_where_sites_are_copies():
+    family, eta = ZOO["spherical-gaussian"].family, ZOO["spherical-gaussian"].draw(np.random.default_rng(6), 3)
+    stack = stacked(family, np.concatenate([eta, eta, eta[::-1]]), (3, 3, 3))
+    owner = stack.owner[steady_order(stack)]
+    assert np.count_nonzero(np.diff(owner)) == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_by_rounding_change_no_order(seed):
+    rng = np.random.default_rng(seed)
+    stack, _ = likelihood_stack(Ensemble.of(hard_sites(0)))
+    moved = stacked(stack.family, stack.natural * (1 + 1e-12 * rng.standard_normal(stack.natural.shape)), stack.sizes)
+    assert_array_equal(steady_order(moved), steady_order(stack))
