@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-HALVES = ("tune", "report")
+HALVES = ("tune", "report", "second")
+"""The half for tuning, the half for reporting, and a second one to report, drawn after the first had shown a fault."""
 RANDOM_CELLS = 12
 MOST_LOCAL, MOST_DISJOINT = 600, 100
 """Local components of a cell whose axes are drawn from ``ANY``, of disjoint sites too: others are drawn again."""

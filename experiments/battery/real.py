@@ -61,7 +61,7 @@ def plan(half: str) -> list[RealSetting]:
         small = data in ("breast_cancer", "iris", "wine")
         for number, (layout, (sites, share)) in enumerate((SMALL_LAYOUTS if small else LAYOUTS).items()):
             name = f"{half}-real-{re.sub('_', '-', data)}-{layout.split()[0]}"
-            seed = 1000 * (1 + number) + sum(map(ord, data))
+            seed = 1000 * (1 + number) + sum(map(ord, data)) + (500_000 if half == "second" else 0)
             cells.append(RealSetting(name, half, layout, seed, data, sites, share))
     return cells
 

@@ -13,7 +13,7 @@ from consilience.families.evidence import PlainDiscounts
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.diagnostics import make_selection
+from consilience.posteriors.evidence.diagnostics import Judged
 from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior, strict_prior
 from consilience.posteriors.evidence.search import EvidenceSearch, is_same_partition, steady_order
@@ -247,8 +247,8 @@ def test_the_evidence_never_falls_over_the_rounds_of_one_start(monkeypatch, leni
 
 def selection_of(sites):
     ensemble = Ensemble.of(sites)
-    stack, rows = likelihood_stack(ensemble)
-    return make_selection(ensemble, stack, rows), virtual_loss_of(ensemble).of_rows(rows)
+    rows = likelihood_stack(ensemble)[1]
+    return Judged.single(ensemble).selection, virtual_loss_of(ensemble).of_rows(rows)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -96,6 +96,11 @@ class DiagonalGaussian(PrecisionFamily):
         linear, precision = self._split(eta)
         return linear / precision, 1.0 / precision
 
+    def moved(self, eta: Array, shift: Array) -> Array:
+        """Return the rows with means moved by `shift` (D,)."""
+        linear, precision = self._split(eta)
+        return np.concatenate([linear + precision * shift, eta[:, self.dim :]], axis=1)
+
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a variance that is not positive."""
         is_bad = eta[:, self.dim :] >= 0

@@ -32,6 +32,10 @@ LAW_VARIANCE_RATIO = 7.0
 the heterogeneity start."""
 
 
+_NORMAL_MEDIAN_DEVIATIONS = 1.4826
+"""Standard deviation of a normal law in median absolute deviations."""
+
+
 class Discounts(Protocol):
     """Some rows under any discount: what does not depend on the heterogeneity is computed once."""
 
@@ -170,6 +174,26 @@ class EvidenceFamily(Family):
 class PrecisionFamily(EvidenceFamily):
     """An evidence family whose information is a precision: h is a variance in the units of the data."""
 
+    @abstractmethod
+    def plug_in(self, eta: Array) -> tuple[Array, Array]:
+        """Return means (n, D) and covariances (n, D, D), or variances (n, D)."""
+
+    @abstractmethod
+    def moved(self, eta: Array, shift: Array) -> Array:
+        """Return the rows with means moved by `shift` (D,)."""
+
+    def discounts(self, eta: Array) -> Discounts:
+        """Return these rows under any discount, with the middle of their means at the origin."""
+        return PlainDiscounts(self, self.moved(eta, -np.median(self.plug_in(eta)[0], axis=0)))
+
     def heterogeneity_unit(self, eta: Array) -> Array:
-        """Return the geometric-mean variance of the law of all rows over 7 (1,): a guess of that of one component."""
-        return 1.0 / (LAW_VARIANCE_RATIO * self.information(self.law_of(eta)[None])[0])
+        """Return a seventh of the variance of the middle half of all rows (1,): a guess of that within one component.
+
+        Geometric mean over dimensions; by median absolute deviations, so that one site far from all others does not
+        decide where all others are looked for.
+        """
+        means, widths = self.plug_in(eta)
+        variances = widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (n, D)
+        deviations = np.median(np.abs(means - np.median(means, axis=0)), axis=0)
+        spread = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + np.median(variances, axis=0)
+        return np.exp(np.log(spread).mean(keepdims=True)) / LAW_VARIANCE_RATIO

@@ -124,6 +124,11 @@ class Gaussian(PrecisionFamily):
         parameters = self.from_natural(eta)
         return parameters["mean"], parameters["covariance"]
 
+    def moved(self, eta: Array, shift: Array) -> Array:
+        """Return the rows with means moved by `shift` (D,)."""
+        linear, precision = self._split(eta)
+        return np.concatenate([linear + precision @ shift, eta[:, self.dim :]], axis=1)
+
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose precision is not symmetric positive definite."""
         return not_positive_definite(self._split(eta)[1], "covariance")
@@ -230,6 +235,11 @@ class SphericalGaussian(PrecisionFamily):
         """Return means and variances (n, D)."""
         linear, precision = self._split(eta)
         return linear / precision[:, None], np.repeat(1.0 / precision[:, None], self.dim, axis=1)
+
+    def moved(self, eta: Array, shift: Array) -> Array:
+        """Return the rows with means moved by `shift` (D,)."""
+        linear, precision = self._split(eta)
+        return np.concatenate([linear + precision[:, None] * shift, eta[:, self.dim :]], axis=1)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose variance is not positive."""

@@ -56,6 +56,15 @@ def test_refinement_ends_where_no_site_can_choose_better(name, direction, streng
     assert moved
 
 
+def assert_no_site_can_choose_better(problem, fit, strength):
+    for first, end in itertools.pairwise(problem.ensemble.offsets.tolist()):
+        for choice in itertools.permutations(range(fit.n_groups), end - first):
+            trial = fit.labels.copy()
+            trial[first:end] = choice
+            value = value_of(problem, trial, strength)
+            assert value >= fit.objective * (1 - tolerances.KL_MATRIX_PRODUCT), (first, choice)
+
+
 @pytest.mark.parametrize("strength", [0.1, 1.0])
 @pytest.mark.parametrize("name", ["dirichlet", "gamma"])
 def test_every_start_of_a_small_problem_ends_where_no_site_can_choose_better(name, strength):

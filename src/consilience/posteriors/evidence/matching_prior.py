@@ -10,8 +10,8 @@ Both are sums over groups, log prior = sum_g level(n_g) + constant, so that one 
   counts columns alike, are absent.
 
 The strict prior charges fifteen components of one site each, five sites in all, 126 nats, and three components of all
-five sites 20; the lenient one 8 and 2. The strict one therefore merges what sites do not share, however clear it is;
-the lenient one keeps every blend of overlapping fits as a component.
+five sites 20; the lenient one hardly anything. The strict one therefore merges what sites do not share, however clear
+it is; the lenient one keeps every blend of overlapping fits as a component.
 """
 
 from __future__ import annotations

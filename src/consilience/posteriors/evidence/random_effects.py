@@ -101,7 +101,8 @@ class RandomEffects:
                     trial = log_h.copy()
                     trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
                     value = self.evidence(labels, np.exp(trial), prior) if trial[block] != log_h[block] else -np.inf
-                    if value > best:
+                    # On a plateau, where all information is at its floor, less heterogeneity is as good.
+                    if value > best or (value == best and direction < 0):
                         log_h, best, has_moved = trial, value, True
                         break
             if not has_moved:

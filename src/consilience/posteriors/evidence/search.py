@@ -10,7 +10,7 @@ shuffle: changes of the input by rounding change nothing but ties.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -34,6 +34,8 @@ FIRST_HETEROGENEITIES = (0.05, 0.5)
 """Heterogeneities, in units of the family, that searches start from."""
 LOW_FIRST_HETEROGENEITY = 0.005
 """A further start where components are too many to be agglomerated one by one."""
+HIGH_FIRST_HETEROGENEITY = 5.0
+"""A further start of families whose unit is guessed from the spread of all components: they may all be copies of one."""
 MAX_ROUNDS = 6
 """Rounds of one search at most; nearly all end earlier, since the matching stays."""
 MAX_SWEEPS = 8
@@ -97,7 +99,6 @@ class EvidenceSearch:
     def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
         self.problem, self.max_groups, self._start = RandomEffects(stack), max_groups, start
         self._pair_likelihoods: dict[bytes, Array] = {}
-        self._ends: list[SearchedMatching] = []
 
     @property
     def _stack(self) -> Stack:
@@ -113,7 +114,11 @@ class EvidenceSearch:
         return self._best(prior, lambda _sizes: prior)
 
     def lenient(self) -> SearchedMatching:
-        """Return the best matching under the lenient prior."""
+        """Return the best matching under the lenient prior.
+
+        That of the strict prior is no candidate: where sites share nothing its evidence may be greater, with chance
+        pairs that differ as much as components do, and it is for the virtual loss to tell them apart.
+        """
         n_sites = self._stack.n_sites
         n_holding = max(1, int(np.count_nonzero(self._stack.sizes)))
         first = lenient_prior(n_sites, len(self._stack.natural) / n_holding, 1.0)
@@ -126,8 +131,13 @@ class EvidenceSearch:
             return self._from_pilot(first, refit)
         if len(self._stack.natural) > MAX_AGGLOMERATED_ROWS:
             starts = (LOW_FIRST_HETEROGENEITY, *starts)
+        family = self._stack.family
+        if not family.describes_data and family.plug_in(self._stack.natural[:1]) is not None:
+            starts = (*starts, HIGH_FIRST_HETEROGENEITY)
         heterogeneities = [start * self.problem.unit for start in starts] if self._start is None else [self._start]
-        found = [self._search(heterogeneity, first, refit) for heterogeneity in heterogeneities]
+        found: list[SearchedMatching] = []
+        for heterogeneity in heterogeneities:
+            found.append(self._search(heterogeneity, first, refit, found))
         best = found[0]
         for candidate in found[1:]:
             if candidate.evidence > best.evidence + 1e-9 * (1.0 + abs(best.evidence)):
@@ -159,15 +169,19 @@ class EvidenceSearch:
         )
 
     def _search(
-        self, heterogeneity: Array, prior: MatchingPrior, refit: Callable[[Labels], MatchingPrior]
+        self,
+        heterogeneity: Array,
+        prior: MatchingPrior,
+        refit: Callable[[Labels], MatchingPrior],
+        ends: Sequence[SearchedMatching],
     ) -> SearchedMatching:
-        """Return the best matching of one start."""
+        """Return the best matching of one start; where it comes upon one of the `ends` of earlier starts it stops."""
         best: SearchedMatching | None = None
         labels: Labels | None = None
         for _ in range(MAX_ROUNDS):
             objective = self.problem.groups(heterogeneity, prior)
             new_labels = self._round(objective, labels, heterogeneity, prior)
-            end = next((end for end in self._ends if is_same_partition(end.labels, new_labels)), None)
+            end = next((end for end in ends if is_same_partition(end.labels, new_labels)), None)
             prior = refit(np.bincount(new_labels))
             # Where an earlier search has ended, its heterogeneity is near and the matching is not searched again.
             start = heterogeneity if end is None else end.heterogeneity
@@ -182,7 +196,6 @@ class EvidenceSearch:
             if stays:
                 break
         assert best is not None  # noqa: S101  (there is at least one round)
-        self._ends.append(best)
         return best
 
     def _round(
@@ -196,7 +209,11 @@ class EvidenceSearch:
         else:
             path = agglomerate(objective, grow(objective, shuffled(self._stack.n_sites)))
         step = path.best(self.max_groups)
-        candidates = [self.ascend(objective, path.labels(step))]
+        agglomerated = path.labels(step)
+        if self.max_groups is not None and path.n_groups[step] > self.max_groups:
+            # Sites that share a component with everybody end the path above the limit.
+            agglomerated = grow(objective, shuffled(self._stack.n_sites), self._openings)
+        candidates = [self.ascend(objective, agglomerated)]
         if labels is not None and step > 0:
             candidates.append(self.ascend(objective, labels))
         # The first is the one of fewer groups as a rule, and wins where the totals are equal but for rounding.
