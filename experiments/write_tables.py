@@ -41,7 +41,7 @@ PAGES = (
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
     "docs/federated.md",
-    "docs/adr/0008-evidence-decides-the-number.md",
+    "docs/number.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
