@@ -143,7 +143,7 @@ FEW = {
         [points([10.0 * n]) for n in range(5)], "kl", regularization=0.0, n_components=5, minority="drop"
     ),
     "fuse, a product with priors of another kind": lambda at: cs.fuse(
-        pair(prior=normal(5).natural.mean(axis=0) * 100), combine="product"
+        pair(prior=normal(5).natural.mean(axis=0) * 100), "average", combine="product"
     ),
     "method, options that do not go together": lambda at: cs.SPAHM(marginal=False, optimize=False),
 }

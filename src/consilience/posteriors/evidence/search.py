@@ -35,7 +35,7 @@ FIRST_HETEROGENEITIES = (0.05, 0.5)
 LOW_FIRST_HETEROGENEITY = 0.005
 """A further start where components are too many to be agglomerated one by one."""
 HIGH_FIRST_HETEROGENEITY = 5.0
-"""A further start of families whose unit is guessed from the spread of all components: they may all be copies of one."""
+"""A further start of families whose unit is guessed from the spread of components, which may all be copies of one."""
 MAX_ROUNDS = 6
 """Rounds of one search at most; nearly all end earlier, since the matching stays."""
 MAX_SWEEPS = 8

@@ -70,6 +70,28 @@ class MinorityComponent:
 
 
 @dataclass(frozen=True)
+class NumberSupport:
+    """Why there are so many components.
+
+    Parameters
+    ----------
+    prior : str
+        The prior over matchings that was taken; empty where the number was given.
+    probabilities : tuple of (number, float)
+        Probability of each number of components, the greatest first.
+    losses : tuple of (prior, float)
+        Nats per observation that the matchings under both priors lose, the greatest first.
+    merged : int
+        Components that were merged with others of their own site.
+    """
+
+    prior: str
+    probabilities: tuple[tuple[str, float], ...]
+    losses: tuple[tuple[str, float], ...]
+    merged: int
+
+
+@dataclass(frozen=True)
 class Findings:
     """What a method reports besides the components.
 
@@ -87,6 +109,8 @@ class Findings:
         Every number of components that was tried, ascending.
     measure : str
         What the path's values are: ``criterion`` or ``cost``.
+    number : NumberSupport or None
+        Why there are so many components; None where no evidence was asked.
     heterogeneity : tuple of (block, float)
         How much sites differ, by block of parameters, the largest first.
     outliers : tuple of (name, reason)
@@ -110,6 +134,7 @@ class Findings:
     history: tuple[float, ...]
     path: tuple[PathPoint, ...]
     measure: str
+    number: NumberSupport | None
     heterogeneity: tuple[tuple[str, float], ...]
     outliers: tuple[tuple[str, str], ...]
     minority: tuple[MinorityComponent, ...]
@@ -130,13 +155,16 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     measure = next((name for name in ("criterion", "cost") if _path(result.get("path"), name)), "")
     path, heterogeneity = _path(result.get("path"), measure), numbers_by_name(result.get("heterogeneity"))
     outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
+    number = _number_support(result.get("number"))
+    says_nothing = _are_none(result.get("heterogeneity"))  # where no component has a copy
     minority = _minority(result.get("minority"))
     variances = [_finite(result.get(name)) for name in _VARIANCES]
     deviations = [value**0.5 for value in variances if value is not None and value >= 0]
     spread = (deviations[0], deviations[1], deviations[2]) if len(deviations) == len(_VARIANCES) else None
     shown_details: dict[str, Any] = {
         "path": path,
-        "heterogeneity": heterogeneity,
+        "number": number,
+        "heterogeneity": heterogeneity or says_nothing,
         "outliers": outliers,
         "vocabulary": vocabulary,
     }
@@ -154,6 +182,7 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
         history=_numbers(result.get("history")),
         path=path,
         measure=measure,
+        number=number,
         heterogeneity=heterogeneity,
         outliers=outliers,
         minority=minority,
@@ -205,6 +234,20 @@ def numbers_by_name(values: object) -> tuple[tuple[str, float], ...]:
     pairs = [(str(name), _finite(value)) for name, value in values.items()]
     finite_pairs = [(name, value) for name, value in pairs if value is not None]
     return tuple(sorted(finite_pairs, key=lambda pair: (-pair[1], pair[0]))) if len(finite_pairs) == len(pairs) else ()
+
+
+def _are_none(values: object) -> bool:
+    """Return whether a mapping holds nothing but None."""
+    return isinstance(values, Mapping) and all(value is None for value in values.values())
+
+
+def _number_support(values: object) -> NumberSupport | None:
+    if not isinstance(values, Mapping) or not (probabilities := numbers_by_name(values.get("probability"))):
+        return None
+    prior, merged = values.get("prior", ""), _finite(values.get("merged_within_models", 0))
+    if not isinstance(prior, str) or merged is None:
+        return None
+    return NumberSupport(prior, probabilities, numbers_by_name(values.get("virtual_loss")), int(merged))
 
 
 def _vocabulary(values: object) -> VocabularySummary | None:

@@ -26,7 +26,7 @@ from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import charts
 from consilience.posteriors.report.component_plane import plane_figure
 from consilience.posteriors.report.content import PosteriorContent
-from consilience.posteriors.report.details import VocabularySummary
+from consilience.posteriors.report.details import NumberSupport, VocabularySummary
 from consilience.posteriors.report.matching_map import SITES_AT_MOST, matching_map, share_bars
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary
 from consilience.posteriors.report.planar_components import ComponentPlane
@@ -42,6 +42,9 @@ from consilience.posteriors.report.shared_blocks import (
 
 _MAX_MEMBERS = 8
 """Sites of a component that are named. Chosen by eye."""
+
+NAMED_NUMBERS = 5
+"""Numbers of components that are named with their probability, the likeliest first."""
 
 
 def what_went_in(content: PosteriorContent) -> Section:
@@ -338,11 +341,28 @@ def how_it_was_found(content: PosteriorContent) -> Section | None:
             else "The lowest cost of each number of components that was tried; the chosen one is marked. The cost "
             "falls steeply while true components are missing, slowly once copies of the same thing are split."
         )
+        caption += _number_text(findings.number)
         curve = charts.path_curve(findings.path, len(content.components), findings.measure)
         figures.append(Figure(curve, "Path over numbers of components", caption))
     if (figure := descent(findings.history)) is not None:
         figures.append(figure)
     return Section("found", "How it was found", [Group(figures)]) if figures else None
+
+
+def _number_text(number: NumberSupport | None) -> str:
+    """Return what supports the number of components, in sentences after others."""
+    if number is None:
+        return ""
+    shares = ", ".join(f"{count}: {format_fixed(share, 3)}" for count, share in number.probabilities[:NAMED_NUMBERS])
+    sentences = [f" Probability of each number, given how much copies differ: {shares}."]
+    if number.prior:
+        sentences.append(f" Matchings were searched under the {number.prior} prior.")
+    if number.losses:
+        losses = ", ".join(f"{name} {format_number(loss)}" for name, loss in number.losses)
+        sentences.append(f" What they lose against all models side by side, in nats per observation: {losses}.")
+    if number.merged:
+        sentences.append(f" {format_count(number.merged, 'component')} became one with another of the same site.")
+    return "".join(sentences)
 
 
 def how_sites_differ(content: PosteriorContent) -> Section:
