@@ -7,7 +7,7 @@ and theta_l for L local components,
 
 every local component in one group, no two of one site in the same: equation (9). With lambda = 0 and G given it is (6),
 with as many components at every site (3). ``descent`` solves it for binary, ``relaxed`` for relaxed P, from several
-starts. By default no lambda is chosen: ``choose_number`` selects G by evidence.
+starts. By default no lambda is chosen: ``evidence.selection`` selects G, and who is who, by evidence.
 """
 
 from __future__ import annotations
