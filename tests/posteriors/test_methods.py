@@ -257,7 +257,7 @@ def test_a_weight_of_two_is_giving_the_model_twice(family, combine, direction):
     rng, kind = np.random.default_rng(6), ZOO[family]
     eta = kind.draw(rng, 3)
     a, b = (site(kind.near(rng, eta, 0.05), kind, rng) for _ in range(2))
-    method = cs.KLFusion(n_components=3, combine=combine, direction=direction)
+    method = cs.KLFusion(n_components=3, regularization=0.0, combine=combine, direction=direction)
     weighted, twice = run([a, b], method, (2.0, 1.0)), run([a, a, b], method, (1.0,) * 3)
     share = np.array([1.0, 1.0]) if combine == "barycenter" else np.array([1 / 2, 1 / 3])
     rtol = tolerances.ROUNDING if (combine, direction) != ("barycenter", "reverse") else tolerances.ROOT_FINDING

@@ -191,8 +191,13 @@ class NormalWishart(EvidenceFamily):
         factor = cholesky(precision, "mean precision")
         centre = np.linalg.solve(precision, mean[:, :dim, None])[:, :, 0]  # m (n, D)
         kappa = dim / (mean[:, dim] - np.einsum("ni,ni->n", centre, mean[:, :dim]))
-        gap = log_determinant(factor) - mean[:, -1]  # log|E Lambda| - E log|Lambda|, positive by Jensen
-        shifts = 0.5 * np.arange(dim)  # d / 2
+        dof = self._dof_of(log_determinant(factor) - mean[:, -1])
+        inverse_scale = dof[:, None, None] * inverse(precision, "mean precision")
+        return self.to_natural(mean=centre, kappa=kappa, inverse_scale=inverse_scale, dof=dof)
+
+    def _dof_of(self, gap: Array, near: Array | None = None) -> Array:
+        """Return nu (n,) from log|E Lambda| - E log|Lambda| (n,), positive by Jensen, and from values near it."""
+        dim, shifts = self.dim, 0.5 * np.arange(self.dim)  # d / 2
 
         def equation(z: Array) -> tuple[Array, Array]:
             """Return sum_d log x - psi(x - d / 2) less the gap, and its slope, at x = nu / 2 = (D - 1) / 2 + exp z."""
@@ -205,10 +210,9 @@ class NormalWishart(EvidenceFamily):
             return value, ((1.0 / x - polygamma(1, shifted)) * excess).sum(axis=1)
 
         # For large nu the sum is about D (D + 1) / (2 nu).
-        start = np.log(0.25 * dim * (dim + 1) / gap)
-        dof = 2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1)
-        inverse_scale = dof[:, None, None] * inverse(precision, "mean precision")
-        return self.to_natural(mean=centre, kappa=kappa, inverse_scale=inverse_scale, dof=dof)
+        start = np.log(0.25 * dim * (dim + 1) / gap) if near is None else np.log(0.5 * (near - dim + 1))
+        dof: Array = 2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1)
+        return dof
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return KL(a || b) as a sum of non-negative terms.
@@ -378,8 +382,13 @@ class _NormalWishartDiscounts:
         self._log_det = log_determinant(factor) + dim * np.log(self._dof)  # log|W^-1|
         self._squares = np.sum(np.einsum("nij,nj->ni", root, self._mean) ** 2, axis=1)  # nu m^T W m
         linear = np.einsum("nij,nj->ni", precision, self._mean)
-        # Moments of the law that no discount changes: E[Lambda mu] and E[Lambda].
-        self._fixed_moments = np.concatenate([linear.mean(axis=0), precision.mean(axis=0).ravel()])
+        # What of the law no discount changes: its mean, and nu W with its log determinant and inverse.
+        law_precision = precision.mean(axis=0)[None]
+        self._law_mean = np.linalg.solve(law_precision, linear.mean(axis=0)[None, :, None])[:, :, 0]  # (1, D)
+        self._law_square = float(np.sum(self._law_mean * linear.mean(axis=0)))
+        self._law_log_det = log_determinant(cholesky(law_precision, "mean precision"))
+        self._law_inverse = inverse(law_precision, "mean precision")
+        self._law_dof: Array | None = None
         outer = self._mean[:, :, None] * self._mean[:, None, :]
         self._location = np.concatenate([self._mean, np.full((len(eta), 1), -0.5), -0.5 * flatten(outer)], axis=1)
         self._scale = -0.5 * flatten(inverse_scale)
@@ -418,7 +427,11 @@ class _NormalWishartDiscounts:
         # E log|Lambda| = log|nu W| + sum_d psi((nu' - d) / 2) - log(nu' / 2)
         shifted = digamma(0.5 * dof[:, None] - 0.5 * np.arange(dim)) - np.log(0.5 * dof)[:, None]
         log_det = dim * np.log(self._dof) - self._log_det + shifted.sum(axis=1)
-        moments = np.concatenate(
-            [self._fixed_moments[:dim], [square.mean()], self._fixed_moments[dim:], [log_det.mean()]]
-        )
-        return self._family.from_mean(moments[None])[0]
+        # As ``from_mean`` does, from the dof of the last call, which is near.
+        dof_of_law = self._family._dof_of(self._law_log_det - log_det.mean(), self._law_dof)
+        self._law_dof = dof_of_law
+        kappa_of_law = np.array([dim / (square.mean() - self._law_square)])
+        inverse_scale = dof_of_law[:, None, None] * self._law_inverse
+        return self._family.to_natural(
+            mean=self._law_mean, kappa=kappa_of_law, inverse_scale=inverse_scale, dof=dof_of_law
+        )[0]

@@ -330,15 +330,24 @@ def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_gr
 def _would_move(groups: MatchedGroups, value: Callable[[GroupSums], Array], openings: Openings) -> NDArray[np.bool_]:
     """Return which sites (J,) would move as things stand."""
     used, gains = groups.gains_of_all_choices(value)
-    offsets = groups.objective.offsets
+    offsets, labels = groups.objective.offsets, groups.labels
+    matched = np.flatnonzero(labels >= 0)
+    every_opening = groups.objective.opening(np.arange(len(labels)))
+    current = np.full(len(labels), np.inf)
+    current[matched] = gains[matched, np.searchsorted(used, labels[matched])]
+    is_alone = np.zeros(len(labels), dtype=np.bool_)
+    is_alone[matched] = groups.members(labels[matched]) == 1
+    current[is_alone] = every_opening[is_alone]  # to stay in a group of one's own is to open it
+    best = np.maximum(gains.max(axis=1, initial=FORBIDDEN_GAIN), every_opening)
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    # A site whose components are all where they gain most has nothing to choose.
+    may_move = np.bincount(owner, weights=best > current, minlength=len(offsets) - 1) > 0
     moves = np.zeros(len(offsets) - 1, dtype=np.bool_)
-    every_opening = groups.objective.opening(np.arange(len(groups.labels)))
-    for site in range(len(moves)):
+    for site in np.flatnonzero(may_move).tolist():
         rows = groups.rows(site)
         if rows.size:
-            old_groups = groups.labels[rows]
-            # Groups of the site alone are not there without it; to stay in one is to open it.
-            is_left = ~np.isin(used, old_groups[groups.members(old_groups) == 1])
+            old_groups = labels[rows]
+            is_left = ~np.isin(used, old_groups[is_alone[rows]])  # groups of the site alone are not there without it
             site_gains, opening = gains[rows][:, is_left], every_opening[rows]
             old_choices = choices_of_groups(used[is_left], old_groups)
             new_choices = openings.assign(site_gains, opening)

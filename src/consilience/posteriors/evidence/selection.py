@@ -95,7 +95,7 @@ class Selection:
             found = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
             return replace(self._near, matching=self._by_input(without_strays(self._search, found)))
         chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
-        if self._loss is not None:
+        if self._loss is not None and self._may_lose(self._loss, chosen.labels[self._position]):
             lenient = self._search.lenient()
             if not is_same_partition(chosen.labels, lenient.labels):
                 strict_labels, lenient_labels = chosen.labels[self._position], lenient.labels[self._position]
@@ -103,6 +103,12 @@ class Selection:
                 if is_lenient:
                     chosen, name = lenient, "lenient"
         return SelectedMatching(self._by_input(without_strays(self._search, chosen)), name, losses)
+
+    @staticmethod
+    def _may_lose(loss: VirtualLoss, labels: Labels) -> bool:
+        """Return whether the strict matching loses enough for another one to be taken: none loses less than nothing."""
+        mean, error = loss(labels)
+        return mean + N_ERRORS * error > (MIN_LOSS if loss.describes_data else MIN_NARROW_LOSS)
 
     def evidence_by_number(self, found: SearchedMatching) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
