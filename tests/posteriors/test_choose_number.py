@@ -93,10 +93,16 @@ def test_the_true_topics_are_found(seed, between):
     assert_true(found(truth.sites), truth.all_truth)
 
 
-def test_topics_that_differ_much_between_sites_are_found():
+def test_topics_that_differ_between_sites_are_found():
     """A site's own topic is worth few tokens of the common one."""
-    truth = planted.topics(0, words=32, between=0.05)
+    truth = planted.topics(0, words=32, between=0.01)
     assert_true(found(truth.sites), truth.all_truth)
+
+
+def test_topics_that_differ_by_much_of_their_words_stay_apart():
+    """To merge them would lose 0.3 nats of every word."""
+    truth = planted.topics(0, words=32, between=0.05)
+    assert found(truth.sites).n_components == len(truth.all_truth)
 
 
 # -- Models that scikit-learn fitted.

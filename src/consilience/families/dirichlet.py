@@ -128,17 +128,26 @@ class _SimplexFamily(EvidenceFamily):
         return scaled
 
     def observed(self, eta: Array, heterogeneity: Array) -> Array:
-        """Return the normaliser under which a row by itself is worth the same at any discount.
+        """Return the normaliser that gives each row, at its own mean p, the Dirichlet-multinomial probability.
 
-        With eta' the discounted row and lambda the law of all rows, A(lambda + eta' - flat) - A(lambda): its marginal
-        likelihood where it has no copies, which heterogeneity says nothing of. (As a density of the row's mean, the
-        default, categories that are hardly seen decide; as a Dirichlet-multinomial probability at that mean, a single
-        topic of thirty words loses 25 nats when copies are allowed to differ.)
+        A site's probabilities are Dirichlet around the common ones with concentration c = 1 / h, its n observations
+        are draws from them, of which category v has n p_v:
+
+            log P = log Gamma(c) - log Gamma(c + n) + sum_v log Gamma((c + n) p_v) - log Gamma(c p_v)
+
+        The likelihood exp(<alpha', log theta> - observed) equals P at theta = p, with alpha' = n' p discounted as in
+        ``reweighted``. Categories that are hardly seen make a density of p meaningless, not this probability. It
+        charges heterogeneity where it has no copies to explain: topics that differ much between sites stay apart, which
+        is what predicts held-out words (docs/number.md).
         """
-        law = self.law_of(eta)
-        discounted = self.discounted(eta, heterogeneity) - self.flat
-        both = self.log_normalizer_of_sums(np.concatenate([law + discounted, law[None]]))
-        result: Array = both[:-1] - both[-1]
+        total = self.information(eta)[:, 0]  # n
+        means = (eta + 1.0) / total[:, None]  # p (n, V)
+        concentration = 1.0 / float(heterogeneity[0])  # c
+        discounted = np.maximum(total / (1.0 + total / concentration), 1.0)  # n' = n / (1 + n h), at least 1
+        category_terms = sum_of_log_gammas((concentration + total)[:, None] * means)
+        category_terms -= sum_of_log_gammas(concentration * means)
+        log_probability = gammaln(concentration) - gammaln(concentration + total) + category_terms
+        result: Array = discounted * np.sum(means * np.log(means), axis=1) - log_probability
         return result
 
     def law_of(self, eta: Array) -> Array:
