@@ -27,8 +27,9 @@ FORBIDDEN_GAIN = -1e12
 """Gain of a choice that is not allowed: below any log probability of a matching that is."""
 CHUNK_BYTES = 2**26
 """Memory of the sums of newcomers with groups that are held at once: 64 MiB, chosen by hand."""
-MAX_SCREENED_CHOICES = 20_000
-"""Pairs of components and groups up to which all are looked at at once: more take longer than site by site."""
+MAX_SCREENED_NUMBERS = 2_000_000
+"""Numbers in the sums of all components with all groups, up to which all are looked at at once: 16 MB. With more
+of them one site after another is as fast."""
 MIN_RELATIVE_GAIN = 1e-9
 """Gain of a site's step, in units of its value, below which it is rounding and the site stays."""
 MAX_TRUSTED_LOG_ODDS = 30.0
@@ -119,8 +120,9 @@ class MatchedGroups:
 
     @property
     def n_choices(self) -> int:
-        """Number of pairs of a component and a group."""
-        return len(self.labels) * int(np.count_nonzero(self._mass))
+        """Number of pairs of a component, or a site, and a group."""
+        n_sites = len(self.objective.offsets) - 1
+        return max(len(self.labels), n_sites) * int(np.count_nonzero(self._mass))
 
     def gains_of_all_choices(self, value: Callable[[GroupSums], Array]) -> tuple[Labels, Array]:
         """Return the groups with members (G,), and their gains by each row (L, G), its site taken out of them.
@@ -267,7 +269,7 @@ def ascend(
     for _ in range(sweeps):
         has_changed = False
         sites = rng.permutation(len(objective.offsets) - 1)
-        if screened_by is not None and groups.n_choices <= MAX_SCREENED_CHOICES:
+        if screened_by is not None and groups.n_choices * objective.pieces.shape[1] <= MAX_SCREENED_NUMBERS:
             sites = sites[_would_move(groups, screened_by, openings)[sites]]
         for site in sites:
             rows = groups.rows(site)

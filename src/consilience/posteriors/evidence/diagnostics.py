@@ -172,7 +172,7 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
         difference, error = mean_and_error(loss.by_draw(labels) - loss.by_draw(by_divergence))
         if difference > N_ERRORS * error:
             return None
-    return replace(assignment, labels=labels)
+    return _with_placed(assignment, labels, judged.unit_of_row < 0)
 
 
 def place_if_better(ensemble: Ensemble, assignment: Assignment, judged: Judged) -> Assignment:
@@ -188,6 +188,11 @@ def place_if_better(ensemble: Ensemble, assignment: Assignment, judged: Judged) 
     gain, error = mean_and_error(loss.by_draw(assignment.labels) - loss.by_draw(labels))
     if gain <= N_ERRORS * error:
         return assignment
+    return _with_placed(assignment, labels, is_thin)
+
+
+def _with_placed(assignment: Assignment, labels: Labels, is_thin: NDArray[np.bool_]) -> Assignment:
+    """Return the assignment with labels of components that could not be judged, and how many are left out still."""
     details = {name: value for name, value in assignment.details.items() if name != "left_out"}
     n_out = int(np.count_nonzero(is_thin & (labels < 0)))
     return replace(assignment, labels=labels, details=details | ({"left_out": n_out} if n_out else {}))

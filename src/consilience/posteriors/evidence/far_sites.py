@@ -18,6 +18,8 @@ FAR_SITE_RATIO = 8.0
 """Distance of a far site, in median distances of all sites. Chosen by hand; nobody has measured other values."""
 FAR_SITE_IQRS = 3.0
 """Distance of a far site beyond the third quartile, in interquartile ranges: Tukey's (1977) "far out" fence."""
+FAR_SITE_NATS = 1.0
+"""Divergence below which no site is far, however alike all others are. Chosen by hand."""
 MIN_SITES_FOR_QUARTILES = 5
 """Sites below which no site is called far: quartiles of fewer say nothing. Chosen by hand."""
 
@@ -52,7 +54,7 @@ def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
     reasons = {}
     if len(sites) >= MIN_SITES_FOR_QUARTILES:
         lower, median, upper = np.quantile(distances, [0.25, 0.5, 0.75])
-        fence = max(FAR_SITE_RATIO * median, upper + FAR_SITE_IQRS * (upper - lower))
+        fence = max(FAR_SITE_NATS, FAR_SITE_RATIO * median, upper + FAR_SITE_IQRS * (upper - lower))
         for index in np.flatnonzero(distances > fence):
             ratio = distances[index] / median
             reasons[int(sites[index])] = f"its components are {ratio:.0f} times as far from what they match as is usual"

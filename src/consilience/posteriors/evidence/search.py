@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.matching.agglomeration import AgglomerationPath, agglomerate, pair_gains, site_bits
+from consilience.matching.agglomeration import MIN_RELATIVE_GAIN, AgglomerationPath, agglomerate, pair_gains, site_bits
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow
 from consilience.matching.site_step import NO_NEW_GROUPS, UNLIMITED, Openings
@@ -35,7 +35,7 @@ FIRST_HETEROGENEITIES = (0.05, 0.5)
 LOW_FIRST_HETEROGENEITY = 0.005
 """A further start where components are too many to be agglomerated one by one."""
 HIGH_FIRST_HETEROGENEITY = 5.0
-"""A further start of families whose unit is guessed from the spread of components, which may all be copies of one."""
+"""A further start of Gaussians of parameters, whose unit is guessed from the spread of all: maybe copies of one."""
 MAX_ROUNDS = 6
 """Rounds of one search at most; nearly all end earlier, since the matching stays."""
 MAX_SWEEPS = 8
@@ -127,7 +127,7 @@ class EvidenceSearch:
     def _best(self, first: MatchingPrior, refit: Callable[[Labels], MatchingPrior]) -> SearchedMatching:
         """Return the best matching over all starts."""
         starts: tuple[float, ...] = FIRST_HETEROGENEITIES
-        if len(self._stack.natural) > MAX_SEARCHED_ROWS:
+        if len(self._stack.natural) > MAX_SEARCHED_ROWS and self._stack.sizes.min() <= MAX_AGGLOMERATED_ROWS:
             return self._from_pilot(first, refit)
         if len(self._stack.natural) > MAX_AGGLOMERATED_ROWS:
             starts = (LOW_FIRST_HETEROGENEITY, *starts)
@@ -140,7 +140,7 @@ class EvidenceSearch:
             found.append(self._search(heterogeneity, first, refit, found))
         best = found[0]
         for candidate in found[1:]:
-            if candidate.evidence > best.evidence + 1e-9 * (1.0 + abs(best.evidence)):
+            if candidate.evidence > best.evidence + MIN_RELATIVE_GAIN * (1.0 + abs(best.evidence)):
                 best = candidate
         return best
 
@@ -148,9 +148,10 @@ class EvidenceSearch:
         """Return the matching that a sample of the sites leads to: all others join its groups, or open new ones."""
         stack = self._stack
         sites = shuffled(stack.n_sites)
-        n_pilots = int(np.searchsorted(np.cumsum(stack.sizes[sites]), MAX_AGGLOMERATED_ROWS, side="right"))
+        small = sites[stack.sizes[sites] <= MAX_AGGLOMERATED_ROWS]  # a sample of one huge site would be no sample
+        n_pilots = int(np.searchsorted(np.cumsum(stack.sizes[small]), MAX_AGGLOMERATED_ROWS, side="right"))
         is_pilot = np.zeros(stack.n_sites, dtype=np.bool_)
-        is_pilot[sites[: max(1, n_pilots)]] = True
+        is_pilot[small[:n_pilots]] = True
         rows = np.flatnonzero(is_pilot[stack.owner])
         # All sites keep their places, so that a group of the sample is rare or common as it is among all.
         pilot = EvidenceSearch(stack.take(rows), self.max_groups, self._start)._best(first, refit)
@@ -218,7 +219,7 @@ class EvidenceSearch:
             candidates.append(self.ascend(objective, labels))
         # The first is the one of fewer groups as a rule, and wins where the totals are equal but for rounding.
         totals = [objective.total(candidate) for candidate in candidates]
-        return candidates[-1] if totals[-1] > totals[0] + 1e-9 * (1.0 + abs(totals[0])) else candidates[0]
+        return candidates[-1] if totals[-1] > totals[0] + MIN_RELATIVE_GAIN * (1.0 + abs(totals[0])) else candidates[0]
 
     def full_path(self, objective: ConjugateGroups, heterogeneity: Array, prior: MatchingPrior) -> AgglomerationPath:
         """Return the agglomeration from every component by itself."""

@@ -1,9 +1,10 @@
 """Selection of a matching and its number of groups: two priors over matchings, and the virtual loss between them.
 
 The strict prior merges what sites do not share, however clear it is; the lenient one keeps every blend of overlapping
-fits. Neither is right everywhere, so both are searched and the virtual loss, in nats of the user's data, decides: the
-lenient matching is taken if the strict one loses more by the greatest of 0.1 nats per observation, a quarter of its
-loss, and two standard errors of the difference. The quarter is for sites that truly differ, where everything loses.
+fits. Neither is right everywhere: where the matching under the strict one loses anything, both are searched, and the
+virtual loss, in nats of the user's data, decides. The lenient matching is taken if the strict one loses more by the
+greatest of 0.1 nats per observation, a quarter of its loss, and two standard errors of the difference. The quarter is
+for sites that truly differ, where everything loses.
 Components of fits gone wrong are then left out (``strays``). Families without a virtual loss take the strict matching.
 
 Where the number is given, the matching comes from the same path at the same heterogeneity (``Selection.of_size``).
@@ -135,9 +136,11 @@ class Selection:
         found = self.selected.matching
         if n_groups == found.n_groups:
             return found
-        own, *singles = self._paths(found)
-        path = own if n_groups < found.n_groups else next(iter(singles), None)
-        if path is None or not path.n_groups[-1] <= n_groups <= path.n_groups[0]:
+        paths = self._paths(found)
+        if len(paths) < 2:  # too many components, or groups, for paths from both
+            return None
+        path = paths[0] if n_groups < found.n_groups else paths[1]
+        if not path.n_groups[-1] <= n_groups <= path.n_groups[0]:
             return None
         labels = path.labels(int(path.n_groups[0]) - n_groups)
         problem, prior = self._search.problem, found.prior
@@ -150,8 +153,8 @@ class Selection:
         """Return the agglomerations from the groups of a matching, and from every component of them by itself."""
         labels = found.labels[self._order]
         objective = self._search.problem.groups(found.heterogeneity, found.prior)
-        paths = [agglomerate(objective, labels)]
         is_in = labels >= 0
+        paths = [agglomerate(objective, labels)] if found.n_groups <= MAX_AGGLOMERATED_ROWS else []
         if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
             paths.append(agglomerate(objective, np.where(is_in, np.cumsum(is_in) - 1, -1)))
         return paths
@@ -166,16 +169,17 @@ class Selection:
 
 def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[dict[str, float], bool]:
     """Return the virtual losses of both matchings, and whether the lenient one is to be taken."""
-    by_draw: tuple[Array, Array] = (loss.by_draw(strict), loss.by_draw(lenient))
-    difference, error = mean_and_error(by_draw[0] - by_draw[1])
-    if abs(difference - MIN_LOSS) < N_ERRORS * error:
-        more = replace(loss, n_draws=N_FURTHER_DRAWS)
-        by_draw = (more.by_draw(strict), more.by_draw(lenient))
-        difference, error = mean_and_error(by_draw[0] - by_draw[1])
-    strict_loss = float(by_draw[0].mean())
     least, share = (MIN_LOSS, MIN_LOSS_SHARE) if loss.describes_data else (MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE)
-    threshold = max(least, share * strict_loss, N_ERRORS * error)
-    return {"strict": strict_loss, "lenient": float(by_draw[1].mean())}, difference > threshold
+    for n_draws in (loss.n_draws, N_FURTHER_DRAWS):
+        drawn = replace(loss, n_draws=n_draws)
+        by_draw: tuple[Array, Array] = (drawn.by_draw(strict), drawn.by_draw(lenient))
+        difference, error = mean_and_error(by_draw[0] - by_draw[1])
+        strict_loss = float(by_draw[0].mean())
+        threshold = max(least, share * strict_loss)
+        if abs(difference - threshold) >= N_ERRORS * error:
+            break
+    is_lenient = difference > max(threshold, N_ERRORS * error)
+    return {"strict": strict_loss, "lenient": float(by_draw[1].mean())}, is_lenient
 
 
 def _in_order(stack: Stack, order: Labels) -> Stack:

@@ -65,7 +65,10 @@ class VirtualLoss:
     @cached_property
     def _shares(self) -> Array:
         """Weights of the concatenation (L,)."""
-        shares: Array = self.weights / self.weights.sum()
+        total = self.weights.sum()
+        if total <= 0:  # whoever has no observations counts like all others
+            return np.full(len(self.weights), 1.0 / len(self.weights))
+        shares: Array = self.weights / total
         return shares
 
     @cached_property

@@ -2,9 +2,9 @@
 
 Restarts and the law of atoms come from the method itself, run in memory on a sample of sites; passes over all shards go
 on from the components found there. A component that only few sites have may be missing in the sample: KL-fusion
-therefore adds the sites that fit worst to the sample once, and starts again if they bring a further component. What
-follows is what memory does, by the same functions: the number of components by the evidence of all sites, refinement,
-confidence. Options that only the in-memory methods have are refused (``refusals``).
+therefore adds the sites that fit worst to the sample once, and starts again if they bring a further component. Of few
+components KL-fusion needs no passes: they are gathered and fused in memory. Options that only the in-memory methods
+have are refused (``refusals``).
 """
 
 from __future__ import annotations

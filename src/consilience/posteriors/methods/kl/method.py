@@ -51,7 +51,7 @@ class KLFusion(Method):
         give lambda, the price of a component (the paper uses 0.1), or with `n_components` equation (6), which has no
         price. ``"auto"`` takes the matching of the greatest evidence instead, with components discounted by how much
         copies differ between sites (docs/number.md), also where `n_components` says how many there are. The objective
-        is minus that log evidence then.
+        is minus that log evidence then, unless the solution of (6) for that number loses less and is kept.
     max_components : int, optional
         Upper limit of G when it is to be found. Default: none under ``"auto"``; under a price, three times the largest
         site.
@@ -156,6 +156,12 @@ class KLFusion(Method):
                     f"the same: give at least {largest}"
                 )
                 reasons.append(Problem("", text))
+        if self.n_components is not None and self.n_components > len(ensemble.natural):
+            in_all = len(ensemble.natural)
+            text = (
+                f"n_components is {self.n_components}, but there are {in_all} components in all: give at most {in_all}"
+            )
+            reasons.append(Problem("", text))
         return reasons
 
     @property
@@ -241,7 +247,7 @@ class KLFusion(Method):
     def _status(self, fit: KLFit, ensemble: Ensemble) -> Status:
         if not fit.converged:
             return Status.MAX_ITERATIONS
-        limit = self._limit(ensemble)
-        if self.n_components is None and fit.n_groups == limit < len(ensemble.natural):
+        limit, has_limit = self._limit(ensemble), self.max_components is not None or self.regularization != "auto"
+        if self.n_components is None and has_limit and fit.n_groups == limit < len(ensemble.natural):
             return Status.AT_CAPACITY
         return Status.CONVERGED
