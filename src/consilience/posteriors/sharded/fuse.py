@@ -34,6 +34,7 @@ from consilience.posteriors.fuse import fuse_described, history_values, recommen
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
+from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.rebuild import adapter_of_source, rebuild
 from consilience.posteriors.robust.minority import GroupHolders
 from consilience.posteriors.sharded.methods import SHARDED, ShardedFit, ShardedInput, refusals
@@ -118,7 +119,12 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
             raise InputError(reasons)
         sample_weights = None if site_weights is None else site_weights[sample.sample_sites]
         pilot = Ensemble.of(sample.posteriors, sample_weights)
-        if problems := method.refuse(pilot):
+        of_sample = method
+        if isinstance(method, KLFusion) and (method.n_components or 0) > len(pilot.natural):
+            of_sample = replace(
+                method, n_components=None
+            )  # all sites may have as many components as the sample has not
+        if problems := of_sample.refuse(pilot):
             raise InputError(problems)
         direction = method.average_direction
         min_count = float(getattr(method, "min_count", 0.0))
