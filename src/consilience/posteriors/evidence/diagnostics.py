@@ -162,10 +162,10 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
         The matching that minimises equation (6) of Claici et al. 2020.
     """
     judged = judge(ensemble)
-    found = judged.selection.of_size(n_components)
-    if found is None:
+    matching = judged.selection.of_size(n_components)
+    if matching is None:
         return None
-    assignment = describe_matching(ensemble, judged, found, {})
+    assignment = describe_matching(ensemble, judged, matching, {})
     labels = _placed(ensemble, assignment.labels, judged.unit_of_row < 0)
     loss = virtual_loss_of(ensemble)
     if loss is not None:
@@ -215,7 +215,7 @@ def _placed(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_]) -> L
 
 
 def describe_matching(
-    ensemble: Ensemble, judged: Judged, found: SearchedMatching, number: dict[str, Any]
+    ensemble: Ensemble, judged: Judged, matching: SearchedMatching, number: dict[str, Any]
 ) -> Assignment:
     """Return a matching of what was judged as one of all components, with its diagnostics.
 
@@ -225,12 +225,12 @@ def describe_matching(
         The models.
     judged : Judged
         What was matched.
-    found : SearchedMatching
+    matching : SearchedMatching
         The matching of its units.
     number : dict of str to object
         What else is told of the number of components.
     """
-    by_number = judged.selection.evidence_by_number(found)
+    by_number = judged.selection.evidence_by_number(matching)
     evidences = np.array(list(by_number.values()))
     probabilities = np.exp(evidences - evidences.max())
     probabilities /= probabilities.sum()
@@ -249,12 +249,12 @@ def describe_matching(
         details["number"]["merged_within_models"] = n_merged
     if not is_judged.all():
         details["left_out"] = int(np.count_nonzero(~is_judged))
-    stray_sites = judged.stack.owner[found.labels < 0]
-    confidence, diagnostics = _diagnostics(ensemble.names, judged.stack, found, stray_sites)
+    stray_sites = judged.stack.owner[matching.labels < 0]
+    confidence, diagnostics = _diagnostics(ensemble.names, judged.stack, matching, stray_sites)
     return Assignment(
-        judged.expand(found.labels, -1),
-        -found.evidence,
-        np.array([-found.evidence]),
+        judged.expand(matching.labels, -1),
+        -matching.evidence,
+        np.array([-matching.evidence]),
         confidence=None if confidence is None else judged.expand(confidence, np.nan),
         details=details | diagnostics,
     )
@@ -273,23 +273,23 @@ def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str
     prior = fit_lenient_prior(np.bincount(stack_labels[stack_labels >= 0]), stack.n_sites)
     start = np.exp(np.mean(np.log(FIRST_HETEROGENEITIES))) * problem.unit
     heterogeneity = problem.fit_heterogeneity(stack_labels, start, prior)
-    found = SearchedMatching(stack_labels, heterogeneity, prior, 0.0, True)
-    confidence, diagnostics = _diagnostics(ensemble.names, stack, found, np.zeros(0, dtype=np.int64))
+    matching = SearchedMatching(stack_labels, heterogeneity, prior, 0.0, True)
+    confidence, diagnostics = _diagnostics(ensemble.names, stack, matching, np.zeros(0, dtype=np.int64))
     assignment = expand_assignment(Assignment(stack_labels, confidence=confidence), rows, len(labels))
     return assignment.confidence, diagnostics
 
 
 def _diagnostics(
-    names: Sequence[str], stack: Stack, found: SearchedMatching, stray_sites: Labels
+    names: Sequence[str], stack: Stack, matching: SearchedMatching, stray_sites: Labels
 ) -> tuple[Array | None, dict[str, Any]]:
     """Return the confidence of each match (L',) and, as JSON values, heterogeneity (B,) and outliers."""
-    labels = found.labels
+    labels = matching.labels
     outliers = describe_outliers(tuple(names), stray_sites, find_far_sites(stack, labels))
     has_copies = bool(np.bincount(labels[labels >= 0], minlength=1).max() > 1)
-    heterogeneity = found.heterogeneity.tolist() if has_copies else [None] * len(found.heterogeneity)
+    heterogeneity = matching.heterogeneity.tolist() if has_copies else [None] * len(matching.heterogeneity)
     diagnostics: dict[str, Any] = {"heterogeneity": dict(zip(stack.family.part_names, heterogeneity, strict=True))}
     if outliers:
         diagnostics["outliers"] = outliers
     if len(labels) > MAX_DIAGNOSED_ROWS:
         return None, diagnostics
-    return match_confidence(RandomEffects(stack).groups(found.heterogeneity, found.prior), labels), diagnostics
+    return match_confidence(RandomEffects(stack).groups(matching.heterogeneity, matching.prior), labels), diagnostics

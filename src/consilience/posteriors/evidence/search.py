@@ -135,11 +135,11 @@ class EvidenceSearch:
         if not family.describes_data and family.plug_in(self._stack.natural[:1]) is not None:
             starts = (*starts, HIGH_FIRST_HETEROGENEITY)
         heterogeneities = [start * self.problem.unit for start in starts] if self._start is None else [self._start]
-        found: list[SearchedMatching] = []
+        ends: list[SearchedMatching] = []
         for heterogeneity in heterogeneities:
-            found.append(self._search(heterogeneity, first, refit, found))
-        best = found[0]
-        for candidate in found[1:]:
+            ends.append(self._search(heterogeneity, first, refit, ends))
+        best = ends[0]
+        for candidate in ends[1:]:
             if candidate.evidence > best.evidence + MIN_RELATIVE_GAIN * (1.0 + abs(best.evidence)):
                 best = candidate
         return best

@@ -93,8 +93,8 @@ class Selection:
     def selected(self) -> SelectedMatching:
         """The matching of the greatest evidence under the prior that the virtual loss chooses."""
         if self._near is not None:
-            found = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
-            return replace(self._near, matching=self._by_input(without_strays(self._search, found)))
+            matching = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
+            return replace(self._near, matching=self._by_input(without_strays(self._search, matching)))
         chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
         if self._loss is not None and self._may_lose(self._loss, chosen.labels[self._position]):
             lenient = self._search.lenient()
@@ -109,19 +109,19 @@ class Selection:
     def _may_lose(loss: VirtualLoss, labels: Labels) -> bool:
         """Return whether the strict matching loses enough for another one to be taken: none loses less than nothing."""
         mean, error = loss(labels)
-        return mean + N_ERRORS * error > (MIN_LOSS if loss.describes_data else MIN_NARROW_LOSS)
+        return mean + N_ERRORS * error > _least_loss(loss)[0]
 
-    def evidence_by_number(self, found: SearchedMatching) -> dict[int, float]:
+    def evidence_by_number(self, matching: SearchedMatching) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
 
         All at the heterogeneity and prior of a matching, whose own evidence is among them; components that are in none
         of its groups are in none of any.
         """
-        by_number = {found.n_groups: found.evidence}
-        start = found.labels[self._order]
-        own = self._search.problem.evidence(start, found.heterogeneity, found.prior)
-        for path in self._paths(found):
-            offset = own - self._total(found, start)
+        by_number = {matching.n_groups: matching.evidence}
+        start = matching.labels[self._order]
+        evidence = self._search.problem.evidence(start, matching.heterogeneity, matching.prior)
+        for path in self._paths(matching):
+            offset = evidence - self._total(matching, start)
             for n_groups, total in zip(path.n_groups.tolist(), (path.totals + offset).tolist(), strict=True):
                 if self._search.max_groups is None or n_groups <= self._search.max_groups:
                     by_number[n_groups] = max(by_number.get(n_groups, -np.inf), total)
@@ -133,34 +133,34 @@ class Selection:
         From the selected groups downwards or, where more are wanted, from every component by itself; then site by site
         with no group opened and none emptied, and the heterogeneity is fitted once.
         """
-        found = self.selected.matching
-        if n_groups == found.n_groups:
-            return found
-        paths = self._paths(found)
+        matching = self.selected.matching
+        if n_groups == matching.n_groups:
+            return matching
+        paths = self._paths(matching)
         if len(paths) < 2:  # too many components, or groups, for paths from both
             return None
-        path = paths[0] if n_groups < found.n_groups else paths[1]
+        path = paths[0] if n_groups < matching.n_groups else paths[1]
         if not path.n_groups[-1] <= n_groups <= path.n_groups[0]:
             return None
         labels = path.labels(int(path.n_groups[0]) - n_groups)
-        problem, prior = self._search.problem, found.prior
-        labels = self._search.ascend_in_size(problem.groups(found.heterogeneity, prior), labels)
-        heterogeneity = problem.fit_heterogeneity(labels, found.heterogeneity, prior)
+        problem, prior = self._search.problem, matching.prior
+        labels = self._search.ascend_in_size(problem.groups(matching.heterogeneity, prior), labels)
+        heterogeneity = problem.fit_heterogeneity(labels, matching.heterogeneity, prior)
         evidence = problem.evidence(labels, heterogeneity, prior)
         return self._by_input(SearchedMatching(labels, heterogeneity, prior, evidence, True))
 
-    def _paths(self, found: SearchedMatching) -> list[AgglomerationPath]:
+    def _paths(self, matching: SearchedMatching) -> list[AgglomerationPath]:
         """Return the agglomerations from the groups of a matching, and from every component of them by itself."""
-        labels = found.labels[self._order]
-        objective = self._search.problem.groups(found.heterogeneity, found.prior)
+        labels = matching.labels[self._order]
+        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
         is_in = labels >= 0
-        paths = [agglomerate(objective, labels)] if found.n_groups <= MAX_AGGLOMERATED_ROWS else []
+        paths = [agglomerate(objective, labels)] if matching.n_groups <= MAX_AGGLOMERATED_ROWS else []
         if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
             paths.append(agglomerate(objective, np.where(is_in, np.cumsum(is_in) - 1, -1)))
         return paths
 
-    def _total(self, found: SearchedMatching, labels: Labels) -> float:
-        return self._search.problem.groups(found.heterogeneity, found.prior).total(labels)
+    def _total(self, matching: SearchedMatching, labels: Labels) -> float:
+        return self._search.problem.groups(matching.heterogeneity, matching.prior).total(labels)
 
     def _by_input(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching with its rows in the order of the stack that was given."""
@@ -169,7 +169,7 @@ class Selection:
 
 def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[dict[str, float], bool]:
     """Return the virtual losses of both matchings, and whether the lenient one is to be taken."""
-    least, share = (MIN_LOSS, MIN_LOSS_SHARE) if loss.describes_data else (MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE)
+    least, share = _least_loss(loss)
     for n_draws in (loss.n_draws, N_FURTHER_DRAWS):
         drawn = replace(loss, n_draws=n_draws)
         by_draw: tuple[Array, Array] = (drawn.by_draw(strict), drawn.by_draw(lenient))
@@ -180,6 +180,11 @@ def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[
             break
     is_lenient = difference > max(threshold, N_ERRORS * error)
     return {"strict": strict_loss, "lenient": float(by_draw[1].mean())}, is_lenient
+
+
+def _least_loss(loss: VirtualLoss) -> tuple[float, float]:
+    """Return what a matching must lose for another to be taken, in nats and as a share of its loss."""
+    return (MIN_LOSS, MIN_LOSS_SHARE) if loss.describes_data else (MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE)
 
 
 def _in_order(stack: Stack, order: Labels) -> Stack:

@@ -92,19 +92,19 @@ def merge_split_components(stack: Stack) -> MergedComponents | None:
     return MergedComponents(merged, np.searchsorted(rows, units))
 
 
-def full_evidence(stack: Stack, found: SearchedMatching) -> float:
+def full_evidence(stack: Stack, matching: SearchedMatching) -> float:
     """Return the log evidence of a matching in a form that compares matchings of merged and of single components.
 
     Undiscounted normalisers are put back, as the likelihood of the data has none, and for every site n I is taken off.
     Components left out stand for themselves.
     """
     problem = RandomEffects(stack)
-    labels = found.labels.copy()
+    labels = matching.labels.copy()
     out = np.flatnonzero(labels < 0)
-    labels[out] = found.n_groups + np.arange(len(out))
-    undiscounted = problem.discounts.observed(np.zeros(len(found.heterogeneity))) * stack.row_weights
+    labels[out] = matching.n_groups + np.arange(len(out))
+    undiscounted = problem.discounts.observed(np.zeros(len(matching.heterogeneity))) * stack.row_weights
     information = _site_information(stack)
-    return problem.evidence(labels, found.heterogeneity, found.prior) + float(undiscounted.sum()) - information
+    return problem.evidence(labels, matching.heterogeneity, matching.prior) + float(undiscounted.sum()) - information
 
 
 def _pairs_of_sites(offsets: Labels) -> tuple[Labels, Labels]:

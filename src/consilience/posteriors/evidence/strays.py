@@ -56,68 +56,68 @@ LOG_FAILURE_PROBABILITY = float(np.log(0.01))
 """Log prior probability that a local fit went wrong: a guess, as docs/adr/0008 says."""
 
 
-def without_strays(search: EvidenceSearch, found: SearchedMatching) -> SearchedMatching:
+def without_strays(search: EvidenceSearch, matching: SearchedMatching) -> SearchedMatching:
     """Return a matching from which components of local fits gone wrong are left out (label -1).
 
     Parameters
     ----------
     search : EvidenceSearch
         The search that found it.
-    found : SearchedMatching
+    matching : SearchedMatching
         A matching of all components.
     """
-    limit = int(MAX_STRAY_SHARE * len(found.labels))
+    limit = int(MAX_STRAY_SHARE * len(matching.labels))
     for find in (_strays_by_size, _rare_failures):
         for _ in range(MAX_STRAY_ROUNDS):
-            n_out = int(np.count_nonzero(found.labels < 0))
-            rows = find(search, found)[: max(0, limit - n_out)]
+            n_out = int(np.count_nonzero(matching.labels < 0))
+            rows = find(search, matching, max(0, limit - n_out))
             if not rows.size:
                 break
-            labels = found.labels.copy()
+            labels = matching.labels.copy()
             labels[rows] = -1
-            found = _refitted(search, replace(found, labels=consecutive(labels)))
-    return found
+            matching = _refitted(search, replace(matching, labels=consecutive(labels)))
+    return matching
 
 
-def _refitted(search: EvidenceSearch, found: SearchedMatching) -> SearchedMatching:
+def _refitted(search: EvidenceSearch, matching: SearchedMatching) -> SearchedMatching:
     """Return a matching ascended and its heterogeneity fitted, twice in turn."""
-    labels, heterogeneity, problem = found.labels, found.heterogeneity, search.problem
+    labels, heterogeneity, problem = matching.labels, matching.heterogeneity, search.problem
     for _ in range(2):
-        labels = search.ascend(problem.groups(heterogeneity, found.prior), labels)
-        heterogeneity = problem.fit_heterogeneity(labels, heterogeneity, found.prior)
-    evidence = problem.evidence(labels, heterogeneity, found.prior)
-    return replace(found, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
+        labels = search.ascend(problem.groups(heterogeneity, matching.prior), labels)
+        heterogeneity = problem.fit_heterogeneity(labels, heterogeneity, matching.prior)
+    evidence = problem.evidence(labels, heterogeneity, matching.prior)
+    return replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
 
 
-def _strays_by_size(search: EvidenceSearch, found: SearchedMatching) -> Labels:
-    """Return rows of groups whose size is that of strays and that are blends or copies, the clearest first."""
-    sizes = np.bincount(found.labels[found.labels >= 0])
+def _strays_by_size(search: EvidenceSearch, matching: SearchedMatching, limit: int) -> Labels:
+    """Return rows of groups whose size is that of strays and that are blends or copies: the clearest, up to a limit."""
+    sizes = np.bincount(matching.labels[matching.labels >= 0])
     log_odds = stray_log_odds(sizes, int(np.count_nonzero(search.problem.stack.sizes)))
     suspects, real = np.flatnonzero(log_odds > 0), np.flatnonzero(log_odds <= 0)
     if not suspects.size or not real.size:
         return np.zeros(0, dtype=np.int64)
-    explanations = _Explanations.of(search, found)
-    rows = np.flatnonzero(np.isin(found.labels, suspects))
+    explanations = _Explanations.of(search, matching)
+    rows = np.flatnonzero(np.isin(matching.labels, suspects))
     scores = np.array([explanations.log_odds(row, real) for row in rows.tolist()])
-    scores += np.minimum(log_odds[found.labels[rows]], MAX_LOG_ODDS)
+    scores += np.minimum(log_odds[matching.labels[rows]], MAX_LOG_ODDS)
     order = np.argsort(-scores, kind="stable")
-    return rows[order[scores[order] > 0]]
+    return rows[order[scores[order] > 0][:limit]]
 
 
-def _rare_failures(search: EvidenceSearch, found: SearchedMatching) -> Labels:
-    """Return rows of small groups that are better explained as rare failures of their fits, one group as a whole."""
+def _rare_failures(search: EvidenceSearch, matching: SearchedMatching, limit: int) -> Labels:
+    """Return rows of small groups that are better explained as rare failures: whole groups, up to so many rows."""
     n_sites = int(np.count_nonzero(search.problem.stack.sizes))
-    sizes = np.bincount(found.labels[found.labels >= 0])
-    explanations = _Explanations.of(search, found)
+    sizes = np.bincount(matching.labels[matching.labels >= 0])
+    explanations = _Explanations.of(search, matching)
     failures: list[int] = []
     for group in np.flatnonzero(sizes <= max(MAX_SUSPECT_MEMBERS, MAX_SUSPECT_SHARE * n_sites)).tolist():
         # Only larger groups explain a smaller one: else two small groups would explain each other away.
         others = np.flatnonzero(sizes > sizes[group])
-        rows = np.flatnonzero(found.labels == group)
+        rows = np.flatnonzero(matching.labels == group)
         if others.size:
             as_blends = sum(explanations.log_odds(row, others) for row in rows.tolist())
             as_blends += len(rows) * (LOG_FAILURE_PROBABILITY - float(np.log(n_sites)))
-            if as_blends > explanations.worth[group]:
+            if as_blends > explanations.worth[group] and len(failures) + len(rows) <= limit:
                 failures += rows.tolist()
     return np.array(failures, dtype=np.int64)
 
@@ -179,16 +179,16 @@ class _Explanations:
     worth: Array
 
     @classmethod
-    def of(cls, search: EvidenceSearch, found: SearchedMatching) -> _Explanations:
+    def of(cls, search: EvidenceSearch, matching: SearchedMatching) -> _Explanations:
         """Return the explanations that a matching offers."""
-        problem, labels = search.problem, found.labels
-        groups = problem.groups(found.heterogeneity, found.prior)
-        undiscounted = problem.discounts.pieces(np.zeros(len(found.heterogeneity)))
-        statistics = group_sums(undiscounted, labels, np.ones(len(labels)), found.n_groups).means()
-        alone = np.bincount(labels[labels >= 0], weights=groups.alone[labels >= 0], minlength=found.n_groups)
+        problem, labels = search.problem, matching.labels
+        groups = problem.groups(matching.heterogeneity, matching.prior)
+        undiscounted = problem.discounts.pieces(np.zeros(len(matching.heterogeneity)))
+        statistics = group_sums(undiscounted, labels, np.ones(len(labels)), matching.n_groups).means()
+        alone = np.bincount(labels[labels >= 0], weights=groups.alone[labels >= 0], minlength=matching.n_groups)
         worth = groups.value(groups.sums(labels)) - alone
         information = problem.stack.family.information(problem.stack.natural)
-        return cls(search, groups, found.heterogeneity, undiscounted, statistics, information, worth)
+        return cls(search, groups, matching.heterogeneity, undiscounted, statistics, information, worth)
 
     def log_odds(self, row: int, partners: Labels) -> float:
         """Return the log evidence of a row as a blend or copy of some groups, less that of being on its own.
@@ -205,7 +205,7 @@ class _Explanations:
             firsts = np.argsort(-as_copy, kind="stable")[:BLEND_PARTNERS]  # all pairs would cost G^2 priors a row
             value, blend = max(
                 (self._best_blend(row, copies[first], np.delete(copies, first, axis=0)) for first in firsts.tolist()),
-                key=lambda found: found[0],
+                key=lambda valued: valued[0],
             )
             # A third one, and then shares between those tried: what is given up is that they are equally likely.
             value = max(value, self._best_blend(row, blend, copies)[0])
