@@ -1,7 +1,7 @@
 """Local fits of a cell, kept in a cache folder: ``python experiments/battery/local_fits.py [--half HALF] [--pooled]``.
 
-What is there is kept, so that methods are rerun without fitting again. The folder is ``CONSILIENCE_BATTERY``, default
-``/tmp/battery-cache``; file names have a digest of the cell's settings.
+What is there is kept, so that methods are rerun without fitting again. The folder is ``battery`` in
+``CONSILIENCE_CACHE`` (default ``experiments/.cache``); file names have a digest of the cell's settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from battery.cells import HALVES, Data, Setting, settings_of, simulate
 import consilience as cs
 from consilience.posteriors.describe import describe
 
-CACHE = Path(os.environ.get("CONSILIENCE_BATTERY", "/tmp/battery-cache"))  # noqa: S108  (a cache; nothing secret)
+CACHE = Path(os.environ.get("CONSILIENCE_CACHE", Path(__file__).parents[1] / ".cache")) / "battery"
 OVER_SPLIT = 2
 """Components beyond the true number in over-split fits."""
 LOCAL = {"n_init": 1, "max_iter": 100}
