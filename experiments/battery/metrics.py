@@ -13,6 +13,8 @@ import numpy as np
 from battery.local_fits import Cell
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
+import consilience as cs
+
 VIRTUAL_DRAWS = 2000
 COLLAPSE = 1.0 / 3.0
 """A number below this share of the true one is a collapse."""
@@ -130,6 +132,13 @@ def matching_scores(on: Bench, labels: np.ndarray, confidence: np.ndarray | None
     if confidence is not None:
         scores["confidence"] = calibration(labels, on.cell.truth, confidence)
     return scores
+
+
+def plug_in(posterior: cs.Posterior) -> GaussianMixture:
+    """Return the mixture of a Normal-Wishart posterior at its means."""
+    mean, _, inverse_scale, dof = posterior.family.standard(posterior.natural)
+    counts = posterior.counts if posterior.weights is None else posterior.weights
+    return GaussianMixture(counts / counts.sum(), mean, inverse_scale / dof[:, None, None])
 
 
 def calibration(labels: np.ndarray, truth: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:

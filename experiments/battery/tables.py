@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from battery.cells import HALVES
 from battery.summary import PARTS, TARGETS, calibration, has_scores, paired, part, summary
 
@@ -124,6 +126,41 @@ def perturbed_table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def verdicts_table(half: str) -> str:
+    """Return what was said of harm, and how it was on held-out rows, where by two standard errors it is known."""
+    rows = json.loads((HERE / f"verdicts-{half}.json").read_text())["rows"]
+    lines = [
+        "| fusion | said | fusions | fused is better than every site's own | not known | a site's own is better |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name in dict.fromkeys(row["fusion"] for row in rows):
+        of_name = [row for row in rows if row["fusion"] == name]
+        for said, text in ((True, "harmless"), (None, "not known"), (False, "harm")):
+            chosen = [row for row in of_name if row["harmless"] is said]
+            better = sum(row["gain"] > 2 * row["gain_error"] for row in chosen)
+            worse = sum(row["gain"] < -2 * row["gain_error"] for row in chosen)
+            if chosen:
+                lines.append(
+                    f"| {name} | {text} | {len(chosen)} | {better} | {len(chosen) - better - worse} | {worse} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def alarms_table(half: str) -> str:
+    """Return how often a loss was told, and how often there was one on held-out rows."""
+    rows = [row for row in json.loads((HERE / f"verdicts-{half}.json").read_text())["rows"] if row["loss"] is not None]
+    told = ("loses_little", "loses", "sites_differ", "harm", "nothing_shared", "outlier")
+    lines = ["| loss on held-out rows, nats | fusions | a loss, harm or differing sites told | fine |"]
+    lines.append("| --- | ---: | ---: | ---: |")
+    edges = [-np.inf, 0.02, 0.05, 0.3, np.inf]
+    for low, high in pairwise(edges):
+        chosen = [row for row in rows if low < row["true_loss"] <= high]
+        alarms = sum(row["code"] in told for row in chosen)
+        span = f"at most {high}" if np.isinf(low) else f"above {low}" if np.isinf(high) else f"{low} to {high}"
+        lines.append(f"| {span} | {len(chosen)} | {alarms} | {len(chosen) - alarms} |")
+    return "\n".join(lines) + "\n"
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "battery": methods_table,
     "battery-targets": targets_table,
@@ -131,6 +168,8 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "battery-confidence": confidence_table,
     "battery-cells": cells_table,
     "battery-perturbed": perturbed_table,
+    "battery-verdicts": verdicts_table,
+    "battery-alarms": alarms_table,
 }
 TABLES: dict[str, Callable[[], str]] = {
     f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES

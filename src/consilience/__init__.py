@@ -23,6 +23,7 @@ from consilience.checkpoints.methods.slerp import SLERP
 from consilience.checkpoints.methods.task_vectors import DARE, TIES, TaskArithmetic
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
+from consilience.core.verdict import HarmWarning, Verdict
 from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, Problem, UnsupportedError
 from consilience.matching import Matching
 from consilience.networks.api import barrier, permute, plane, symmetry
@@ -96,6 +97,7 @@ __all__ = [
     "FisherMerging",
     "Fusion",
     "GromovFusion",
+    "HarmWarning",
     "InputError",
     "KLFusion",
     "KLNetworkFusion",
@@ -121,6 +123,7 @@ __all__ = [
     "TaskArithmetic",
     "UnprovedSymmetryWarning",
     "UnsupportedError",
+    "Verdict",
     "WassersteinFusion",
     "__version__",
     "as_bayesian_network",

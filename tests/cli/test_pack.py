@@ -26,7 +26,8 @@ def test_packed_and_fused(sites: Path, tmp_path: Path, command: Command) -> None
     fused = command("fuse", tmp_path / "packed", "-o", tmp_path / "f.safetensors", "--set", "pilot_sites=10",
                 "--method", "spahm", "--report", tmp_path / "f.html")  # fmt: skip
     assert fused.code == 0, fused.err
-    assert fused.out.startswith("40 models with")
+    assert fused.out.startswith("Of a sample of 10 of the 40 sites: ")
+    assert "\n40 models with" in fused.out
     assert "-> 6 components (method spahm)" in fused.out
     assert command("check", tmp_path / "packed").out == "ok: 40 models can be fused\n"
     shard = next((tmp_path / "packed").iterdir())

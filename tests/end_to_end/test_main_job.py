@@ -148,7 +148,7 @@ def test_the_picture_of_the_demo_fits_its_frame(picture):
 
 def test_a_fused_file_says_how_it_was_made(job):
     _, made = read_posterior(job / "kl.safetensors")
-    assert sorted(made) == ["inputs", "method", "options", "result", "seed", "versions"]
+    assert sorted(made) == ["inputs", "method", "options", "result", "seed", "verdict", "versions"]
     assert made["method"] == "kl"
     assert made["options"] == asdict(cs.KLFusion())
     assert made["seed"] == 0

@@ -20,6 +20,7 @@ from consilience.cli.networks import barrier, symmetry
 from consilience.cli.pack import pack
 from consilience.cli.report import report
 from consilience.cli.serve import send, serve
+from consilience.cli.short_warnings import short_warnings
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.method import Method
@@ -30,6 +31,7 @@ from consilience.posteriors.methods import METHODS
 @click.version_option(package_name="consilience")
 def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""
+    click.get_current_context().with_resource(short_warnings())
 
 
 for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send):

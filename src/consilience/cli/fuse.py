@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.cli.options import fusion_options, make_fusion_plan, short_symmetry_warnings
+from consilience.cli.options import fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
@@ -51,8 +51,7 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
         raise InputError(target, "is read here", "give another output")
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
-    with short_symmetry_warnings():
-        fusion = api.fuse(plan.models, recipe.method, weights=recipe.weights, rng=seed, progress=not quiet, **options)
+    fusion = api.fuse(plan.models, recipe.method, weights=recipe.weights, rng=seed, progress=not quiet, **options)
     fusion.save(target)
     if page is not None:
         fusion.report(page)
@@ -67,8 +66,7 @@ def check(**plan_options: Any) -> None:
     """Say everything that would go wrong when fusing MODELS; exit 1 if anything would."""
     plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
-    with short_symmetry_warnings():
-        problems = api.check(plan.models, recipe.method, weights=recipe.weights, **recipe.options, **plan.arguments())
+    problems = api.check(plan.models, recipe.method, weights=recipe.weights, **recipe.options, **plan.arguments())
     if problems:
         raise InputError(problems)
     click.echo(f"ok: {plan.n_models()} models can be fused")

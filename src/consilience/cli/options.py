@@ -6,9 +6,7 @@ the models' files once and decides of which kind they are; `FusionPlan.arguments
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import OptionError
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
-from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 
 Command = Callable[..., None]
@@ -276,26 +273,3 @@ def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict
     if recipe.target is not None:
         arguments["target"] = import_module(recipe.target, "--target")
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-@contextmanager
-def short_symmetry_warnings() -> Iterator[None]:
-    """Print the warning of an unproved symmetry as one line on stderr, without the source line that Python adds."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UnprovedSymmetryWarning)
-        show_others = warnings.showwarning
-
-        def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
-            if issubclass(category, UnprovedSymmetryWarning):
-                click.echo(f"consilience: warning: {_UNPROVED_SYMMETRY}", err=True)
-            else:
-                show_others(message, category, *location, **keywords)
-
-        warnings.showwarning = show
-        yield
-
-
-_UNPROVED_SYMMETRY = (
-    "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
-    "--module with --example proves it"
-)

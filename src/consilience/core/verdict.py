@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+
+class HarmWarning(UserWarning):
+    """A fused model is taken up that is known to be worse than the best of the models that went in.
+
+    Silenced by intent with ``warnings.simplefilter("ignore", consilience.HarmWarning)``.
+    """
 
 
 @dataclass(frozen=True)
@@ -39,3 +48,21 @@ class Verdict:
 
     def __str__(self) -> str:
         return self.text
+
+    def warn(self, stacklevel: int = 3) -> None:
+        """Warn if harm is known, for whoever takes the model up without reading this."""
+        if self.harmless is False:
+            remedy = f" To do: {self.remedy}." if self.remedy else ""
+            warnings.warn(f"{self.text}{remedy}", HarmWarning, stacklevel=stacklevel)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON values."""
+        return {
+            "code": self.code,
+            "text": self.text,
+            "harmless": self.harmless,
+            "candidates": dict(self.candidates),
+            "criterion": self.criterion,
+            "loss": self.loss,
+            "remedy": self.remedy,
+        }

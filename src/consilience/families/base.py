@@ -113,6 +113,10 @@ class Family(ABC):
         """
         return None
 
+    def mean_probabilities(self, eta: Array) -> Array | None:
+        """Return the mean probabilities (n, V) of a family over probabilities; None for all others."""
+        return None
+
     def log_normalizer_of_sums(self, eta: Array) -> Array:
         """Return A(eta) (n,) of very many rows, each a law of ``EvidenceFamily.discounts`` plus a sum of its pieces.
 

@@ -109,8 +109,13 @@ class _SimplexFamily(EvidenceFamily):
 
     def points(self, eta: Array) -> Array:
         """Return square roots of the mean probabilities (n, V), whose Euclidean distance is Hellinger's."""
+        return np.sqrt(self.mean_probabilities(eta))
+
+    def mean_probabilities(self, eta: Array) -> Array:
+        """Return the mean probabilities (n, V)."""
         alpha = eta + 1.0
-        return np.sqrt(alpha / alpha.sum(axis=1, keepdims=True))
+        means: Array = alpha / alpha.sum(axis=1, keepdims=True)
+        return means
 
     @property
     def flat(self) -> Array:

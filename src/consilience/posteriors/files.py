@@ -92,6 +92,7 @@ class ProvenanceHeader(StrictModel):
     inputs: Chunked[list[Input]]
     result: dict[str, Any]
     versions: Chunked[dict[str, str]]
+    verdict: dict[str, Any] | None = None
 
 
 class PosteriorHeader(StrictModel):

@@ -28,6 +28,7 @@ from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of, adapter_of_source, rebuild
+from consilience.posteriors.verdict import judge_fusion
 from consilience.posteriors.vocabulary import VocabularyAlignment
 
 RECOMMENDED = "kl"
@@ -134,6 +135,16 @@ def fuse_described(
             for site, weight in zip(described, ensemble.site_weights, strict=True)
         ),
         _rebuild=_rebuilder(method, ensemble),
+        _judge=partial(
+            judge_fusion,
+            ensemble,
+            outcome.posterior,
+            outcome.matching.labels,
+            outcome.details,
+            is_mixture=adapter is None or adapter.is_mixture,
+            matches=method.matches,
+            trusts_sites=method.robust is None,
+        ),
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )

@@ -11,6 +11,7 @@ from typing import Any
 from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
+from consilience.core.verdict import Verdict
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.posteriors.files import write_posterior
@@ -78,12 +79,17 @@ class PosteriorFusion(Fusion):
     provenance: Mapping[str, Any]
     inputs: tuple[FusionInput, ...] = field(repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
+    _judge: Callable[[Status], Verdict] | None = field(default=None, repr=False)
     keeps_models: bool = False
     atoms: Posterior | None = field(default=None, repr=False)
 
     @cached_property
     def model(self) -> Any:
-        """A fitted model of the kind that went in, with the fused components; for an ensemble, a ModelEnsemble."""
+        """A fitted model of the kind that went in, with the fused components; for an ensemble, a ModelEnsemble.
+
+        Where the verdict knows of harm, a HarmWarning says so.
+        """
+        self.verdict.warn(stacklevel=5)  # past what caches the property
         return self._rebuild(self.posterior)
 
     @property
@@ -91,8 +97,23 @@ class PosteriorFusion(Fusion):
         """Number G of fused components."""
         return self.posterior.n_components
 
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The judgement on the fusion in one sentence: what it loses, and whether harm is excluded.
+
+        It is computed from parameters alone; see ``consilience.posteriors.verdict``.
+        """
+        return super().verdict if self._judge is None else self._judge(self.status)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The provenance with the verdict, as every saved file carries it."""
+        return {**self.provenance, "verdict": self.verdict.to_json()}
+
     def save(self, path: str | Path) -> None:
-        """Write the fused posterior with its provenance, whole or not at all.
+        """Write the fused posterior with its provenance and verdict, whole or not at all.
+
+        Where the verdict knows of harm, a HarmWarning says so.
 
         Raises
         ------
@@ -101,7 +122,8 @@ class PosteriorFusion(Fusion):
         """
         if self.keeps_models:
             raise InputError(path, f"{NO_FILE}")
-        write_posterior(Path(path), self.posterior, dict(self.provenance))
+        self.verdict.warn()
+        write_posterior(Path(path), self.posterior, self.record)
 
     def report(self, path: str | Path, *, data: Any = None, truth: Any = None) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
@@ -140,4 +162,4 @@ class PosteriorFusion(Fusion):
         if self.keeps_models and data is not None:
             raise InputError("data", "an ensemble asks every model by itself, so nothing is shown of them beside it")
         illustration = illustrate(self.posterior, data, truth)
-        write_page(Path(path), content_of(self.provenance, self.posterior, posteriors, illustration))
+        write_page(Path(path), content_of(self.record, self.posterior, posteriors, illustration))

@@ -13,12 +13,14 @@ MAX_NAMED = 8
 
 
 def summary(fusion: Fusion) -> str:
-    """Return how many components became how many, how it ended, and what should be known of the models."""
-    inputs = fusion.provenance["inputs"]
+    """Return the verdict, how many components became how many, and what should be known of the models."""
+    inputs, verdict = fusion.provenance["inputs"], fusion.verdict
     lines = [
+        verdict.text,
+        *([f"to do: {verdict.remedy}"] if verdict.remedy else []),
         f"{fusion.details.get('sites', len(inputs))} models"
         f" with {sum(record['components'] for record in inputs)} components"
-        f" -> {fusion.n_components} components (method {fusion.provenance['method']})"
+        f" -> {fusion.n_components} components (method {fusion.provenance['method']})",
     ]
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")

@@ -39,6 +39,9 @@ class Adapter(ABC):
     """Whether components have no names, so that the fusion finds which are the same, or each has a label, such as the
     class of a classifier: then ``features.classes`` of the posterior names component k at position k, and components of
     one label are averaged, never permuted. Sites may have different labels; the fused model has them all."""
+    is_mixture: ClassVar[bool] = False
+    """Whether the model's density of an observation is the mixture of its components', so that models can be compared
+    by draws of them; see ``posteriors.verdict``."""
     takes_counts: ClassVar[bool] = False
     """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
     has_vocabulary: ClassVar[bool] = False

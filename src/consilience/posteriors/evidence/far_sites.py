@@ -78,7 +78,7 @@ def _site_distances(stack: Stack, labels: Labels) -> Array:
 
 
 def describe_outliers(names: tuple[str, ...], stray_sites: Labels, far_sites: dict[int, str]) -> list[dict[str, Any]]:
-    """Return why which site is an outlier, as JSON records with ``name`` and ``why``, by name.
+    """Return why which site is an outlier, as JSON records with ``name``, ``why`` and ``whole_site``, by name.
 
     Parameters
     ----------
@@ -93,6 +93,7 @@ def describe_outliers(names: tuple[str, ...], stray_sites: Labels, far_sites: di
     for site, count in zip(*np.unique(stray_sites, return_counts=True), strict=True):
         subject = "1 component looks" if count == 1 else f"{count} components look"
         reason = f"{subject} like a blend or a second copy of others, as after a fit gone wrong, and was left out"
-        records.append({"name": names[int(site)], "why": reason.replace("was", "were") if count > 1 else reason})
-    records += [{"name": names[site], "why": reason} for site, reason in far_sites.items()]
+        reason = reason.replace("was", "were") if count > 1 else reason
+        records.append({"name": names[int(site)], "why": reason, "whole_site": False})
+    records += [{"name": names[site], "why": reason, "whole_site": True} for site, reason in far_sites.items()]
     return sorted(records, key=lambda record: record["name"])

@@ -50,14 +50,23 @@ def _without_priors(stack: Stack, site_priors: Array) -> tuple[Stack, NDArray[np
 def virtual_loss_of(ensemble: Ensemble) -> VirtualLoss | None:
     """Return the virtual losses of matchings of all components (L,); None for families without densities of data.
 
-    Components count by their effective observations; where sites state none, by their mixture weights or alike.
+    Components count by ``observation_weights``.
     """
     densities = ensemble.family.plug_in(ensemble.natural)
     if densities is None:
         return None
+    return VirtualLoss(*densities, observation_weights(ensemble), describes_data=ensemble.family.describes_data)
+
+
+def observation_weights(ensemble: Ensemble) -> Array:
+    """Return the observations behind all components (L,), in any unit: their counts times the weights of their sites.
+
+    Where sites state no counts, their mixture weights, or all alike.
+    """
     mass = ensemble.column("counts")
     if mass is None:
         mass = ensemble.column("weights")
     if mass is None or mass.sum() <= 0:
         mass = np.ones(len(ensemble.natural))
-    return VirtualLoss(*densities, mass * ensemble.row_weights, describes_data=ensemble.family.describes_data)
+    weights: Array = mass * ensemble.row_weights
+    return weights

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from scipy.special import logsumexp
@@ -57,37 +58,44 @@ class VirtualLoss:
         return replace(self, means=self.means[rows], covariances=self.covariances[rows], weights=self.weights[rows])
 
     @cached_property
+    def _centre(self) -> Array:
+        """Mean of the means (D,), taken off everywhere, so that densities lose no digits far from the origin."""
+        centre: Array = self.means.mean(axis=0)
+        return centre
+
+    @cached_property
     def _centred_means(self) -> Array:
-        """Means less their mean, so that densities lose no digits far from the origin (L, D)."""
-        centred: Array = self.means - self.means.mean(axis=0)
+        """Means less their mean (L, D)."""
+        centred: Array = self.means - self._centre
         return centred
 
     @cached_property
     def _shares(self) -> Array:
         """Weights of the concatenation (L,)."""
-        total = self.weights.sum()
-        if total <= 0:  # whoever has no observations counts like all others
-            return np.full(len(self.weights), 1.0 / len(self.weights))
-        shares: Array = self.weights / total
-        return shares
+        return shares_of(self.weights)
 
     @cached_property
-    def _draws(self) -> Array:
-        """Draws of the concatenation (n, D): fixed, for no seed may change a matching."""
+    def _drawn(self) -> tuple[Labels, Array]:
+        """Which component each draw is of (n,), and the draws (n, D): fixed, for no seed may change a matching."""
         rng = np.random.default_rng(0)
         rows = np.searchsorted(np.cumsum(self._shares), rng.random(self.n_draws), side="right")
         rows = np.minimum(rows, len(self._shares) - 1)
         noise = rng.standard_normal((self.n_draws, self._centred_means.shape[1]))
         if self.covariances.ndim == 2:
-            return self._centred_means[rows] + noise * np.sqrt(self.covariances[rows])
+            return rows, self._centred_means[rows] + noise * np.sqrt(self.covariances[rows])
         used, which = np.unique(rows, return_inverse=True)
         factors = np.linalg.cholesky(self.covariances[used])
-        return self._centred_means[rows] + np.einsum("nij,nj->ni", factors[which], noise)
+        return rows, self._centred_means[rows] + np.einsum("nij,nj->ni", factors[which], noise)
+
+    @property
+    def rows_of_draws(self) -> Labels:
+        """Which component each draw is of (n,)."""
+        return self._drawn[0]
 
     @cached_property
     def _log_concatenation(self) -> Array:
         """Log c of every draw (n,)."""
-        return _log_density(self._draws, self._centred_means, self.covariances, self._shares)
+        return _log_density(self._drawn[1], self._centred_means, self.covariances, self._shares)
 
     def by_draw(self, labels: Labels) -> Array:
         """Return log c - log f of every draw (n,) for the groups of a matching; -1 is in none."""
@@ -110,12 +118,31 @@ class VirtualLoss:
             spread[rows] += deviations[:, :, None] * deviations[:, None, :]
             covariances = (shares @ spread.reshape(len(labels), -1)).reshape(-1, dim, dim)
         used = mass > 0
-        log_fused = _log_density(self._draws, means[used], covariances[used], mass[used] / mass.sum())
+        log_fused = _log_density(self._drawn[1], means[used], covariances[used], mass[used] / mass.sum())
         return self._log_concatenation - log_fused
+
+    def of_mixture(self, means: Array, covariances: Array, weights: Array) -> Array:
+        """Return log c - log f of every draw (n,) for a mixture f of components as this one's, with weights (G,)."""
+        log_mixture = _log_density(self._drawn[1], means - self._centre, covariances, shares_of(weights))
+        return self._log_concatenation - log_mixture
+
+    def of_sites(self, offsets: Labels) -> Array:
+        """Return log c - log p_j of every draw (J, n) for the mixture p_j of each site's rows, by offsets (J + 1,)."""
+        sites = [slice(*ends) for ends in pairwise(offsets.tolist())]
+        return np.stack(
+            [self.of_mixture(self.means[site], self.covariances[site], self.weights[site]) for site in sites]
+        )
 
     def __call__(self, labels: Labels) -> tuple[float, float]:
         """Return the loss of a matching in nats per observation, and its standard error."""
         return mean_and_error(self.by_draw(labels))
+
+
+def shares_of(weights: Array) -> Array:
+    """Return weights (n,) that sum to one; alike where none has any."""
+    total = weights.sum()
+    shares: Array = weights / total if total > 0 else np.full(len(weights), 1.0 / len(weights))
+    return shares
 
 
 def mean_and_error(values: Array) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.report.details import Findings, findings_of
+from consilience.posteriors.report.details import Findings, VerdictSummary, findings_of, verdict_of
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
 from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
 from consilience.posteriors.report.illustration import Illustration
@@ -40,6 +40,8 @@ class PosteriorContent:
         The models that went in, in the natural order of their names.
     components : tuple of ComponentSummary
         The fused components, in their order.
+    verdict : VerdictSummary or None
+        The verdict on the fusion; None where the file does not state one.
     findings : Findings
         Status, objective and details of the method.
     plane : ComponentPlane or None
@@ -61,6 +63,7 @@ class PosteriorContent:
     versions: tuple[tuple[str, str], ...]
     sites: tuple[SiteSummary, ...]
     components: tuple[ComponentSummary, ...]
+    verdict: VerdictSummary | None
     findings: Findings
     plane: ComponentPlane | None
     n_known_sites: int
@@ -140,6 +143,7 @@ def content_of(
         versions=tuple(sorted(provenance["versions"].items())),
         sites=tuple(sites),
         components=components_of(fused, sites, local_natural, local_labels),
+        verdict=verdict_of(provenance.get("verdict")),
         findings=findings,
         plane=plane_of(fused, local_natural, local_labels) if process is None else None,
         n_known_sites=len(described),

@@ -92,6 +92,39 @@ class NumberSupport:
 
 
 @dataclass(frozen=True)
+class VerdictSummary:
+    """The verdict on a fusion, as its file states it.
+
+    Parameters
+    ----------
+    text, remedy : str
+        The sentence, and what to do; empty for nothing.
+    is_fine : bool
+        Whether there is nothing to act on.
+    losses : tuple of (name, float)
+        Loss of the fused model and of every site's own, the least first; empty where they are not known.
+    criterion : str
+        What the losses are.
+    """
+
+    text: str
+    remedy: str
+    is_fine: bool
+    losses: tuple[tuple[str, float], ...]
+    criterion: str
+
+
+def verdict_of(value: object) -> VerdictSummary | None:
+    """Return the verdict in a provenance; None where it has none, as files of earlier versions."""
+    text = value.get("text") if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or not isinstance(text, str) or not text:
+        return None
+    remedy, criterion = (entry if isinstance(entry := value.get(key), str) else "" for key in ("remedy", "criterion"))
+    losses = tuple(reversed(numbers_by_name(value.get("candidates"))))
+    return VerdictSummary(text, remedy, value.get("code") in ("fine", Status.CONVERGED.name.lower()), losses, criterion)
+
+
+@dataclass(frozen=True)
 class Findings:
     """What a method reports besides the components.
 

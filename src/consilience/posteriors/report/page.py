@@ -11,11 +11,12 @@ from consilience.posteriors.report import sections
 from consilience.posteriors.report.chain_sections import how_states_follow, states_over_time
 from consilience.posteriors.report.content import PosteriorContent
 from consilience.posteriors.report.process_section import the_function
-from consilience.posteriors.report.shared_blocks import act, how_it_was_made, status
+from consilience.posteriors.report.shared_blocks import act, how_it_was_made, status, verdict
 
 SECTIONS = (
     sections.what_went_in,
     sections.what_came_out,
+    sections.what_it_loses,
     sections.who_is_who,
     sections.the_components,
     how_states_follow,
@@ -57,7 +58,7 @@ def render(content: PosteriorContent) -> str:
     return Page(
         "Fusion report",
         (models, f"→ {format_count(len(content.components), 'component')}"),
-        [status(content.findings), act(data_warning) if shows_data else None],
+        [verdict(content.verdict), status(content.findings), act(data_warning) if shows_data else None],
         [*(section(content) for section in SECTIONS), how_it_was_made(content, _MEANINGS)],
         f"One file: no scripts, nothing fetched, {shown}.",
     ).render()

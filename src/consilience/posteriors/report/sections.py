@@ -39,12 +39,30 @@ from consilience.posteriors.report.shared_blocks import (
     site_name,
     strong,
 )
+from consilience.posteriors.verdict import FUSED
 
 _MAX_MEMBERS = 8
 """Sites of a component that are named. Chosen by eye."""
 
 NAMED_NUMBERS = 5
 """Numbers of components that are named with their probability, the likeliest first."""
+
+
+def what_it_loses(content: PosteriorContent) -> Section | None:
+    """Return what the fused model and every site's own lose against all side by side."""
+    verdict = content.verdict
+    if verdict is None or not verdict.losses:
+        return None
+    columns = [
+        text_column("Model", lambda row: strong("the fused model") if row[0] == FUSED else shorten(row[0])),
+        Column("Loss", lambda row: row[1], digits=3),
+    ]
+    caption = (
+        f"The {shorten(verdict.criterion)}, against all models side by side: how much less probable, on average, each "
+        "model finds an observation drawn from all of them than they do together. It is computed from parameters "
+        "alone, so it believes what the sites say of themselves."
+    )
+    return Section("loss", "What is lost", [Table("Losses", verdict.losses, columns, "model", caption, "narrow")])
 
 
 def what_went_in(content: PosteriorContent) -> Section:

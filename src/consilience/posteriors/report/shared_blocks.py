@@ -24,9 +24,18 @@ from consilience.drawing.blocks import (
 )
 from consilience.drawing.words import format_count, shorten
 from consilience.posteriors.report import charts
-from consilience.posteriors.report.details import Findings
+from consilience.posteriors.report.details import Findings, VerdictSummary
 
 DIGEST_CAPTION = "SHA-256 identifies each file; its first twelve digits are shown, and all of them on opening."
+
+
+def verdict(found: VerdictSummary | None) -> Paragraph | None:
+    """Return the verdict, and what to do about it; None where a file states none."""
+    if found is None:
+        return None
+    remedy = f"To do: {shorten(found.remedy, 400)}." if found.remedy else ""
+    parts = (strong(shorten(found.text, 600)), remedy)
+    return Paragraph(sentences(*parts), "status") if found.is_fine else act(*parts)
 
 
 def status(findings: Findings) -> Paragraph:

@@ -50,6 +50,7 @@ from consilience.posteriors.sharded.totals import (
     shard_holders,
     shard_totals,
 )
+from consilience.posteriors.verdict import judge_fusion
 
 PILOT_SITES = 256
 """Sites in the pilot sample; as many or fewer are fused in memory. Chosen by hand; nobody has measured other values."""
@@ -180,8 +181,25 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         provenance=make_provenance(method.name, recorded_options, seed, inputs, result),
         inputs=(),
         _rebuild=rebuild,
+        _judge=partial(
+            judge_fusion,
+            pilot,
+            posterior,
+            _labels_of_sites(labels, components_of_site, sample.sample_sites),
+            details,
+            is_mixture=adapter is None or adapter.is_mixture,
+            matches=method.matches,
+            trusts_sites=method.robust is None,
+            n_sites=sample.n_sites,
+        ),
         atoms=None if fit.atoms is None else fit.atoms.take(order),
     )
+
+
+def _labels_of_sites(labels: Labels, components_of_site: Labels, sites: Labels) -> Labels:
+    """Return the labels (n,) of the components of some sites, of those of all (L,)."""
+    ends = np.cumsum(components_of_site)[sites]
+    return np.concatenate([labels[slice(*of)] for of in zip(ends - components_of_site[sites], ends, strict=True)])
 
 
 def _without_minority(shards: PreparedShards, fit: ShardedFit) -> ShardedFit:

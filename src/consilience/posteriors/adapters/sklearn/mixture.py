@@ -32,6 +32,7 @@ class GaussianMixtureAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.GaussianMixture"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "GaussianMixture"
+    is_mixture: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of counts ``samples * weights_`` under a flat prior."""

@@ -1,0 +1,39 @@
+"""Warnings of the library as lines of the command, without the source lines that Python adds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from consilience.core.verdict import HarmWarning
+from consilience.drawing.words import printable
+from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
+
+_UNPROVED_SYMMETRY = (
+    "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
+    "--module with --example proves it"
+)
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Print warnings of unproved symmetries and of harm as one line each on stderr."""
+    with warnings.catch_warnings():
+        for category in (UnprovedSymmetryWarning, HarmWarning):
+            warnings.simplefilter("always", category)
+        show_others = warnings.showwarning
+
+        def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
+            if issubclass(category, UnprovedSymmetryWarning):
+                click.echo(f"consilience: warning: {_UNPROVED_SYMMETRY}", err=True)
+            elif issubclass(category, HarmWarning):
+                click.echo(f"consilience: warning: {printable(str(message))}", err=True)
+            else:
+                show_others(message, category, *location, **keywords)
+
+        warnings.showwarning = show
+        yield

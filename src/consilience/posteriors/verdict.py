@@ -1,0 +1,372 @@
+"""The verdict on fused posteriors: what they lose against keeping all sites' models, and whether they harm.
+
+Of mixtures, on draws x of all sites' mixtures side by side, c = sum_j s_j p_j with s_j the sites' shares of the
+observations, and at the densities of the posterior means (no data are needed, and no variational bound enters):
+
+    loss of the fused mixture f        VL   = E_{x ~ c}[log c(x) - log f(x)]
+    loss of the mixture of site j      VL_j = E_{x ~ c}[log c(x) - log p_j(x)]
+
+in nats per observation. The fusion is harmless if f loses less than every site's own mixture by two standard errors of
+the paired difference and the noise below, harmful if some site's own loses less than f by as much, and neither is known
+otherwise. The error is that of the draws and of the observations behind c: a mean over so many of them would have it. It judges by
+what the sites say of themselves: where they lie, or their fits went wrong together, so does the verdict.
+
+Sites of few observations have fitted their noise, which c keeps and f averages out, and VL counts that as a loss. With
+p parameters of a component, c and f differ by about (L - G) p / N nats of it, N observations in all, if fits were by
+maximum likelihood, and by less under priors; no loss and no difference counts before it exceeds a quarter of that.
+
+Topics have no density of documents in closed form. By the joint convexity of the divergence
+
+    VL <= sum_l w_l KL(p_l || f_g(l))            (Hershey and Olsen 2007, their variational bound with hard couplings)
+
+which is stated in nats per word, and never as a warning. Chains are judged by the mixture of their states' emissions,
+without their order, so that harm is not known. Other families have no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.core.status import Status
+from consilience.core.verdict import Verdict
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
+from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error, shares_of
+from consilience.posteriors.posterior import Posterior
+
+N_ERRORS = 2.0
+"""Standard errors by which a difference is known."""
+ROUNDING = 1e-9
+"""Nats below which no difference is one: copies of one model differ by rounding."""
+N_LOSS_ERRORS = 4.0
+"""Standard errors below which a loss is stated as a bound."""
+LEAST_STATED_LOSS = 0.02
+"""That bound, in nats per observation, unless the errors are greater: about four errors of 2,000 draws."""
+SMALL_LOSS, GREAT_LOSS = 0.05, 0.3
+"""Nats per observation from which on a loss matters, and is a warning: conventions. Of simulated ensembles that were
+matched rightly, with sites that differ by at most 0.3 standard deviations of a component, all lost at most 0.05, and of
+collapsed ones all at least 0.35; experiments/battery judges them on others."""
+NOISE_SHARE = 0.25
+"""Share of the noise of local fits that a loss must exceed. Of 0, 1/4, 1/2 and 1, chosen on the first half of
+experiments/battery: 2 wrong alarms for 7 without it, 12 right ones of 18 for 15."""
+MIN_SHARED_MASS = 0.25
+"""Share of the observations in components of several sites below which sites share nothing. Chosen by hand."""
+MAX_JUDGED_ROWS = 5000
+"""Components up to which a verdict is computed. Chosen by hand for its cost."""
+N_FURTHER_DRAWS, MAX_FURTHER_ROWS = 20_000, 1000
+"""Draws where harm is not known from 2,000, and components up to which they are taken: for their cost."""
+MAX_NAMED_SITES = 3
+"""Outliers that the sentence names."""
+
+FUSED = "fused"
+"""What the candidates call the fused model."""
+HARM_IS_UNKNOWN = "whether the fused model is no worse than the best of the models is not known"
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """What a fused model and every site's own lose against all side by side.
+
+    Parameters
+    ----------
+    fused, error : float
+        Loss of the fused model in units of the criterion, and its standard error (zero for a bound).
+    criterion : str
+        What the losses are.
+    sites : Array of shape (J,)
+        Loss of each site's own model; empty where it is not known.
+    gains, gain_errors : Array of shape (J,)
+        Loss of each site's own model less that of the fused one, by the same draws, and its standard error.
+    largest : int
+        Component of the stack (L,) that most is lost of.
+    noise : float
+        What of the loss may be the noise of local fits.
+    """
+
+    fused: float
+    error: float
+    criterion: str
+    sites: Array
+    gains: Array
+    gain_errors: Array
+    largest: int
+    noise: float = 0.0
+
+    @property
+    def matters(self) -> bool:
+        """Whether more is lost than the noise of local fits may be."""
+        return self.error > 0 and self.fused - self.noise > SMALL_LOSS
+
+    @property
+    def harmless(self) -> bool | None:
+        """Whether the fused model loses less than every site's own, by two errors and the noise; None if not known."""
+        if not self.gains.size:
+            return None
+        margins = np.maximum(N_ERRORS * self.gain_errors + self.noise, ROUNDING)
+        if np.all(self.gains > margins):
+            return True
+        return False if np.any(self.gains < -margins) else None
+
+    @property
+    def best_site(self) -> int:
+        """The site whose own model loses least."""
+        return int(np.argmin(self.sites))
+
+
+def losses_of(ensemble: Ensemble, fused: Posterior, labels: Labels, *, is_mixture: bool) -> Losses | None:
+    """Return what a fused model loses; None for families without a loss, or for too many components.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The models that went in, in the order of the labels.
+    fused : Posterior
+        The fused components.
+    labels : Labels of shape (L,)
+        Fused component of each local one; -1 for one left out.
+    is_mixture : bool
+        Whether the models are mixtures of their components, so that the loss of a site's own means something.
+    """
+    if len(ensemble.natural) > MAX_JUDGED_ROWS:
+        return None
+    mass = observation_weights(ensemble)
+    if ensemble.family.describes_data:
+        loss, densities = virtual_loss_of(ensemble), fused.family.plug_in(fused.natural)
+        assert loss is not None  # noqa: S101  (families that describe data have densities)
+        assert densities is not None  # noqa: S101
+        losses = _mixture_losses(loss, ensemble, (*densities, mixture_weights(fused)), is_mixture)
+        if is_mixture and losses.harmless is None and len(mass) <= MAX_FURTHER_ROWS:
+            loss = replace(loss, n_draws=N_FURTHER_DRAWS)
+            losses = _mixture_losses(loss, ensemble, (*densities, mixture_weights(fused)), is_mixture)
+        return losses
+    local, merged = ensemble.family.mean_probabilities(ensemble.natural), fused.family.mean_probabilities(fused.natural)
+    if local is None or merged is None:
+        return None
+    by_row = shares_of(mass) * _categorical_divergences(local, merged, labels)
+    nothing = np.zeros(0)
+    criterion = "bound on the virtual loss, nats per word"
+    return Losses(float(by_row.sum()), 0.0, criterion, nothing, nothing, nothing, int(np.argmax(by_row)))
+
+
+def _mixture_losses(
+    loss: VirtualLoss, ensemble: Ensemble, fused: tuple[Array, Array, Array], is_mixture: bool
+) -> Losses:
+    """Return the losses of a mixture (means, covariances, weights) and of every site's, by the draws of `loss`.
+
+    Errors of differences are those of the draws, and those that a mean over the observations behind c has: no more of
+    them is known of the population.
+    """
+    counts = ensemble.column("counts")
+    n_observations = np.inf if counts is None else max(float(counts.sum()), 1.0)
+    by_draw = loss.of_mixture(*fused)
+    mean, error = mean_and_error(by_draw)
+    by_row = np.bincount(loss.rows_of_draws, weights=by_draw)
+    sites = gains = errors = np.zeros(0)
+    if is_mixture:
+        of_sites = loss.of_sites(ensemble.offsets)  # (J, n)
+        differences = of_sites - by_draw
+        sites, gains = of_sites.mean(axis=1), differences.mean(axis=1)
+        errors = differences.std(axis=1, ddof=1) * (1.0 / loss.n_draws + 1.0 / n_observations) ** 0.5
+    dim = fused[0].shape[1]
+    n_parameters = 2 * dim if fused[1].ndim == 2 else dim * (dim + 3) // 2
+    noise = NOISE_SHARE * max(len(loss.means) - len(fused[0]), 0) * n_parameters / n_observations
+    criterion = "virtual loss, nats per observation"
+    return Losses(mean, error, criterion, sites, gains, errors, int(np.argmax(by_row)), noise)
+
+
+def mixture_weights(posterior: Posterior) -> Array:
+    """Return the weights (L,) of a posterior's components in its mixture, summing to one."""
+    stated = posterior.weights if posterior.weights is not None else posterior.counts
+    return shares_of(np.ones(posterior.n_components) if stated is None else stated)
+
+
+def _categorical_divergences(local: Array, merged: Array, labels: Labels) -> Array:
+    """Return KL(p_l || f_g(l)) of probabilities (L, V) and (G, V); of a row in no group, to the nearest one."""
+    logarithms = np.log(merged)
+    entropies = np.sum(local * np.log(local), axis=1)
+    divergences = entropies - np.einsum("lv,lv->l", local, logarithms[np.maximum(labels, 0)])
+    out = np.flatnonzero(labels < 0)
+    divergences[out] = entropies[out] - (local[out] @ logarithms.T).max(axis=1)
+    result: Array = np.maximum(divergences, 0.0)
+    return result
+
+
+def shared_mass(ensemble: Ensemble, labels: Labels) -> float:
+    """Return the share of the observations in fused components that several sites have."""
+    mass = shares_of(observation_weights(ensemble))
+    is_in = labels >= 0
+    pairs = np.unique(np.stack([labels[is_in], ensemble.owner[is_in]]), axis=1)
+    n_sites = np.bincount(pairs[0], minlength=1)  # of each component (G,)
+    return float(mass[is_in][n_sites[labels[is_in]] > 1].sum())
+
+
+def judge_fusion(
+    ensemble: Ensemble,
+    fused: Posterior,
+    labels: Labels,
+    details: Mapping[str, Any],
+    status: Status,
+    *,
+    is_mixture: bool,
+    matches: bool,
+    trusts_sites: bool,
+    n_sites: int | None = None,
+) -> Verdict:
+    """Return the verdict on a fusion of posteriors; see the module.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The models that went in, in the order of the labels.
+    fused : Posterior
+        The fused components.
+    labels : Labels of shape (L,)
+        Fused component of each local one; -1 for one left out.
+    details : mapping of str to object
+        What the method found: outliers, heterogeneity.
+    status : Status
+        How the search ended.
+    is_mixture : bool
+        Whether the models are mixtures of their components.
+    matches : bool
+        Whether the method says who is who; else all components are kept side by side.
+    trusts_sites : bool
+        Whether what sites say of themselves is believed; where it is not, harm is not known.
+    n_sites : int, optional
+        Number of sites, where the models are a sample of them; that there is no harm is then not known of the others.
+    """
+    # In an order of the contents, so that neither who came first nor names change a bit of it.
+    ensemble, origin = ensemble.canonical(relabel=True)
+    labels = labels[origin]
+    is_sample = n_sites is not None and n_sites > ensemble.n_sites
+    losses = losses_of(ensemble, fused, labels, is_mixture=is_mixture)
+    harmless = losses.harmless if losses is not None and trusts_sites else None
+    findings: list[tuple[str, str, str]] = []  # code, clause, remedy
+    if losses is not None and harmless is False:
+        name = ensemble.names[losses.best_site]
+        findings.append(("harm", "", f"use the model of {name}, or keep all with method='concatenate'"))
+    share = 1.0 if not matches else shared_mass(ensemble, labels)
+    if share < MIN_SHARED_MASS:
+        findings.append(_nothing_shared(share))
+    # Sites of which single components were left out are told of in the details; they are no outliers for that.
+    outliers = [str(outlier["name"]) for outlier in details.get("outliers", []) if outlier.get("whole_site", True)]
+    if outliers:
+        findings.append(_outliers(outliers))
+    if status is not Status.CONVERGED:
+        ending, _, remedy = status.value.partition("; ")
+        findings.append((status.name.lower(), ending, remedy))
+    if losses is not None and losses.matters:
+        findings.append(_lossy(losses, ensemble, details.get("heterogeneity", {})))
+    code = findings[0][0] if findings else "fine" if losses is not None else status.name.lower()
+    clauses = [clause for _, clause, _ in findings if clause]
+    remedies = list(dict.fromkeys(remedy for _, _, remedy in findings if remedy))
+    opening = _opening(losses, ensemble, fused, trusts_sites=trusts_sites)
+    if is_sample:
+        opening = f"of a sample of {ensemble.n_sites} of the {n_sites} sites: {opening}"
+    text = "; ".join([opening, *clauses])
+    if is_sample and harmless:
+        harmless = None
+    site_losses = {} if losses is None else dict(zip(ensemble.names, losses.sites.tolist(), strict=False))
+    return Verdict(
+        code=code,
+        text=f"{text[0].upper()}{text[1:]}.",
+        harmless=harmless,
+        candidates={**site_losses, FUSED: losses.fused} if losses is not None and site_losses else {},
+        criterion=None if losses is None else losses.criterion,
+        loss=None if losses is None else losses.fused,
+        remedy="; ".join(remedies) or None,
+    )
+
+
+def _nats(value: float) -> str:
+    """Return a number of nats in two digits, or as a whole number."""
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
+def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, trusts_sites: bool) -> str:
+    """Return what is known of harm, and what is lost."""
+    if losses is None:
+        return HARM_IS_UNKNOWN
+    lost = _lost(losses, ensemble.n_sites)
+    if not losses.sites.size:
+        return f"{HARM_IS_UNKNOWN}; the fused model {lost}"
+    if not trusts_sites:
+        return f"{HARM_IS_UNKNOWN}, for what sites say of themselves is not trusted; the fused model {lost}"
+    best = losses.best_site
+    gain, error = float(losses.gains[best]), float(losses.gain_errors[best])
+    if losses.harmless:
+        least = float(losses.gains.min())
+        components = "1 component" if fused.n_components == 1 else f"{fused.n_components} components"
+        return (
+            f"one model of {components} describes all {ensemble.n_sites} sites together better than any site's own"
+            f" does, by at least {_nats(least)} nats per observation, and {lost}"
+        )
+    if losses.harmless is False:
+        return (
+            f"the model of {ensemble.names[best]} alone describes all sites together better than the fused one does,"
+            f" by {_nats(-gain)} nats per observation"
+        )
+    if abs(gain) + N_ERRORS * error + losses.noise < LEAST_STATED_LOSS:
+        return (
+            f"the fused model describes all sites together as well as that of {ensemble.names[best]} alone does, to"
+            f" within {LEAST_STATED_LOSS} nats per observation, and {lost}"
+        )
+    return (
+        f"whether the fused model describes all sites together better than that of {ensemble.names[best]} alone is not"
+        f" known (by {_nats(gain)} ± {_nats(N_ERRORS * error + losses.noise)} nats per observation); it {lost}"
+    )
+
+
+def _lost(losses: Losses, n_sites: int) -> str:
+    """Return what the fused model loses, in words."""
+    against = f"against keeping all {n_sites}"
+    if losses.error == 0:
+        return f"loses at most {_nats(losses.fused)} nats per word {against}"
+    if losses.fused < N_LOSS_ERRORS * losses.error:
+        return f"loses less than {max(LEAST_STATED_LOSS, N_LOSS_ERRORS * losses.error):.2g} {against}"
+    if not losses.matters and losses.fused > SMALL_LOSS:
+        return f"loses {_nats(losses.fused)} {against}, which may be the noise of their own fits"
+    return f"loses {_nats(losses.fused)} {against}"
+
+
+def _nothing_shared(share: float) -> tuple[str, str, str]:
+    held = "no component is" if share == 0 else f"only {100 * share:.0f} % of the observations are in components"
+    return (
+        "nothing_shared",
+        f"sites share {'nothing' if share == 0 else 'hardly anything'}: {held} of several sites, and the others are"
+        " kept side by side",
+        "see that all sites have the same columns in the same units",
+    )
+
+
+def _outliers(names: Sequence[str]) -> tuple[str, str, str]:
+    more = f" and {len(names) - MAX_NAMED_SITES} more" if len(names) > MAX_NAMED_SITES else ""
+    named = ", ".join(names[:MAX_NAMED_SITES]) + more
+    be = "is an outlier" if len(names) == 1 else "are outliers"
+    return "outlier", f"{named} {be}", f"look at {named}, or leave {'it' if len(names) == 1 else 'them'} out"
+
+
+def _lossy(losses: Losses, ensemble: Ensemble, heterogeneity: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return what is said of a loss that matters: that sites differ, or where most is lost."""
+    keep = "method='concatenate' keeps all components"
+    if losses.fused - losses.noise <= GREAT_LOSS:
+        return "loses_little", "this is a little less than all models side by side know", keep
+    location = next(iter(heterogeneity.values()), None)
+    if location is not None and location >= 1.0:
+        return (
+            "sites_differ",
+            "sites differ by more than their components are wide, and the fused model is what they have in common",
+            keep,
+        )
+    site = int(ensemble.owner[losses.largest])
+    component = losses.largest - int(ensemble.offsets[site])
+    return (
+        "loses",
+        f"most is lost of component {component} of {ensemble.names[site]}",
+        f"{keep}, and a greater n_components more of them",
+    )
