@@ -8,8 +8,8 @@ observations, and at the densities of the posterior means (no data are needed, a
 
 in nats per observation. The fusion is harmless if f loses less than every site's own mixture by two standard errors of
 the paired difference and the noise below, harmful if some site's own loses less than f by as much, and neither is known
-otherwise. The error is that of the draws and of the observations behind c: a mean over so many of them would have it. It judges by
-what the sites say of themselves: where they lie, or their fits went wrong together, so does the verdict.
+otherwise. The error is that of the draws and of the observations behind c: a mean over so many of them would have it.
+It judges by what the sites say of themselves: where they lie, or their fits went wrong together, so does the verdict.
 
 Sites of few observations have fitted their noise, which c keeps and f averages out, and VL counts that as a loss. With
 p parameters of a component, c and f differ by about (L - G) p / N nats of it, N observations in all, if fits were by
