@@ -230,7 +230,9 @@ def describe_matching(
     number : dict of str to object
         What else is told of the number of components.
     """
-    by_number = judged.selection.evidence_by_number(matching)
+    by_number = judged.selection.evidence_by_number()
+    if matching is not judged.selection.selected.matching:  # one of a number that was given
+        by_number[matching.n_groups] = max(by_number[matching.n_groups], matching.evidence)
     evidences = np.array(list(by_number.values()))
     probabilities = np.exp(evidences - evidences.max())
     probabilities /= probabilities.sum()

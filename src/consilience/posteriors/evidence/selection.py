@@ -5,7 +5,8 @@ fits. Neither is right everywhere: where the matching under the strict one loses
 virtual loss, in nats of the user's data, decides. The lenient matching is taken if the strict one loses more by the
 greatest of 0.1 nats per observation, a quarter of its loss, and two standard errors of the difference. The quarter is
 for sites that truly differ, where everything loses.
-Components of fits gone wrong are then left out (``strays``). Families without a virtual loss take the strict matching.
+Components of fits gone wrong are then left out (``strays``), and where the matching is below another one on its own path
+that one is taken. Families without a virtual loss take the strict matching.
 
 Where the number is given, the matching comes from the same path at the same heterogeneity (``Selection.of_size``).
 """
@@ -18,10 +19,8 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.matching.agglomeration import AgglomerationPath, agglomerate
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.search import (
-    MAX_AGGLOMERATED_ROWS,
     EvidenceSearch,
     SearchedMatching,
     is_same_partition,
@@ -94,7 +93,7 @@ class Selection:
         """The matching of the greatest evidence under the prior that the virtual loss chooses."""
         if self._near is not None:
             matching = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
-            return replace(self._near, matching=self._by_input(without_strays(self._search, matching)))
+            return replace(self._near, matching=self._finished(matching))
         chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
         if self._loss is not None and self._may_lose(self._loss, chosen.labels[self._position]):
             lenient = self._search.lenient()
@@ -103,7 +102,11 @@ class Selection:
                 losses, is_lenient = compare_losses(self._loss, strict_labels, lenient_labels)
                 if is_lenient:
                     chosen, name = lenient, "lenient"
-        return SelectedMatching(self._by_input(without_strays(self._search, chosen)), name, losses)
+        return SelectedMatching(self._finished(chosen), name, losses)
+
+    def _finished(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return a matching without strays, the best on its own paths, its rows in the order of the given stack."""
+        return self._by_input(self._search.best_of_its_paths(without_strays(self._search, matching)))
 
     @staticmethod
     def _may_lose(loss: VirtualLoss, labels: Labels) -> bool:
@@ -111,17 +114,17 @@ class Selection:
         mean, error = loss(labels)
         return mean + N_ERRORS * error > _least_loss(loss)[0]
 
-    def evidence_by_number(self, matching: SearchedMatching) -> dict[int, float]:
+    def evidence_by_number(self) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
 
-        All at the heterogeneity and prior of a matching, whose own evidence is among them; components that are in none
-        of its groups are in none of any.
+        All at the heterogeneity and prior of the selected matching, whose own evidence is among them, and exceeded by
+        none but within rounding; components that are in none of its groups are in none of any.
         """
+        matching = self._in_order(self.selected.matching)
         by_number = {matching.n_groups: matching.evidence}
-        start = matching.labels[self._order]
-        evidence = self._search.problem.evidence(start, matching.heterogeneity, matching.prior)
-        for path in self._paths(matching):
-            offset = evidence - self._total(matching, start)
+        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
+        offset = matching.evidence - objective.total(matching.labels)
+        for path in self._search.paths(matching):
             for n_groups, total in zip(path.n_groups.tolist(), (path.totals + offset).tolist(), strict=True):
                 if self._search.max_groups is None or n_groups <= self._search.max_groups:
                     by_number[n_groups] = max(by_number.get(n_groups, -np.inf), total)
@@ -136,7 +139,7 @@ class Selection:
         matching = self.selected.matching
         if n_groups == matching.n_groups:
             return matching
-        paths = self._paths(matching)
+        paths = self._search.paths(self._in_order(matching))
         if len(paths) < 2:  # too many components, or groups, for paths from both
             return None
         path = paths[0] if n_groups < matching.n_groups else paths[1]
@@ -149,22 +152,13 @@ class Selection:
         evidence = problem.evidence(labels, heterogeneity, prior)
         return self._by_input(SearchedMatching(labels, heterogeneity, prior, evidence, True))
 
-    def _paths(self, matching: SearchedMatching) -> list[AgglomerationPath]:
-        """Return the agglomerations from the groups of a matching, and from every component of them by itself."""
-        labels = matching.labels[self._order]
-        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
-        is_in = labels >= 0
-        paths = [agglomerate(objective, labels)] if matching.n_groups <= MAX_AGGLOMERATED_ROWS else []
-        if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
-            paths.append(agglomerate(objective, np.where(is_in, np.cumsum(is_in) - 1, -1)))
-        return paths
-
-    def _total(self, matching: SearchedMatching, labels: Labels) -> float:
-        return self._search.problem.groups(matching.heterogeneity, matching.prior).total(labels)
-
     def _by_input(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching with its rows in the order of the stack that was given."""
         return replace(matching, labels=matching.labels[self._position])
+
+    def _in_order(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return a matching with its rows in the order of the search."""
+        return replace(matching, labels=matching.labels[self._order])
 
 
 def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[dict[str, float], bool]:
