@@ -185,20 +185,17 @@ class EvidenceSearch:
         for _ in range(MAX_ROUNDS):
             objective = self.problem.groups(heterogeneity, prior)
             new_labels = self._round(objective, labels, heterogeneity, prior)
+            if labels is not None and is_same_partition(labels, new_labels):
+                assert best is not None  # noqa: S101  (labels are of a round before)
+                return replace(best, converged=True)
             end = next((end for end in ends if is_same_partition(end.labels, new_labels)), None)
-            prior = refit(np.bincount(new_labels))
-            # Where an earlier search has ended, its heterogeneity is near and the matching is not searched again.
-            start = heterogeneity if end is None else end.heterogeneity
-            heterogeneity = self.problem.fit_heterogeneity(new_labels, start, prior)
-            evidence = self.problem.evidence(new_labels, heterogeneity, prior)
-            stays = end is not None or (labels is not None and is_same_partition(labels, new_labels))
-            labels = new_labels
+            if end is not None:  # where an earlier search has ended, with the h that is best for it
+                return end if best is None or end.evidence > best.evidence else replace(best, converged=True)
+            labels, prior = new_labels, refit(np.bincount(new_labels))
+            heterogeneity = self.problem.fit_heterogeneity(labels, heterogeneity, prior)
+            evidence = self.problem.evidence(labels, heterogeneity, prior)
             if best is None or evidence > best.evidence:
-                best = SearchedMatching(labels, heterogeneity, prior, evidence, stays)
-            elif stays:
-                best = replace(best, converged=True)
-            if stays:
-                break
+                best = SearchedMatching(labels, heterogeneity, prior, evidence, False)
         assert best is not None  # noqa: S101  (there is at least one round)
         return best
 
@@ -217,12 +214,15 @@ class EvidenceSearch:
         if self.max_groups is not None and path.n_groups[step] > self.max_groups:
             # Sites that share a component with everybody end the path above the limit.
             agglomerated = grow(objective, shuffled(self._stack.n_sites), self._openings)
-        candidates = [self.ascend(objective, agglomerated)]
-        if labels is not None and step > 0:
-            candidates.append(self.ascend(objective, labels))
-        # The first is the one of fewer groups as a rule, and wins where the totals are equal but for rounding.
-        totals = [objective.total(candidate) for candidate in candidates]
-        return candidates[-1] if totals[-1] > totals[0] + MIN_RELATIVE_GAIN * (1.0 + abs(totals[0])) else candidates[0]
+        ascended = self.ascend(objective, agglomerated)
+        if labels is None or step == 0:
+            return ascended
+        total = objective.total(ascended)
+        # The groups of the round before are given up for no less only, so that evidence never falls.
+        tolerance = MIN_RELATIVE_GAIN * (1.0 + abs(total))
+        if objective.total(labels) <= total + tolerance:
+            return ascended
+        return self.ascend(objective, labels)
 
     def full_path(self, objective: ConjugateGroups, heterogeneity: Array, prior: MatchingPrior) -> AgglomerationPath:
         """Return the agglomeration from every component by itself."""

@@ -5,8 +5,8 @@ fits. Neither is right everywhere: where the matching under the strict one loses
 virtual loss, in nats of the user's data, decides. The lenient matching is taken if the strict one loses more by the
 greatest of 0.1 nats per observation, a quarter of its loss, and two standard errors of the difference. The quarter is
 for sites that truly differ, where everything loses.
-Components of fits gone wrong are then left out (``strays``), and where the matching is below another one on its own path
-that one is taken. Families without a virtual loss take the strict matching.
+Components of fits gone wrong are then left out (``strays``), and where the matching is below another one on its own
+path that one is taken, in turn. Families without a virtual loss take the strict matching.
 
 Where the number is given, the matching comes from the same path at the same heterogeneity (``Selection.of_size``).
 """
@@ -26,8 +26,8 @@ from consilience.posteriors.evidence.search import (
     is_same_partition,
     steady_order,
 )
-from consilience.posteriors.evidence.strays import without_strays
-from consilience.posteriors.evidence.virtual_loss import N_FURTHER_DRAWS, VirtualLoss, mean_and_error
+from consilience.posteriors.evidence.strays import MAX_STRAY_ROUNDS, without_strays
+from consilience.posteriors.evidence.virtual_loss import N_FIRST_DRAWS, N_FURTHER_DRAWS, VirtualLoss, mean_and_error
 
 MIN_LOSS = 0.1
 """Nats per observation that a merged matching must lose before more components are kept. Chosen by eye on simulations;
@@ -38,6 +38,9 @@ MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE = 1.0, 0.5
 """The same where densities are of parameters: they are narrow, and lose in any matching. Chosen by hand."""
 N_ERRORS = 2.0
 """The same in standard errors of the difference."""
+
+N_CLEAR_ERRORS = 4.0
+"""Standard errors above the least loss at which a loss of few draws is clear: else all draws decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,14 +108,31 @@ class Selection:
         return SelectedMatching(self._finished(chosen), name, losses)
 
     def _finished(self, matching: SearchedMatching) -> SearchedMatching:
-        """Return a matching without strays, the best on its own paths, its rows in the order of the given stack."""
-        return self._by_input(self._search.best_of_its_paths(without_strays(self._search, matching)))
+        """Return a matching without strays, the best on its own paths, its rows in the order of the given stack.
+
+        A matching that is taken from a path has groups that nobody has looked for strays in.
+        """
+        search = self._search
+        matching = without_strays(search, matching)
+        for _ in range(MAX_STRAY_ROUNDS):
+            better = search.best_of_its_paths(matching)
+            if better is matching:
+                return self._by_input(matching)
+            matching = without_strays(search, better)
+        return self._by_input(search.best_of_its_paths(matching))
 
     @staticmethod
     def _may_lose(loss: VirtualLoss, labels: Labels) -> bool:
-        """Return whether the strict matching loses enough for another one to be taken: none loses less than nothing."""
+        """Return whether the strict matching may lose enough for another one to be taken: none loses less than nothing.
+
+        A few draws tell a clear loss, all of them that there is none.
+        """
+        least = _least_loss(loss)[0]
+        mean, error = replace(loss, n_draws=N_FIRST_DRAWS)(labels)
+        if mean - N_CLEAR_ERRORS * error > least:
+            return True
         mean, error = loss(labels)
-        return mean + N_ERRORS * error > _least_loss(loss)[0]
+        return mean + N_ERRORS * error > least
 
     def evidence_by_number(self) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
@@ -165,7 +185,7 @@ def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[
     """Return the virtual losses of both matchings, and whether the lenient one is to be taken."""
     least, share = _least_loss(loss)
     for n_draws in (loss.n_draws, N_FURTHER_DRAWS):
-        drawn = replace(loss, n_draws=n_draws)
+        drawn = loss if n_draws == loss.n_draws else replace(loss, n_draws=n_draws)
         by_draw: tuple[Array, Array] = (drawn.by_draw(strict), drawn.by_draw(lenient))
         difference, error = mean_and_error(by_draw[0] - by_draw[1])
         strict_loss = float(by_draw[0].mean())
