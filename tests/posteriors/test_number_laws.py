@@ -1,6 +1,7 @@
 """Laws of the number of components and of the matching that evidence selects."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from consilience.families.evidence import PlainDiscounts
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.diagnostics import Judged
+from consilience.posteriors.evidence.diagnostics import Judged, judge
 from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior, strict_prior
 from consilience.posteriors.evidence.search import EvidenceSearch, is_same_partition, steady_order
@@ -251,12 +252,56 @@ def selection_of(sites):
     return Judged.single(ensemble).selection, virtual_loss_of(ensemble).of_rows(rows)
 
 
+def doubtful_sites(name, seed):
+    """Ensembles of some family in which numbers of components are nearly as good as others."""
+    if name == "topics":
+        return planted.topics(seed=seed, between=0.02, tokens=200).sites
+    if name != "diagonal-gaussian":
+        return planted.mixtures(name, seed=seed, apart=2.5, between=0.6, n_sites=10, n=40).sites
+    rng, family = np.random.default_rng([seed, 52]), cs.families.DiagonalGaussian(3)
+    centres, sites = 2.0 * rng.normal(size=(6, 3)), []
+    for _ in range(10):
+        held = rng.permutation(6)[: rng.integers(2, 6)]
+        means = centres[held] + 0.5 * rng.normal(size=(len(held), 3))
+        eta = family.to_natural(mean=means, variance=rng.uniform(0.05, 0.5, means.shape))
+        sites.append(cs.Posterior(family, eta))
+    return sites
+
+
+# In these, the matching that the search ended at was below another one of its own path.
+BELOW_THEIR_PATH = [("normal-wishart", 15), *(("spherical-normal-gamma", seed) for seed in (10, 13, 15))]
+DOUBTFUL = [(name, seed) for name in (*planted.NORMAL, "diagonal-gaussian", "topics") for seed in range(4)]
+
+
+@pytest.mark.parametrize(("name", "seed"), [*BELOW_THEIR_PATH, *DOUBTFUL])
+def test_no_number_on_the_path_has_more_evidence_than_the_selected_one(name, seed):
+    """At its heterogeneity and under its prior, in the order of sites and components that came, or any other."""
+    sites, rng = doubtful_sites(name, seed), np.random.default_rng(seed)
+    selection = judge(Ensemble.of(sites)).selection
+    selected = selection.selected.matching
+    best = max(selection.evidence_by_number().values())
+    assert best <= selected.evidence + tolerances.CONJUGATE_UPDATE * (1 + abs(selected.evidence))
+    fusion = found(sites)
+    probability = fusion.details["number"]["probability"]
+    assert probability[str(selected.n_groups)] == max(probability.values())
+    order = rng.permutation(len(sites))
+    moved = [
+        replace(
+            sites[number], natural=sites[number].natural * (1 + 1e-12 * rng.normal(size=sites[number].natural.shape))
+        )
+        for number in order
+    ]
+    there = found(moved)
+    labels = np.concatenate([there.matching.of_site(place) for place in np.argsort(order)])
+    assert is_same_partition(labels, fusion.matching.labels)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_evidence_of_every_number_is_that_of_its_matching(seed):
     """At the heterogeneity and under the prior of the selected one; told a number, ascent and a fit of h only add."""
     selection, _ = selection_of(hard_sites(seed))
     selected = selection.selected.matching
-    by_number = selection.evidence_by_number(selected)
+    by_number = selection.evidence_by_number()
     assert by_number[selected.n_groups] >= selected.evidence
     for number in by_number:
         matching = selection.of_size(number)

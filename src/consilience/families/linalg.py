@@ -59,13 +59,13 @@ def log_determinants_of_many(entries: Array) -> Array:
     `entries` is overwritten.
     """
     dim, n = entries.shape[1:]
-    tiny = np.finfo(np.float64).tiny
-    log_det = np.zeros(n)
+    pivots = np.empty((dim, n))
     for k in range(dim):
-        pivots = np.maximum(entries[k, k], tiny)
+        np.maximum(entries[k, k], np.finfo(np.float64).tiny, out=pivots[k])
+        ratios = entries[k + 1 :, k] / pivots[k]  # (D - k - 1, n)
         for j in range(k + 1, dim):
-            entries[j:, j] -= entries[j:, k] * (entries[j, k] / pivots)
-        log_det += np.log(pivots)
+            entries[j:, j] -= entries[j:, k] * ratios[j - k - 1]
+    log_det: Array = np.log(pivots, out=pivots).sum(axis=0)
     return log_det
 
 

@@ -15,6 +15,7 @@ kappa m and W^-1 + kappa m m^T, so W^-1 gains the scatter of the means and stays
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,8 +50,13 @@ _CANCELLING_RATIO = 100.0
 """Ratio of a diagonal entry of W^-1 + kappa m m^T to that of W^-1 above which the difference is compensated: two of
 sixteen digits may be lost, no more. Chosen by hand: compensating every row costs time (it was introduced for speed)."""
 
-_MANY_ROWS = 256
-"""Rows from which on decompositions of all at once are faster than LAPACK's one by one: measured at D = 5 and 10."""
+_MANY_ROWS = 4
+"""Rows in units of D^2 from which on decompositions of all at once are faster than LAPACK's one by one: measured at
+D = 2, 5, 10 and 20."""
+_KEPT_SCALES = 32
+"""Heterogeneities of the scale for which log gammas of all rows are kept: fits try some ten, again and again."""
+_BLOCK_ROWS = 1024
+"""Rows whose decompositions are made at once, so that they stay in the cache: measured as above."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +201,8 @@ class NormalWishart(EvidenceFamily):
         inverse_scale = dof[:, None, None] * inverse(precision, "mean precision")
         return self.to_natural(mean=centre, kappa=kappa, inverse_scale=inverse_scale, dof=dof)
 
-    def _dof_of(self, gap: Array, near: Array | None = None) -> Array:
-        """Return nu (n,) from log|E Lambda| - E log|Lambda| (n,), positive by Jensen, and from values near it."""
+    def _dof_of(self, gap: Array, near: tuple[Array, Array] | None = None) -> Array:
+        """Return nu (n,) from log|E Lambda| - E log|Lambda| (n,), positive by Jensen, and from nu at gaps near it."""
         dim, shifts = self.dim, 0.5 * np.arange(self.dim)  # d / 2
 
         def equation(z: Array) -> tuple[Array, Array]:
@@ -210,7 +216,11 @@ class NormalWishart(EvidenceFamily):
             return value, ((1.0 / x - polygamma(1, shifted)) * excess).sum(axis=1)
 
         # For large nu the sum is about D (D + 1) / (2 nu).
-        start = np.log(0.25 * dim * (dim + 1) / gap) if near is None else np.log(0.5 * (near - dim + 1))
+        if near is None:
+            start = np.log(0.25 * dim * (dim + 1) / gap)
+        else:
+            near_dof, near_gap = near
+            start = np.log(0.5 * (near_dof - dim + 1) * near_gap / gap)
         dof: Array = 2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1)
         return dof
 
@@ -272,16 +282,13 @@ class NormalWishart(EvidenceFamily):
         """
         dim, linear, kappa = self.dim, eta[:, : self.dim], -2.0 * eta[:, self.dim]
         half = eta[:, -1] + 0.5 * dim  # nu / 2
-        log_gamma = np.full(len(half), 0.25 * dim * (dim - 1) * np.log(np.pi))
-        for first in range(min(dim, 2)):
-            chain = -(-(dim - first) // 2)  # as many d of log Gamma(x - d / 2), one apart, begin at this one
-            x = half - 0.5 * first
-            log_gamma += chain * gammaln(x)
-            for step in range(1, chain):
-                log_gamma -= (chain - step) * np.log(x - step)
+        firsts, n_firsts, steps, n_steps = _gamma_chains(dim)
+        log_gamma = 0.25 * dim * (dim - 1) * np.log(np.pi) + gammaln(half[:, None] - firsts) @ n_firsts
+        log_gamma -= np.log(half[:, None] - steps) @ n_steps
+        # log|W^-1| of W^-1 = -2 (M + x x^T / (2 kappa)), M the third block and x the first one.
+        log_det = _log_determinants_of_minus(eta[:, dim + 1 : -1], linear, 2.0 * kappa) + dim * np.log(2.0)
         result: Array = 0.5 * dim * np.log(2.0 * np.pi / kappa) + log_gamma
-        second = -2.0 * eta[:, dim + 1 : -1]  # W^-1 + kappa m m^T
-        result += half * (dim * np.log(2.0) - _log_determinants(second, linear, kappa))
+        result += half * (dim * np.log(2.0) - log_det)
         return result
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
@@ -342,21 +349,63 @@ class NormalWishart(EvidenceFamily):
         return np.concatenate([linear, square[..., None], matrix, log_det[..., None]], axis=-1)
 
 
-def _log_determinants(second: Array, linear: Array, kappa: Array) -> Array:
-    """Return log|S - x x^T / k| (n,) for rows of S (n, D^2), x (n, D) and k (n,)."""
+@cache
+def _gamma_chains(dim: int) -> tuple[Array, Array, Array, Array]:
+    """Return how log Gamma_D(x) is made of log gammas and logarithms, but for log pi.
+
+    sum_d log Gamma(x - d / 2) = sum_i n_i log Gamma(x - f_i) - sum_k m_k log(x - s_k), f of length 2 (or 1): every
+    other d is one step of Gamma(x + 1) = x Gamma(x) below the one before.
+
+    Returns
+    -------
+    tuple of Array
+        f, n, s and m.
+    """
+    lengths = [-(-(dim - first) // 2) for first in range(min(dim, 2))]  # of the chains that begin at d = 0 and d = 1
+    steps = [(0.5 * first + k, length - k) for first, length in enumerate(lengths) for k in range(1, length)]
+    shifts, counts = np.array(steps, dtype=np.float64).reshape(-1, 2).T
+    return 0.5 * np.arange(len(lengths), dtype=np.float64), np.array(lengths, dtype=np.float64), shifts, counts
+
+
+def _log_determinants_of_minus(matrices: Array, linear: Array, divisors: Array) -> Array:
+    """Return log|-M - x x^T / k| (n,) for rows of M (n, D^2), x (n, D) and k (n,)."""
     n, dim = linear.shape
-    if n >= _MANY_ROWS:
-        columns = np.ascontiguousarray(second.T).reshape(dim, dim, n)  # one entry of all matrices side by side
-        vectors = np.ascontiguousarray(linear.T)
-        scaled = vectors / kappa
-        for j in range(dim):
-            columns[j:, j] -= vectors[j:] * scaled[j]
-        return log_determinants_of_many(columns)
-    matrices = second.reshape(n, dim, dim) - linear[:, :, None] * (linear / kappa[:, None])[:, None, :]
+    scaled = linear / -divisors[:, None]
+    if n >= _MANY_ROWS * dim**2:
+        log_det = np.empty(n)
+        for start in range(0, n, _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            columns = np.negative(matrices[block].T, order="C").reshape(dim, dim, -1)  # an entry of all side by side
+            left, right = np.ascontiguousarray(linear[block].T), np.ascontiguousarray(scaled[block].T)
+            for j in range(dim):
+                columns[j:, j] += left[j:] * right[j]
+            log_det[block] = log_determinants_of_many(columns)
+        return log_det
+    products = linear[:, :, None] * scaled[:, None, :]  # (n, D, D)
+    products -= matrices.reshape(n, dim, dim)
     try:
-        return log_determinant(np.asarray(np.linalg.cholesky(matrices), dtype=np.float64))
+        return log_determinant(np.asarray(np.linalg.cholesky(products), dtype=np.float64))
     except np.linalg.LinAlgError:  # rounding: then in a form that puts up with it
-        return log_determinants_of_many(np.ascontiguousarray(matrices.transpose(1, 2, 0)))
+        return log_determinants_of_many(np.ascontiguousarray(products.transpose(1, 2, 0)))
+
+
+@dataclass(frozen=True, eq=False)
+class _ScaleAt:
+    """What of discounted Normal-Wisharts depends on the heterogeneity of the scale alone.
+
+    Parameters
+    ----------
+    dof : Array of shape (L,)
+        nu'.
+    observed : Array of shape (L,)
+        A of each row without its term of kappa'.
+    law_dof : Array of shape (1,)
+        nu of the law.
+    """
+
+    dof: Array
+    observed: Array
+    law_dof: Array
 
 
 class _NormalWishartDiscounts:
@@ -388,21 +437,36 @@ class _NormalWishartDiscounts:
         self._law_square = float(np.sum(self._law_mean * linear.mean(axis=0)))
         self._law_log_det = log_determinant(cholesky(law_precision, "mean precision"))
         self._law_inverse = inverse(law_precision, "mean precision")
-        self._law_dof: Array | None = None
+        self._law_at: tuple[Array, Array] | None = None
+        self._scale_at = lru_cache(maxsize=_KEPT_SCALES)(self._compute_scale)
         outer = self._mean[:, :, None] * self._mean[:, None, :]
         self._location = np.concatenate([self._mean, np.full((len(eta), 1), -0.5), -0.5 * flatten(outer)], axis=1)
         self._scale = -0.5 * flatten(inverse_scale)
 
-    def _information(self, heterogeneity: Array) -> tuple[Array, Array]:
-        """Return kappa' and nu' (n,)."""
-        kappa = self._kappa / (1.0 + heterogeneity[0] * self._kappa)
-        dof = self._dof / (1.0 + heterogeneity[1] * self._dof)
-        return kappa, np.maximum(dof, self._family.dim)
+    def _kappa_at(self, heterogeneity: Array) -> Array:
+        """Return kappa' (L,)."""
+        return self._kappa / (1.0 + heterogeneity[0] * self._kappa)
+
+    def _compute_scale(self, heterogeneity: float) -> _ScaleAt:
+        """Return what depends on the heterogeneity of the scale alone: a search moves one of the two at a time."""
+        dim = self._family.dim
+        dof = np.maximum(self._dof / (1.0 + heterogeneity * self._dof), dim)
+        half = 0.5 * dof
+        shifted = half[:, None] - 0.5 * np.arange(dim)
+        log_gamma = gammaln(shifted).sum(axis=1) + 0.25 * dim * (dim - 1) * np.log(np.pi)
+        log_det = self._log_det + dim * np.log(dof / self._dof)  # log|W'^-1|
+        observed = half * (dim * np.log(2.0) - log_det) + log_gamma
+        # E log|Lambda| = log|nu W| + sum_d psi((nu' - d) / 2) - log(nu' / 2)
+        expected = dim * np.log(self._dof) - self._log_det + (digamma(shifted) - np.log(half)[:, None]).sum(axis=1)
+        # As ``from_mean`` does, from the dof of the last call, which is near.
+        gap = self._law_log_det - expected.mean()  # (1,)
+        self._law_at = self._family._dof_of(gap, self._law_at), gap
+        return _ScaleAt(dof, observed, self._law_at[0])
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return what each row says when discounted, less the flat limit (L, P)."""
         dim = self._family.dim
-        kappa, dof = self._information(heterogeneity)
+        kappa, dof = self._kappa_at(heterogeneity), self._scale_at(float(heterogeneity[1])).dof
         pieces = np.empty((len(kappa), self._family.size))
         np.multiply(self._location, kappa[:, None], out=pieces[:, :-1])
         pieces[:, dim + 1 : -1] += self._scale * (dof / self._dof)[:, None]
@@ -411,27 +475,14 @@ class _NormalWishartDiscounts:
 
     def observed(self, heterogeneity: Array) -> Array:
         """Return A of each discounted row (L,)."""
-        dim = self._family.dim
-        kappa, dof = self._information(heterogeneity)
-        half = 0.5 * dof
-        log_gamma = gammaln(half[:, None] - 0.5 * np.arange(dim)).sum(axis=1) + 0.25 * dim * (dim - 1) * np.log(np.pi)
-        log_det = self._log_det + dim * np.log(dof / self._dof)  # log|W'^-1|
-        result: Array = 0.5 * dim * np.log(2.0 * np.pi / kappa) + half * (dim * np.log(2.0) - log_det) + log_gamma
+        location = 0.5 * self._family.dim * np.log(2.0 * np.pi / self._kappa_at(heterogeneity))
+        result: Array = location + self._scale_at(float(heterogeneity[1])).observed
         return result
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the law (P,) of the discounted rows: only E[mu^T Lambda mu] and E log|Lambda| change."""
-        dim = self._family.dim
-        kappa, dof = self._information(heterogeneity)
-        square = dim / kappa + self._squares
-        # E log|Lambda| = log|nu W| + sum_d psi((nu' - d) / 2) - log(nu' / 2)
-        shifted = digamma(0.5 * dof[:, None] - 0.5 * np.arange(dim)) - np.log(0.5 * dof)[:, None]
-        log_det = dim * np.log(self._dof) - self._log_det + shifted.sum(axis=1)
-        # As ``from_mean`` does, from the dof of the last call, which is near.
-        dof_of_law = self._family._dof_of(self._law_log_det - log_det.mean(), self._law_dof)
-        self._law_dof = dof_of_law
-        kappa_of_law = np.array([dim / (square.mean() - self._law_square)])
-        inverse_scale = dof_of_law[:, None, None] * self._law_inverse
-        return self._family.to_natural(
-            mean=self._law_mean, kappa=kappa_of_law, inverse_scale=inverse_scale, dof=dof_of_law
-        )[0]
+        square = self._family.dim / self._kappa_at(heterogeneity) + self._squares
+        dof = self._scale_at(float(heterogeneity[1])).law_dof
+        kappa = np.array([self._family.dim / (square.mean() - self._law_square)])
+        inverse_scale = dof[:, None, None] * self._law_inverse
+        return self._family.to_natural(mean=self._law_mean, kappa=kappa, inverse_scale=inverse_scale, dof=dof)[0]

@@ -18,6 +18,8 @@ from consilience.matching.exchanges import ValuedObjective
 from consilience.matching.groups import GroupSums, consecutive, group_sums
 
 BITS_OF_ONE_WORD = 64
+CHUNK_BYTES = 2**19
+"""Memory of the sums of pairs of groups that are valued at once: half a MiB, which stays in the cache."""
 MIN_RELATIVE_GAIN = 1e-9
 """Difference of two totals, in units of their size, below which it is rounding and the fewer groups are better."""
 
@@ -81,10 +83,15 @@ def pair_gains(objective: ValuedObjective, groups: GroupSums, sites: NDArray[np.
     n_groups = len(groups.mass)
     values = objective.value(groups)
     gains = np.full((n_groups, n_groups), -np.inf)
-    for group in range(n_groups - 1):
-        others = np.arange(group + 1, n_groups)
-        gains[group, others] = _gains(objective, groups, values, sites, group, others)
-        gains[others, group] = gains[group, others]  # a sum in two orders differs in the last bit
+    firsts, seconds = np.triu_indices(n_groups, 1)
+    chunk_rows = max(1, CHUNK_BYTES // (8 * groups.sums.shape[1]))
+    for start in range(0, len(firsts), chunk_rows):
+        a, b = firsts[start : start + chunk_rows], seconds[start : start + chunk_rows]
+        is_allowed = ~(sites[a] & sites[b]).any(axis=1)
+        a, b = a[is_allowed], b[is_allowed]
+        joined = GroupSums(groups.sums[a] + groups.sums[b], groups.mass[a] + groups.mass[b])
+        gains[a, b] = objective.value(joined) - values[b] - values[a]
+        gains[b, a] = gains[a, b]  # a sum in two orders differs in the last bit
     return gains
 
 
@@ -133,31 +140,33 @@ def agglomerate(objective: ValuedObjective, start: Labels, gains: Array | None =
         sums[into] += sums[other]
         mass[into] += mass[other]
         sites[into] |= sites[other]
-        values[into] = objective.value(GroupSums(sums[into, None], mass[into, None]))[0]
+        values[into] += values[other] + float(best_gain[into])  # what the gain says the two are worth together
         is_left[other] = False
         gains[:, other], best_gain[other] = -np.inf, -np.inf
-        others = np.flatnonzero(is_left)
-        others = others[others != into]
-        row = _gains(objective, GroupSums(sums, mass), values, sites, into, others)
-        gains[into], gains[into, others] = -np.inf, row
-        gains[others, into] = row
-        # Groups whose best partner was one of the two look for another one; all others only compare.
-        is_lost = (best_partner[others] == into) | (best_partner[others] == other)
-        lost = np.append(others[is_lost], into)
+        row = _gains(objective, GroupSums(sums, mass), values, sites, into, is_left)
+        gains[into], gains[:, into] = row, row
+        # Groups whose best partner was one of the two, and the new one, look for another; all others only compare.
+        lost = np.flatnonzero(is_left & ((best_partner == into) | (best_partner == other)))
         best_partner[lost] = gains[lost].argmax(axis=1)
         best_gain[lost] = gains[lost, best_partner[lost]]
-        better = others[(row > best_gain[others]) & ~is_lost]
-        best_partner[better], best_gain[better] = into, gains[better, into]
+        better = np.flatnonzero(row > best_gain)
+        best_partner[better], best_gain[better] = into, row[better]
     return AgglomerationPath(start, np.array(merges, dtype=np.int64).reshape(-1, 2), np.array(totals))
 
 
 def _gains(
-    objective: ValuedObjective, groups: GroupSums, values: Array, sites: NDArray[np.uint64], group: int, others: Labels
+    objective: ValuedObjective,
+    groups: GroupSums,
+    values: Array,
+    sites: NDArray[np.uint64],
+    group: int,
+    is_left: NDArray[np.bool_],
 ) -> Array:
-    """Return what a group would gain with each of some others (n,); -inf where a site has a part in both."""
-    gains = np.full(len(others), -np.inf)
-    allowed = np.flatnonzero(~(sites[others] & sites[group]).any(axis=1))
-    partners = others[allowed]
-    joined = GroupSums(groups.sums[partners] + groups.sums[group], groups.mass[partners] + groups.mass[group])
-    gains[allowed] = objective.value(joined) - values[partners] - values[group]
+    """Return what a group would gain with each other one that is left (G,); -inf where a site has a part in both."""
+    partners = np.flatnonzero(is_left & ~(sites & sites[group]).any(axis=1))  # the group itself shares its sites
+    joined = groups.sums[partners]
+    joined += groups.sums[group]
+    joined_values = objective.value(GroupSums(joined, groups.mass[partners] + groups.mass[group]))
+    gains = np.full(len(is_left), -np.inf)
+    gains[partners] = joined_values - values[partners] - values[group]
     return gains

@@ -60,7 +60,9 @@ class ConjugateGroups:
 
     def _marginal(self, sums: Array) -> Array:
         """Return A(base + sums) - A(base) (n,)."""
-        return self.family.log_normalizer_of_sums(self.base + sums) - self._base_log_normalizer
+        marginal = self.family.log_normalizer_of_sums(self.base + sums)
+        marginal -= self._base_log_normalizer
+        return marginal
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,)."""

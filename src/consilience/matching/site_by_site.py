@@ -79,13 +79,18 @@ def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups
     """
     n_groups, width = groups.sums.shape
     gains = np.empty((len(pieces), n_groups))  # (k, G)
+    values = np.empty(0)
     chunk_rows = max(1, CHUNK_BYTES // (8 * max(1, n_groups * width)))
     for start in range(0, len(pieces), chunk_rows):
         chunk = pieces[start : start + chunk_rows]
-        joined_sums = (groups.sums[None] + chunk[:, None]).reshape(-1, width)  # (chunk * G, P)
-        joined_values = value(GroupSums(joined_sums, np.tile(groups.mass + 1.0, len(chunk))))  # (chunk * G,)
-        gains[start : start + chunk_rows] = joined_values.reshape(len(chunk), n_groups)
-    gains -= value(groups)
+        # The groups as they are are valued together with the first newcomers: one call is faster than two.
+        newcomers = chunk if start else np.concatenate([np.zeros((1, width)), chunk])
+        joined_sums = (groups.sums[None] + newcomers[:, None]).reshape(-1, width)  # (n * G, P)
+        joined_mass = np.concatenate([groups.mass] * (start == 0) + [groups.mass + 1.0] * len(chunk))
+        joined = value(GroupSums(joined_sums, joined_mass)).reshape(len(newcomers), n_groups)
+        if not start:
+            values, joined = joined[0], joined[1:]
+        np.subtract(joined, values, out=gains[start : start + chunk_rows])
     return gains
 
 
@@ -124,36 +129,48 @@ class MatchedGroups:
         n_sites = len(self.objective.offsets) - 1
         return max(len(self.labels), n_sites) * int(np.count_nonzero(self._mass))
 
-    def gains_of_all_choices(self, value: Callable[[GroupSums], Array]) -> tuple[Labels, Array]:
-        """Return the groups with members (G,), and their gains by each row (L, G), its site taken out of them.
+    def gains_of_all_rows(self, value: Callable[[GroupSums], Array], groups: Labels) -> Array:
+        """Return by how much some groups (n,) rise by each row (L, n), its site taken out of them.
 
         Parameters
         ----------
         value
             Returns what n groups are worth (n,).
+        groups
+            Groups with members.
         """
-        used = np.flatnonzero(self._mass)
-        n_groups, matched = len(used), np.flatnonzero(self.labels >= 0)
         pieces, offsets = self.objective.pieces, self.objective.offsets
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        sums, mass = self._sums[used], self._mass[used]
-        positions = np.searchsorted(used, self.labels[matched])
+        position_of_group = np.full(len(self._mass), -1)
+        position_of_group[groups] = np.arange(len(groups))
+        positions = np.where(self.labels >= 0, position_of_group[self.labels], -1)
+        matched = np.flatnonzero(positions >= 0)
+        positions = positions[matched]
+        sums, mass = self._sums[groups], self._mass[groups]
         # What groups are worth without their members of one site: only sites that have one differ.
-        without = np.tile(value(GroupSums(sums, mass)), (len(offsets) - 1, 1))  # (J, G)
+        without = np.tile(value(GroupSums(sums, mass)), (len(offsets) - 1, 1))  # (J, n)
         lone = mass[positions] == 1
         others = GroupSums(sums[positions] - pieces[matched], mass[positions] - 1.0)
         worth = np.zeros(len(matched))
         worth[~lone] = value(GroupSums(others.sums[~lone], others.mass[~lone]))
         without[owner[matched], positions] = np.where(lone, FORBIDDEN_GAIN, worth)  # nothing is left of those
-        own_sums, own_mass = np.zeros((len(offsets) - 1, *sums.shape)), np.zeros((len(offsets) - 1, n_groups))
-        own_sums[owner[matched], positions] = pieces[matched]
-        own_mass[owner[matched], positions] = 1.0
-        joined_sums = (sums - own_sums)[owner] + pieces[:, None]  # (L, G, P)
-        joined_mass = (mass - own_mass)[owner] + 1.0
+        joined_sums = sums + pieces[:, None]  # (L, n, P)
+        joined_mass = np.tile(mass + 1.0, (len(owner), 1))
+        # Every row of a site, with every component of the site that is in one of the groups.
+        sizes = np.diff(offsets)[owner[matched]]
+        members = np.repeat(np.arange(len(matched)), sizes)
+        rows = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes - offsets[owner[matched]], sizes)
+        joined_sums[rows, positions[members]] -= pieces[matched[members]]  # pairs are different ones
+        joined_mass[rows, positions[members]] -= 1.0
         joined = value(GroupSums(joined_sums.reshape(-1, sums.shape[1]), joined_mass.ravel()))
-        gains = joined.reshape(len(owner), n_groups) - without[owner]
+        gains = joined.reshape(len(owner), len(groups)) - without[owner]
         gains[without[owner] == FORBIDDEN_GAIN] = FORBIDDEN_GAIN
-        return used, gains
+        return gains
+
+    @property
+    def used(self) -> Labels:
+        """The groups with members (G,)."""
+        return np.flatnonzero(self._mass)
 
     def members(self, groups: Labels) -> Array:
         """Return how many members some groups have (n,)."""
@@ -266,11 +283,12 @@ def ascend(
         Consecutive labels (L,) of no less value, and whether a whole round changed nothing.
     """
     groups = MatchedGroups(objective, labels)
+    screen = None if screened_by is None else _Screen(groups, screened_by)
     for _ in range(sweeps):
         has_changed = False
         sites = rng.permutation(len(objective.offsets) - 1)
-        if screened_by is not None and groups.n_choices * objective.pieces.shape[1] <= MAX_SCREENED_NUMBERS:
-            sites = sites[_would_move(groups, screened_by, openings)[sites]]
+        if screen is not None and groups.n_choices * objective.pieces.shape[1] <= MAX_SCREENED_NUMBERS:
+            sites = sites[_would_move(groups, screen, openings)[sites]]
         for site in sites:
             rows = groups.rows(site)
             if rows.size:
@@ -329,9 +347,41 @@ def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_gr
     return False
 
 
-def _would_move(groups: MatchedGroups, value: Callable[[GroupSums], Array], openings: Openings) -> NDArray[np.bool_]:
+class _Screen:
+    """Gains of all groups by all rows, kept between rounds: those of groups that nobody has left or come to stay.
+
+    Parameters
+    ----------
+    groups : MatchedGroups
+        The groups.
+    value
+        Returns what n groups are worth (n,).
+    """
+
+    def __init__(self, groups: MatchedGroups, value: Callable[[GroupSums], Array]) -> None:
+        self._groups, self._value = groups, value
+        self._labels: Labels | None = None
+        self._gains = np.empty((len(groups.labels), 0))  # (L, slots)
+
+    def gains(self) -> tuple[Labels, Array]:
+        """Return the groups with members (G,), and their gains by each row (L, G), its site taken out of them."""
+        labels, used = self._groups.labels, self._groups.used
+        changed = used
+        if self._labels is not None:
+            has_moved = labels != self._labels
+            changed = np.intersect1d(used, np.concatenate([labels[has_moved], self._labels[has_moved]]))
+        n_new = int(used.max(initial=-1)) + 1 - self._gains.shape[1]
+        if n_new > 0:
+            self._gains = np.concatenate([self._gains, np.empty((len(labels), n_new))], axis=1)
+        if changed.size:
+            self._gains[:, changed] = self._groups.gains_of_all_rows(self._value, changed)
+        self._labels = labels.copy()
+        return used, self._gains[:, used]
+
+
+def _would_move(groups: MatchedGroups, screen: _Screen, openings: Openings) -> NDArray[np.bool_]:
     """Return which sites (J,) would move as things stand."""
-    used, gains = groups.gains_of_all_choices(value)
+    used, gains = screen.gains()
     offsets, labels = groups.objective.offsets, groups.labels
     matched = np.flatnonzero(labels >= 0)
     every_opening = groups.objective.opening(np.arange(len(labels)))

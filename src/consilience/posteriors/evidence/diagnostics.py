@@ -169,7 +169,7 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
     labels = _placed(ensemble, assignment.labels, judged.unit_of_row < 0)
     loss = virtual_loss_of(ensemble)
     if loss is not None:
-        difference, error = mean_and_error(loss.by_draw(labels) - loss.by_draw(by_divergence))
+        difference, error = mean_and_error(loss.differences(labels, by_divergence))
         if difference > N_ERRORS * error:
             return None
     return _with_placed(assignment, labels, judged.unit_of_row < 0)
@@ -185,7 +185,7 @@ def place_if_better(ensemble: Ensemble, assignment: Assignment, judged: Judged) 
     if loss is None or not is_thin.any():
         return assignment
     labels = _placed(ensemble, assignment.labels, is_thin)
-    gain, error = mean_and_error(loss.by_draw(assignment.labels) - loss.by_draw(labels))
+    gain, error = mean_and_error(loss.differences(assignment.labels, labels))
     if gain <= N_ERRORS * error:
         return assignment
     return _with_placed(assignment, labels, is_thin)
@@ -230,7 +230,9 @@ def describe_matching(
     number : dict of str to object
         What else is told of the number of components.
     """
-    by_number = judged.selection.evidence_by_number(matching)
+    by_number = judged.selection.evidence_by_number()
+    if matching is not judged.selection.selected.matching:  # one of a number that was given
+        by_number[matching.n_groups] = max(by_number[matching.n_groups], matching.evidence)
     evidences = np.array(list(by_number.values()))
     probabilities = np.exp(evidences - evidences.max())
     probabilities /= probabilities.sum()

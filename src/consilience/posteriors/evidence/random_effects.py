@@ -16,6 +16,7 @@ evidence and no cap on the number of groups: any concave reward pays for splitti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.families.evidence import Discounts
 from consilience.matching.conjugate_groups import ConjugateGroups
-from consilience.matching.groups import group_sums
+from consilience.matching.groups import membership_matrix
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.matching_prior import MatchingPrior
 
@@ -49,6 +50,7 @@ class RandomEffects:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self._at: tuple[bytes, Array, Array, Array] | None = None
+        self._are_weighted = bool(np.any(stack.row_weights != 1.0))
 
     @cached_property
     def discounts(self) -> Discounts:
@@ -64,9 +66,9 @@ class RandomEffects:
         """Return weighted pieces (L, P), the base law (P,) and weighted normalisers (L,); the last h is kept."""
         key = heterogeneity.tobytes()
         if self._at is None or self._at[0] != key:
-            weights = self.stack.row_weights
-            pieces = self.discounts.pieces(heterogeneity) * weights[:, None]
-            observed = self.discounts.observed(heterogeneity) * weights
+            pieces, observed = self.discounts.pieces(heterogeneity), self.discounts.observed(heterogeneity)
+            if self._are_weighted:
+                pieces, observed = pieces * self.stack.row_weights[:, None], observed * self.stack.row_weights
             self._at = (key, pieces, self.discounts.law(heterogeneity), observed)
         return self._at[1:]
 
@@ -77,14 +79,23 @@ class RandomEffects:
 
     def evidence(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
         """Return F of a matching with consecutive labels; rows labelled -1 are left out of it."""
-        pieces, base, observed = self._discounted(heterogeneity)
-        n_groups = int(labels.max(initial=-1)) + 1
-        sums = group_sums(pieces, labels, np.ones(len(labels)), n_groups)
-        family = self.stack.family
-        marginal = family.log_normalizer_of_sums(np.concatenate([base[None], base + sums.sums]))  # (1 + G,)
-        likelihood = float(marginal[1:].sum()) - n_groups * float(marginal[0])
-        total = prior.total(np.rint(sums.mass).astype(np.int64))
-        return likelihood - float(observed[labels >= 0].sum()) + total
+        return self._evidence_of(labels, prior)(heterogeneity)
+
+    def _evidence_of(self, labels: Labels, prior: MatchingPrior) -> Callable[[Array], float]:
+        """Return F of a matching as a function of h."""
+        n_groups, family, is_in = int(labels.max(initial=-1)) + 1, self.stack.family, labels >= 0
+        membership = membership_matrix(labels, np.ones(len(labels)), n_groups)
+        log_prior = prior.total(np.bincount(labels[is_in], minlength=n_groups))
+
+        def evidence(heterogeneity: Array) -> float:
+            pieces, base, observed = self._discounted(heterogeneity)
+            marginal = family.log_normalizer_of_sums(
+                np.concatenate([base[None], base + membership @ pieces])
+            )  # (1 + G,)
+            likelihood = float(marginal[1:].sum()) - n_groups * float(marginal[0])
+            return likelihood - float(observed[is_in].sum()) + log_prior
+
+        return evidence
 
     def fit_heterogeneity(self, labels: Labels, start: Array, prior: MatchingPrior) -> Array:
         """Return h (B,) of the greatest evidence of a matching, by coordinate search on log h from a start.
@@ -93,14 +104,15 @@ class RandomEffects:
         """
         lowest, highest = MIN_LOG_HETEROGENEITY + np.log(self.unit), MAX_LOG_HETEROGENEITY + np.log(self.unit)
         log_h = np.clip(np.log(start), lowest, highest)
-        best, step = self.evidence(labels, np.exp(log_h), prior), LOG_STEP
+        evidence = self._evidence_of(labels, prior)
+        best, step = evidence(np.exp(log_h)), LOG_STEP
         while step >= SMALLEST_LOG_STEP:
             has_moved = False
             for block in range(len(log_h)):
                 for direction in (step, -step):
                     trial = log_h.copy()
                     trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
-                    value = self.evidence(labels, np.exp(trial), prior) if trial[block] != log_h[block] else -np.inf
+                    value = evidence(np.exp(trial)) if trial[block] != log_h[block] else -np.inf
                     # On a plateau, where all information is at its floor, less heterogeneity is as good.
                     if value > best or (value == best and direction < 0):
                         log_h, best, has_moved = trial, value, True

@@ -38,6 +38,8 @@ HIGH_FIRST_HETEROGENEITY = 5.0
 """A further start of Gaussians of parameters, whose unit is guessed from the spread of all: maybe copies of one."""
 MAX_ROUNDS = 6
 """Rounds of one search at most; nearly all end earlier, since the matching stays."""
+MAX_ASCENTS = 6
+"""Times that a selected matching gives way to a better one on its own paths: a bound, for evidence rises every time."""
 MAX_SWEEPS = 8
 """Passes over all sites in one ascent: a bound, for passes end at the first without a move."""
 MAX_AGGLOMERATED_ROWS = 2000
@@ -99,6 +101,7 @@ class EvidenceSearch:
     def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
         self.problem, self.max_groups, self._start = RandomEffects(stack), max_groups, start
         self._pair_likelihoods: dict[bytes, Array] = {}
+        self._paths: tuple[SearchedMatching, list[AgglomerationPath]] | None = None
 
     @property
     def _stack(self) -> Stack:
@@ -182,20 +185,17 @@ class EvidenceSearch:
         for _ in range(MAX_ROUNDS):
             objective = self.problem.groups(heterogeneity, prior)
             new_labels = self._round(objective, labels, heterogeneity, prior)
+            if labels is not None and is_same_partition(labels, new_labels):
+                assert best is not None  # noqa: S101  (labels are of a round before)
+                return replace(best, converged=True)
             end = next((end for end in ends if is_same_partition(end.labels, new_labels)), None)
-            prior = refit(np.bincount(new_labels))
-            # Where an earlier search has ended, its heterogeneity is near and the matching is not searched again.
-            start = heterogeneity if end is None else end.heterogeneity
-            heterogeneity = self.problem.fit_heterogeneity(new_labels, start, prior)
-            evidence = self.problem.evidence(new_labels, heterogeneity, prior)
-            stays = end is not None or (labels is not None and is_same_partition(labels, new_labels))
-            labels = new_labels
+            if end is not None:  # where an earlier search has ended, with the h that is best for it
+                return end if best is None or end.evidence > best.evidence else replace(best, converged=True)
+            labels, prior = new_labels, refit(np.bincount(new_labels))
+            heterogeneity = self.problem.fit_heterogeneity(labels, heterogeneity, prior)
+            evidence = self.problem.evidence(labels, heterogeneity, prior)
             if best is None or evidence > best.evidence:
-                best = SearchedMatching(labels, heterogeneity, prior, evidence, stays)
-            elif stays:
-                best = replace(best, converged=True)
-            if stays:
-                break
+                best = SearchedMatching(labels, heterogeneity, prior, evidence, False)
         assert best is not None  # noqa: S101  (there is at least one round)
         return best
 
@@ -214,12 +214,15 @@ class EvidenceSearch:
         if self.max_groups is not None and path.n_groups[step] > self.max_groups:
             # Sites that share a component with everybody end the path above the limit.
             agglomerated = grow(objective, shuffled(self._stack.n_sites), self._openings)
-        candidates = [self.ascend(objective, agglomerated)]
-        if labels is not None and step > 0:
-            candidates.append(self.ascend(objective, labels))
-        # The first is the one of fewer groups as a rule, and wins where the totals are equal but for rounding.
-        totals = [objective.total(candidate) for candidate in candidates]
-        return candidates[-1] if totals[-1] > totals[0] + MIN_RELATIVE_GAIN * (1.0 + abs(totals[0])) else candidates[0]
+        ascended = self.ascend(objective, agglomerated)
+        if labels is None or step == 0:
+            return ascended
+        total = objective.total(ascended)
+        # The groups of the round before are given up for no less only, so that evidence never falls.
+        tolerance = MIN_RELATIVE_GAIN * (1.0 + abs(total))
+        if objective.total(labels) <= total + tolerance:
+            return ascended
+        return self.ascend(objective, labels)
 
     def full_path(self, objective: ConjugateGroups, heterogeneity: Array, prior: MatchingPrior) -> AgglomerationPath:
         """Return the agglomeration from every component by itself."""
@@ -234,6 +237,49 @@ class EvidenceSearch:
         of_two = prior.level[2] - 2.0 * prior.level[1] if n_sites > 1 else 0.0
         return agglomerate(objective, np.arange(len(self._stack.natural)), self._pair_likelihoods[key] + of_two)
 
+    def paths(self, matching: SearchedMatching) -> list[AgglomerationPath]:
+        """Return the agglomerations from the groups of a matching, and from every component of them by itself.
+
+        Both are at its heterogeneity and under its prior; those of more than 2,000 groups are not made. The last ones
+        are kept: they say first whether a better matching is near, then what every number of groups is worth.
+        """
+        if self._paths is None or not _is_same_matching(self._paths[0], matching):
+            labels, is_in = matching.labels, matching.labels >= 0
+            objective = self.problem.groups(matching.heterogeneity, matching.prior)
+            paths = [agglomerate(objective, labels)] if matching.n_groups <= MAX_AGGLOMERATED_ROWS else []
+            if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
+                paths.append(agglomerate(objective, np.where(is_in, np.cumsum(is_in) - 1, -1)))
+            self._paths = (matching, paths)
+        return self._paths[1]
+
+    def best_of_its_paths(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return a matching of no less evidence that is the best on its own paths, under the same prior.
+
+        Leaving components out, and the last fit of h, may leave a matching below others at its own heterogeneity.
+        While one is, sites ascend from the best and h is fitted again.
+        """
+        for _ in range(MAX_ASCENTS):
+            better = self._better_on_paths(matching)
+            if better is None:
+                return matching
+            problem, prior = self.problem, matching.prior
+            labels = self.ascend(problem.groups(matching.heterogeneity, prior), better)
+            heterogeneity = problem.fit_heterogeneity(labels, matching.heterogeneity, prior)
+            evidence = problem.evidence(labels, heterogeneity, prior)
+            matching = replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
+        return replace(matching, converged=self._better_on_paths(matching) is None)
+
+    def _better_on_paths(self, matching: SearchedMatching) -> Labels | None:
+        """Return the best matching on the paths of one, within the limit; None where none exceeds it."""
+        total = self.problem.groups(matching.heterogeneity, matching.prior).total(matching.labels)
+        lowest, better = total + MIN_RELATIVE_GAIN * (1.0 + abs(total)), None
+        for path in self.paths(matching):
+            step = path.best(self.max_groups)
+            is_allowed = self.max_groups is None or path.n_groups[step] <= self.max_groups
+            if is_allowed and path.totals[step] > lowest:
+                lowest, better = float(path.totals[step]), path.labels(step)
+        return better
+
     def ascend(self, objective: ConjugateGroups, labels: Labels) -> Labels:
         """Return the matching that site-by-site ascent reaches, in a fixed order of sites."""
         rng = np.random.default_rng(0)
@@ -243,6 +289,12 @@ class EvidenceSearch:
         """Return the matching that site-by-site ascent reaches, of as many groups."""
         rng = np.random.default_rng(0)
         return ascend(objective, labels, rng, MAX_SWEEPS, NO_NEW_GROUPS, empties_groups=False)[0]
+
+
+def _is_same_matching(a: SearchedMatching, b: SearchedMatching) -> bool:
+    """Return whether two matchings have the same labels, heterogeneity and prior."""
+    is_same_law = a.prior is b.prior and np.array_equal(a.heterogeneity, b.heterogeneity)
+    return is_same_law and np.array_equal(a.labels, b.labels)
 
 
 def is_same_partition(a: Labels, b: Labels) -> bool:

@@ -5,7 +5,8 @@ fits. Neither is right everywhere: where the matching under the strict one loses
 virtual loss, in nats of the user's data, decides. The lenient matching is taken if the strict one loses more by the
 greatest of 0.1 nats per observation, a quarter of its loss, and two standard errors of the difference. The quarter is
 for sites that truly differ, where everything loses.
-Components of fits gone wrong are then left out (``strays``). Families without a virtual loss take the strict matching.
+Components of fits gone wrong are then left out (``strays``), and where the matching is below another one on its own
+path that one is taken, in turn. Families without a virtual loss take the strict matching.
 
 Where the number is given, the matching comes from the same path at the same heterogeneity (``Selection.of_size``).
 """
@@ -18,17 +19,15 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.matching.agglomeration import AgglomerationPath, agglomerate
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.search import (
-    MAX_AGGLOMERATED_ROWS,
     EvidenceSearch,
     SearchedMatching,
     is_same_partition,
     steady_order,
 )
-from consilience.posteriors.evidence.strays import without_strays
-from consilience.posteriors.evidence.virtual_loss import N_FURTHER_DRAWS, VirtualLoss, mean_and_error
+from consilience.posteriors.evidence.strays import MAX_STRAY_ROUNDS, without_strays
+from consilience.posteriors.evidence.virtual_loss import N_FIRST_DRAWS, N_FURTHER_DRAWS, VirtualLoss, mean_and_error
 
 MIN_LOSS = 0.1
 """Nats per observation that a merged matching must lose before more components are kept. Chosen by eye on simulations;
@@ -39,6 +38,9 @@ MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE = 1.0, 0.5
 """The same where densities are of parameters: they are narrow, and lose in any matching. Chosen by hand."""
 N_ERRORS = 2.0
 """The same in standard errors of the difference."""
+
+N_CLEAR_ERRORS = 4.0
+"""Standard errors above the least loss at which a loss of few draws is clear: else all draws decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,7 @@ class Selection:
         """The matching of the greatest evidence under the prior that the virtual loss chooses."""
         if self._near is not None:
             matching = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
-            return replace(self._near, matching=self._by_input(without_strays(self._search, matching)))
+            return replace(self._near, matching=self._finished(matching))
         chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
         if self._loss is not None and self._may_lose(self._loss, chosen.labels[self._position]):
             lenient = self._search.lenient()
@@ -103,25 +105,46 @@ class Selection:
                 losses, is_lenient = compare_losses(self._loss, strict_labels, lenient_labels)
                 if is_lenient:
                     chosen, name = lenient, "lenient"
-        return SelectedMatching(self._by_input(without_strays(self._search, chosen)), name, losses)
+        return SelectedMatching(self._finished(chosen), name, losses)
+
+    def _finished(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return a matching without strays, the best on its own paths, its rows in the order of the given stack.
+
+        A matching that is taken from a path has groups that nobody has looked for strays in.
+        """
+        search = self._search
+        matching = without_strays(search, matching)
+        for _ in range(MAX_STRAY_ROUNDS):
+            better = search.best_of_its_paths(matching)
+            if better is matching:
+                return self._by_input(matching)
+            matching = without_strays(search, better)
+        return self._by_input(search.best_of_its_paths(matching))
 
     @staticmethod
     def _may_lose(loss: VirtualLoss, labels: Labels) -> bool:
-        """Return whether the strict matching loses enough for another one to be taken: none loses less than nothing."""
-        mean, error = loss(labels)
-        return mean + N_ERRORS * error > _least_loss(loss)[0]
+        """Return whether the strict matching may lose enough for another one to be taken: none loses less than nothing.
 
-    def evidence_by_number(self, matching: SearchedMatching) -> dict[int, float]:
+        A few draws tell a clear loss, all of them that there is none.
+        """
+        least = _least_loss(loss)[0]
+        mean, error = replace(loss, n_draws=N_FIRST_DRAWS)(labels)
+        if mean - N_CLEAR_ERRORS * error > least:
+            return True
+        mean, error = loss(labels)
+        return mean + N_ERRORS * error > least
+
+    def evidence_by_number(self) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
 
-        All at the heterogeneity and prior of a matching, whose own evidence is among them; components that are in none
-        of its groups are in none of any.
+        All at the heterogeneity and prior of the selected matching, whose own evidence is among them, and exceeded by
+        none but within rounding; components that are in none of its groups are in none of any.
         """
+        matching = self._in_order(self.selected.matching)
         by_number = {matching.n_groups: matching.evidence}
-        start = matching.labels[self._order]
-        evidence = self._search.problem.evidence(start, matching.heterogeneity, matching.prior)
-        for path in self._paths(matching):
-            offset = evidence - self._total(matching, start)
+        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
+        offset = matching.evidence - objective.total(matching.labels)
+        for path in self._search.paths(matching):
             for n_groups, total in zip(path.n_groups.tolist(), (path.totals + offset).tolist(), strict=True):
                 if self._search.max_groups is None or n_groups <= self._search.max_groups:
                     by_number[n_groups] = max(by_number.get(n_groups, -np.inf), total)
@@ -136,7 +159,7 @@ class Selection:
         matching = self.selected.matching
         if n_groups == matching.n_groups:
             return matching
-        paths = self._paths(matching)
+        paths = self._search.paths(self._in_order(matching))
         if len(paths) < 2:  # too many components, or groups, for paths from both
             return None
         path = paths[0] if n_groups < matching.n_groups else paths[1]
@@ -149,29 +172,20 @@ class Selection:
         evidence = problem.evidence(labels, heterogeneity, prior)
         return self._by_input(SearchedMatching(labels, heterogeneity, prior, evidence, True))
 
-    def _paths(self, matching: SearchedMatching) -> list[AgglomerationPath]:
-        """Return the agglomerations from the groups of a matching, and from every component of them by itself."""
-        labels = matching.labels[self._order]
-        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
-        is_in = labels >= 0
-        paths = [agglomerate(objective, labels)] if matching.n_groups <= MAX_AGGLOMERATED_ROWS else []
-        if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
-            paths.append(agglomerate(objective, np.where(is_in, np.cumsum(is_in) - 1, -1)))
-        return paths
-
-    def _total(self, matching: SearchedMatching, labels: Labels) -> float:
-        return self._search.problem.groups(matching.heterogeneity, matching.prior).total(labels)
-
     def _by_input(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching with its rows in the order of the stack that was given."""
         return replace(matching, labels=matching.labels[self._position])
+
+    def _in_order(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return a matching with its rows in the order of the search."""
+        return replace(matching, labels=matching.labels[self._order])
 
 
 def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[dict[str, float], bool]:
     """Return the virtual losses of both matchings, and whether the lenient one is to be taken."""
     least, share = _least_loss(loss)
     for n_draws in (loss.n_draws, N_FURTHER_DRAWS):
-        drawn = replace(loss, n_draws=n_draws)
+        drawn = loss if n_draws == loss.n_draws else replace(loss, n_draws=n_draws)
         by_draw: tuple[Array, Array] = (drawn.by_draw(strict), drawn.by_draw(lenient))
         difference, error = mean_and_error(by_draw[0] - by_draw[1])
         strict_loss = float(by_draw[0].mean())

@@ -156,6 +156,8 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
         requested = GROUPS_PER_SITE * sites.largest_site
     limit = _limit(requested, sites.largest_site, shards.n_rows)
     pilot_method = replace(pilot_method, max_components=None if method.n_components else requested)
+    if method.n_components is not None:  # passes descend on equation (6) from the sample, which is solved by (6), too
+        pilot_method = replace(pilot_method, regularization=0.0)
     passes = partial(
         descend,
         shards,
