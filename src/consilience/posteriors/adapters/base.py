@@ -17,6 +17,7 @@ import numpy as np
 from consilience.errors import InputError, Problem
 from consilience.families import Family
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.scores import Scores
 
@@ -90,6 +91,11 @@ class Adapter(ABC):
     def n_columns(self, posterior: Posterior) -> int:
         """Return how many columns the data have that such models are scored on."""
         return int(getattr(posterior.family, "dim", 0))
+
+    def mixture(self, posterior: Posterior) -> MixtureDensity | None:
+        """Return the densities of data that `posterior` gives; None for models that are no mixtures of Gaussians."""
+        del posterior
+        return None
 
     @abstractmethod
     def scores(self, model: Any, data: Any) -> Scores:
