@@ -1,4 +1,4 @@
-"""scikit-learn's perplexity of topic models beside document completion: ``python experiments/scores/lda_perplexity.py``.
+"""scikit-learn's perplexity of topics beside document completion: ``python experiments/scores/lda_perplexity.py``.
 
 Models of 20 Newsgroups with more and more topics, and of more and more articles, are scored on the same 1,000 held-out
 articles in two ways: by ``LatentDirichletAllocation.perplexity`` and by predicting a tenth of every article's tokens
@@ -104,7 +104,6 @@ def main() -> None:
                 results.append(score_fit(articles[:n_articles], held_out, n_topics, seed))
                 record = {"settings": settings, "versions": versions, "results": results}
                 RESULTS.write_text(json.dumps(record, indent=1) + "\n")
-                print(results[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ class _NormalGammaFamily(EvidenceFamily):
     def predictive(self, eta: Array) -> tuple[Array, Array, Array]:
         """Return locations m (n, D), scales b (kappa + 1) / (a kappa) of each precision (n, R), and dof 2 a (n,).
 
-        Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 3.5, for each precision.
+        Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 3, for each precision.
         """
         mean, kappa, shape, rate = self.standard(eta)
         return mean, rate * ((kappa + 1.0) / (kappa * shape))[:, None], 2.0 * shape

@@ -292,7 +292,7 @@ class NormalWishart(EvidenceFamily):
     def predictive(self, eta: Array) -> tuple[Array, Array, Array]:
         """Return locations m (n, D), scales W^-1 (kappa + 1) / (kappa (nu - D + 1)) (n, D, D), dof nu - D + 1 (n,).
 
-        Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 8.3.
+        Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 8.
         """
         mean, kappa, inverse_scale, dof = self.standard(eta)
         student_dof = dof - self.dim + 1.0
