@@ -49,7 +49,7 @@ BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re
 
 
 def demo_table() -> str:
-    """Return the demo's comparison as a Markdown table, the default fusion first, sites as their best and their mean."""
+    """Return the demo's comparison as a Markdown table, the default first, sites as their best and their mean."""
     record = json.loads((ROOT / "experiments/demo/results.json").read_text())
     lines = [
         "| model | log predictive density | fused is ahead by | mutual information | components |",

@@ -3,9 +3,9 @@
 For points x (N, D) and components with centre m, scale matrix S and nu degrees of freedom, with q = (x - m)^T S^-1
 (x - m),
 
-    log N(x | m, S)     = -(D log 2 pi + log|S| + q) / 2
-    log t_nu(x | m, S)  = log Gamma((nu + D) / 2) - log Gamma(nu / 2) - (D log(nu pi) + log|S|) / 2
-                          - (nu + D) / 2 log(1 + q / nu).
+    log N(x | m, S)    = -(D log 2 pi + log|S| + q) / 2
+    log t_nu(x | m, S) = log c - (D log(nu pi) + log|S|) / 2 - (nu + D) / 2 log(1 + q / nu)
+    c                  = Gamma((nu + D) / 2) / Gamma(nu / 2)
 
 Diagonal scales stand for R blocks of D / R dimensions, each with one scale. Gaussians do not see blocks; the Student t
 of a component is the product of R independent ones of D / R dimensions, since each block's precision has its own law.

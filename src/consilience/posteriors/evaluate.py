@@ -327,7 +327,8 @@ def _mutual_information(classes: Labels, labels: Labels) -> float:
 def _notes(fused: _ComparedModel, own: _ComparedModel, fused_scores: Scores, own_scores: Scores) -> tuple[str, ...]:
     """Return the limits of the comparison, a sentence each."""
     notes = [_HELD_OUT_NOTE]
-    guessing = [compared.name for compared in (fused, own) if _guesses_counts(compared)]
+    roles = {"the fused model": fused, "your own model": own}  # not by file, so that every form has one text
+    guessing = [role for role, compared in roles.items() if _guesses_counts(compared)]
     if guessing:
         notes.append(f"no predictive density is compared, {_GUESSED_COUNTS}: {', '.join(guessing)}")
     counts, n_used = own.posterior.counts, int(own_scores.usage.sum())
