@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 def _mean_and_deviation(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float], digits: int = 2) -> str:
     values = [value(row) for row in rows]
-    return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}"
+    return f"{round(mean(values), digits) + 0.0:.{digits}f} ± {stdev(values):.{digits}f}"  # without a minus before zero
 
 
 def lda_table() -> str:
