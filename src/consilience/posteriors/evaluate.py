@@ -261,6 +261,8 @@ def _all_scores(compared: _ComparedModel, values: Any, data_name: str) -> list[S
 
 def _mixture_scores(compared: _ComparedModel, values: Any, library_scores: Scores) -> list[Scores]:
     """Return the densities of a mixture at rows (n, D) that its library does not give; none for other models."""
+    if compared.adapter.mixture(compared.posterior) is None:
+        return []
     log_densities: dict[ScoreKind, Callable[[MixtureDensity], Array]] = {
         ScoreKind.PREDICTIVE: lambda mixture: mixture.log_predictive(values),
         ScoreKind.PLUG_IN: lambda mixture: mixture.log_plug_in(values),
@@ -282,6 +284,8 @@ def _mixture_scores(compared: _ComparedModel, values: Any, library_scores: Score
 
 def _guesses_counts(compared: _ComparedModel) -> bool:
     """Return whether a mixture does not know the numbers of observations that its predictive density needs."""
+    if compared.adapter.mixture(compared.posterior) is None:
+        return False
     if isinstance(compared.model, ModelEnsemble):  # members are fitted models, which record what their class records
         posteriors = [compared.adapter.describe(member, None) for member in compared.model.members]
     else:
