@@ -8,13 +8,13 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from consilience import families
-from consilience.api import evaluate
+from consilience.api import evaluate, scores
 from consilience.bayesian import predictive, predictive_scores
 from consilience.core import paired
 from consilience.networks import evaluation as network_evaluation
 from consilience.posteriors import evaluation, methods
 
-EVALUATION = (evaluate, evaluation, paired, network_evaluation, predictive, predictive_scores)
+EVALUATION = (evaluate, scores, evaluation, paired, network_evaluation, predictive, predictive_scores)
 
 project = "consilience"
 author = "The consilience authors"

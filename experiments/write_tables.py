@@ -19,6 +19,7 @@ from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
 from scale_tables import SCALE
+from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
 from trust_tables import TRUST
 from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
@@ -42,25 +43,27 @@ PAGES = (
     "docs/experiments_recurrent.md",
     "docs/federated.md",
     "docs/number.md",
+    "docs/scores.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def demo_table() -> str:
-    """Return the demo's comparison as a Markdown table, sites as their mean and their best."""
-    results = json.loads((ROOT / "experiments/demo/results.json").read_text())["results"]
-    pooled = results["all data pooled"]["log_likelihood"]
+    """Return the demo's comparison as a Markdown table, the default first, sites as their best and their mean."""
+    record = json.loads((ROOT / "experiments/demo/results.json").read_text())
     lines = [
-        "| model | log likelihood | gap to pooled | mutual information | components |",
+        "| model | log predictive density | fused is ahead by | mutual information | components |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
-    compared = {name: columns for name, columns in results.items() if not name.startswith("site ")}
-    for name, columns in sorted(compared.items(), key=lambda item: mean(item[1]["log_likelihood"])):
-        fit, information = columns["log_likelihood"], columns["mutual_information"]
-        gaps = [own - other for own, other in zip(fit, pooled, strict=True)]
-        shown = f"**{name}**" if name.startswith("fused") else name
+    compared = {name: columns for name, columns in record["results"].items() if not name.startswith("site ")}
+    for name, columns in compared.items():
+        density, information = columns["log_density"], columns["mutual_information"]
+        ahead = ""
+        if name in record["fused_minus"]:
+            difference = record["fused_minus"][name]
+            ahead = f"{difference['mean']:+.2f} ± {(difference['interval'][1] - difference['interval'][0]) / 2:.2f}"
         lines.append(
-            f"| {shown} | {mean(fit):.2f} ± {stdev(fit):.2f} | {mean(gaps):.2f} ± {stdev(gaps):.2f} "
+            f"| {name if ahead else f'**{name}**'} | {mean(density):.2f} ± {stdev(density):.2f} | {ahead} "
             f"| {mean(information):.3f} ± {stdev(information):.3f} | {mean(columns['components']):.1f} |"
         )
     return "\n".join(lines) + "\n"
@@ -332,6 +335,7 @@ TABLES = {
     **SCALE,
     **TRUST,
     **HOUSE,
+    **SCORES,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,

@@ -10,6 +10,7 @@ from consilience import engines, families, learners, renamed_modules
 from consilience.api.evaluate import evaluate
 from consilience.api.files import load, save
 from consilience.api.fuse import check, fuse
+from consilience.api.scores import log_density, topic_coherence
 from consilience.bayesian.api import predictive_barrier
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.methods.kl import KLNetworkFusion
@@ -138,6 +139,7 @@ __all__ = [
     "fuse",
     "learners",
     "load",
+    "log_density",
     "merge",
     "pack",
     "permute",
@@ -151,5 +153,6 @@ __all__ = [
     "shards",
     "symmetry",
     "testing",
+    "topic_coherence",
     "written_like",
 ]

@@ -260,6 +260,7 @@ def test_an_evaluation_scores_predictive_probabilities(bnns, folder, command):
     }
     names = ["accuracy", "cross-entropy", "predictive entropy", "calibration error"]
     assert [one["name"] for one in document["scores"]] == names
+    assert {one["kind"] for one in document["scores"]} == {"predictive"}
     for who, scores in expected.items():
         found = [one[who] for one in document["scores"]]
         own = [100 * scores.accuracy, -scores.log_likelihood, scores.entropy, scores.calibration_error]

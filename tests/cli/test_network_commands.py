@@ -268,6 +268,7 @@ def test_an_evaluation_counts_what_each_network_gets_right(folder, nets, command
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
     accuracy, loss = document["scores"]
+    assert [one["kind"] for one in (accuracy, loss)] == ["plug-in", "plug-in"]
     for who, score in zip(("fused", "own"), scores, strict=True):
         assert accuracy[who] == pytest.approx(100.0 - score["error"])
         assert loss[who] == pytest.approx(score["loss"], rel=SINGLE_PRECISION)

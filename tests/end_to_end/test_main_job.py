@@ -92,34 +92,32 @@ def test_the_numbers_of_the_demo_are_those_of_its_files(job, held_out, record):
     paths = {f"site {number}": site for number, site in enumerate(SITES, 1)} | {"fused": FUSED}
     for name, path in paths.items():
         model, row = rebuilt(job / path), record["results"][name]
-        assert_allclose(model.score(values), row["log_likelihood"], rtol=ROUNDING)
+        for column, kind in (("log_density", "predictive"), ("plug_in", "plug-in"), ("bound", "bound")):
+            assert_allclose(cs.log_density(job / path, values, kind=kind).mean(), row[column], rtol=1e3 * ROUNDING)
+        assert_allclose(model.score(values), row["bound"], rtol=ROUNDING)
         assert_allclose(adjusted_mutual_info_score(classes, model.predict(values)), row["mutual_information"])
         assert row["components"] == [model.means_.shape[0]]
 
 
 def test_the_record_of_the_demo_is_complete(job, record):
-    assert sorted(record) == ["results", "settings", "versions"]
+    assert sorted(record) == ["fused_minus", "results", "settings", "verdicts", "versions"]
     assert record["versions"] == library_versions()
     assert record["settings"]["seeds"] == [0]
     assert record["settings"]["held_out"] == HELD_OUT
     assert record["settings"]["classes_of_sites"] == [list(digits) for digits in CLASSES_OF_SITES]
-    names = {
-        "fused",
-        "fused, product",
-        "naive average",
-        "concatenation",
-        "all data pooled",
-        "sites, mean",
-        "sites, best",
-    }
-    assert names <= set(record["results"])
+    others = ["sites, best", "sites, mean", "naive average", "k-means, 10 told", "concatenation", "all data pooled"]
+    assert [name for name in record["results"] if not name.startswith("site ")] == ["fused", *others]
+    assert list(record["fused_minus"]) == others
     for row in record["results"].values():
-        assert sorted(row) == ["components", "log_likelihood", "mutual_information"]
+        assert list(row) == ["log_density", "plug_in", "bound", "mutual_information", "components"]
         assert all(len(column) == 1 and np.isfinite(column).all() for column in row.values())
-    best = max(record["results"][f"site {number}"]["log_likelihood"][0] for number in range(1, 6))
-    assert record["results"]["sites, best"]["log_likelihood"] == [best]
-    said = (job / "said.txt").read_text()
-    assert all(name in said for name in record["results"])
+    best = max(record["results"][f"site {number}"]["log_density"][0] for number in range(1, 6))
+    assert record["results"]["sites, best"]["log_density"] == [best]
+    fused = record["results"]["fused"]["log_density"][0]
+    for name, difference in record["fused_minus"].items():
+        assert_allclose(difference["mean"], fused - record["results"][name]["log_density"][0], rtol=1e-9)
+        assert difference["n"] == HELD_OUT
+    assert record["fused_minus"]["sites, best"]["interval"][0] > 1.0  # nats per digit
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +130,10 @@ def test_the_picture_of_the_demo_shows_every_model_and_every_component(picture, 
     words = [element.text for element in picture.findall("{*}text")]
     assert {name for name in record["results"] if not name.startswith("site ")} <= set(words)
     assert {f"site {number}" for number in range(1, 6)} <= set(words)
-    assert any("Log likelihood" in word for word in words)
+    assert any("Log predictive density" in word for word in words)
+    shown = {name: row for name, row in record["results"].items() if not name.startswith("site ")}
+    assert {f"{row['log_density'][0]:.2f}" for row in shown.values()} <= set(words)
+    assert {f"{row['mutual_information'][0]:.3f}" for row in shown.values()} <= set(words)
     n_models = sum(not name.startswith("site ") for name in record["results"])
     assert len(picture.findall("{*}circle")) == 2 * n_models  # two scores
     cells = [element for element in picture.findall("{*}rect") if element.get("rx")]

@@ -3,12 +3,15 @@
 What a library's own methods say of rebuilt models is asked in the files of the libraries.
 """
 
+import numpy as np
 import pytest
+from scipy import sparse
 
 import consilience as cs
 from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.scores import ScoreKind
 from consilience.testing import check_adapter
-from tests.posteriors.adapters_zoo import KINDS, fitted
+from tests.posteriors.adapters_zoo import COUNTS, KINDS, ROWS, SYMBOLS, fitted
 from tests.tolerances import ROUNDING
 
 
@@ -27,3 +30,13 @@ def test_a_file_of_a_model_and_of_its_posterior_are_the_same(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_models_are_of_the_class_that_was_fused(kind):
     assert ADAPTERS[KINDS.index(kind)].accepts(cs.fuse([cs.describe(fitted(kind))] * 2, "average").model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_adapter_says_what_its_scores_are(kind):
+    adapter, model = ADAPTERS[KINDS.index(kind)], fitted(kind)
+    n_columns = adapter.n_columns(adapter.describe(model, None))
+    data = sparse.csr_array(COUNTS) if adapter.takes_counts else SYMBOLS if n_columns == 1 else ROWS
+    if n_columns > ROWS.shape[1] and not adapter.takes_counts:
+        data = np.random.default_rng(0).normal(size=(20, n_columns))
+    assert isinstance(adapter.scores(model, data).kind, ScoreKind)

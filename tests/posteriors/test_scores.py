@@ -9,6 +9,7 @@ from scipy import sparse
 
 import consilience as cs
 from consilience.posteriors.adapters.table import ADAPTERS
+from consilience.posteriors.scores import ScoreKind
 from tests.posteriors.test_adapters import CASES, described, fitted, halves
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 
@@ -147,6 +148,16 @@ def test_labels_that_are_the_components_have_full_information(kind, name):
     model = fitted(kind, name, 0)
     labels = scores(model, kind).labels
     evaluation = cs.evaluate(model, fitted(kind, name, 1), rows(kind), labels=[f"class {label}" for label in labels])
-    assert [score.name.split(" ")[0] for score in evaluation.scores[1:]] == ["adjusted"]
-    assert_allclose(evaluation.scores[1].fused, 1.0, rtol=ROUNDING)
-    assert evaluation.scores[1].own <= 1.0
+    (information,) = (score for score in evaluation.scores if score.kind is ScoreKind.AGREEMENT)
+    assert information.name == "adjusted mutual information with the classes"
+    assert_allclose(information.fused, 1.0, rtol=ROUNDING)
+    assert information.own <= 1.0
+
+
+@every_model
+def test_every_score_says_what_it_is(kind, name):
+    evaluation = cs.evaluate(fitted(kind, name, 0), fitted(kind, name, 1), rows(kind))
+    assert all(isinstance(score.kind, ScoreKind) for score in evaluation.scores)
+    lines = str(evaluation).splitlines()
+    assert all(any(score.name in line and str(score.kind) in line for line in lines) for score in evaluation.scores)
+    assert [score["kind"] for score in evaluation.to_json()["scores"]] == [str(s.kind) for s in evaluation.scores]

@@ -16,10 +16,12 @@ def evaluate(
 ) -> Evaluation | NetworkEvaluation:
     """Compare a fused model with a site's own on the site's data, before adopting it. Nothing leaves the site.
 
-    Both models score every observation, and the differences are paired. Mixtures: log density, nats per row. KMeans:
-    squared distance to the nearest centre. Topic models: log likelihood of a held-out tenth of every document's tokens
-    given the others, nats per token; the split is fixed. With `labels`, also the adjusted mutual information between
-    classes and components.
+    Both models score every observation, and the differences are paired, by the first score. Every score says its kind
+    (``ScoreKind``). Mixtures: log predictive density with the parameters integrated out, nats per row; then at point
+    estimates; then scikit-learn's variational bound. KMeans: squared distance to the nearest centre. Topic models: log
+    likelihood of a held-out tenth of every document's tokens given the others, nats per token, with its perplexity; the
+    split is fixed; and the coherence of topics (NPMI) by these documents. With `labels`, also the adjusted mutual
+    information between classes and components.
 
     A fused topic model may have words that the site has not; it is asked how well it predicts words that both know. An
     ensemble's score is that of the mean of what its models predict, so there is one where scores are log densities.

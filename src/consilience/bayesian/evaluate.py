@@ -21,6 +21,7 @@ from consilience.networks.evaluate import LabeledInputs, labeled_inputs, module_
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.torch_modules import make_template
 from consilience.posteriors.evaluation import Score
+from consilience.posteriors.scores import ScoreKind
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,13 +55,14 @@ def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: A
     rows = labeled_inputs(data, labels, _module_of(models[0]))
     probabilities = [_predictions(model, rows, name) for model in models]  # (n, n_classes) each
     log_p = [np.log(np.maximum(p, MIN_PROBABILITY)) for p in probabilities]
-    result = compare_networks(log_p[0], log_p[1], rows.labels)
+    kind = ScoreKind.PREDICTIVE  # means over draws of the weights
+    result = compare_networks(log_p[0], log_p[1], rows.labels, kind)
     scores = [predictive_scores(p, rows.labels) for p in probabilities]
     return NetworkEvaluation(
         scores=(
             *result.scores,
-            Score("predictive entropy", "nats", None, scores[0].entropy, scores[1].entropy),
-            Score("calibration error", "", False, scores[0].calibration_error, scores[1].calibration_error),
+            Score("predictive entropy", "nats", None, scores[0].entropy, scores[1].entropy, kind),
+            Score("calibration error", "", False, scores[0].calibration_error, scores[1].calibration_error, kind),
         ),
         difference=result.difference,
         loss_difference=result.loss_difference,

@@ -74,7 +74,13 @@ def _print_method(method: type[Method] | type[NetworkMethod] | type[TensorMethod
 
 @cli.command()
 @click.argument("folder", default="consilience-demo", type=click.Path(path_type=Path))
-@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="Number of repetitions.")
+@click.option(
+    "--seeds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of repetitions, compared seed by seed.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def demo(folder: Path, seeds: int, quiet: bool) -> None:
     """Train five sites on real data, fuse their files, and compare, in FOLDER."""

@@ -4,14 +4,15 @@ The data are scikit-learn's 1,797 digits of 8 x 8 pixels. The features are the D
 frequency, a transformation that needs no data. Each of five sites holds four of the ten digits; for each digit the
 shares of the sites that hold it are drawn from Dirichlet(3). A site fits a variational Gaussian mixture under a prior
 that all sites agreed on; number of components and restarts are the same everywhere. The held-out digits are 500 drawn
-at random from all ten classes. Scores are the mean log likelihood of a held-out digit in nats, and the adjusted mutual
-information of predicted components and true digits. Number of components, prior and features were fixed beforehand
-(docs/demo.md).
+at random from all ten classes. Scores are the mean log predictive density of a held-out digit in nats, with paired
+differences from the default fusion, and the adjusted mutual information of predicted components and true digits. Number
+of components, prior and features were fixed beforehand (docs/demo.md).
 """
 
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from typing import Any, Final
 import numpy as np
 
 from consilience import api
+from consilience.api.scores import log_density
 from consilience.checks import Array, Labels
 from consilience.core.fusion import Fusion
+from consilience.core.paired import PairedDifference, paired_difference
 from consilience.core.provenance import library_versions
 from consilience.drawing.comparison import comparison_drawing
 from consilience.errors import InputError
@@ -49,6 +52,17 @@ Chosen by hand; nobody has measured other values.
 INITIALISATIONS: Final = 3
 """Restarts of every fit. Chosen by hand; nobody has measured other values."""
 
+FUSED: Final = "fused"
+"""Name of the default fusion, which is the first row and what all others are compared with."""
+POOLED: Final = "all data pooled"
+
+_PRODUCT_SIZE: Final = 600
+"""Rows of the square matrices whose product calibrates the estimate: a few milliseconds, enough to be timed."""
+_PRODUCTS_TO_START: Final = 100.0
+_PRODUCTS_PER_SEED: Final = 165.0
+"""Processor time of imports and of one seed, in such products: 2.2 s for one seed and 7.7 s for five where one took 8.4
+ms on one thread. With two threads, which cost five times the processor time here, the product costs as much more."""
+
 PrintLine = Callable[[str], Any]
 """Prints one line, or does not."""
 
@@ -59,15 +73,18 @@ class _Repetition:
 
     Parameters
     ----------
-    scores : dict of str to tuple
-        Log likelihood per digit, mutual information with the classes, and number of components of each model.
+    densities : dict of str to ndarray of shape (n_held_out,)
+        Log predictive density of every held-out digit under each model, in nats; the default fusion first.
+    columns : dict of str to dict of str to float
+        Of each model the means of all scores, by their names in ``demo.json``.
     fusion : Fusion
         The recommended fusion.
     labels : list of str
         The commonest digit of each local component (L,).
     """
 
-    scores: dict[str, tuple[float, float, int]]
+    densities: dict[str, Array]
+    columns: dict[str, dict[str, float]]
     fusion: Fusion
     labels: list[str]
 
@@ -89,24 +106,58 @@ def run_demo(folder: Path, seeds: int, print_line: PrintLine) -> None:
     InputError
         When the folder cannot be made or written to.
     """
+    started = time.process_time()
+    seconds = estimated_seconds(seeds)
+    n_sites = len(CLASSES_OF_SITES)
+    print_line(
+        f"{n_sites} sites train on handwritten digits, four of the ten each; their files are fused, without any data,"
+        f" and compared on {HELD_OUT} held-out digits with what sites and pooling give."
+    )
+    count = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    print_line(f"{count}: about {max(1, round(seconds))} s of processor time, estimated from a matrix product here.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(folder, f"cannot be made: {error.strerror}") from error
     values, classes, names = _load_features()
-    print_line(f"Five sites hold different digits ({len(values)} images, {DIM} features each); no site shows its data.")
     repetitions = []
     for seed in range(seeds):
-        print_line(f"seed {seed}: five sites train, then: consilience fuse site-*.safetensors -o fused.safetensors")
-        repetitions.append(_repeat(folder / f"seed-{seed}", values, classes, names, seed))
-    table = _score_table(repetitions)
-    print_line("\n" + "\n".join(_format_table(table)))
-    record = {"settings": _settings(seeds), "versions": library_versions(), "results": table}
-    write_bytes(folder / "demo.json", (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
+        repetition = _repeat(folder / f"seed-{seed}", values, classes, names, seed)
+        if seed == 0:
+            print_line(f"\nverdict: {repetition.fusion.verdict}")
+        else:
+            print_line(f"seed {seed}: {repetition.fusion.verdict}")
+        repetitions.append(repetition)
+    table, differences = _score_table(repetitions), _differences(repetitions)
+    print_line("\n" + "\n".join([*_format_table(table, differences), "", *_sentences(differences)]))
+    record = {
+        "settings": _settings(seeds),
+        "versions": library_versions(),
+        "verdicts": [str(repetition.fusion.verdict) for repetition in repetitions],
+        "results": table,
+        "fused_minus": {
+            name: {"mean": difference.mean, "interval": list(difference.interval), "n": difference.n_observations}
+            for name, difference in differences.items()
+        },
+    }
+    write_bytes(folder / "demo.json", (json.dumps(record, indent=2) + "\n").encode())
     _draw_comparison(folder / "demo.svg", table, repetitions[0])
     repetitions[0].fusion.report(folder / "report.html")
     print_line(f"\nwrote {folder / 'demo.json'} and {folder / 'demo.svg'}; the fused model is in {folder / 'seed-0'},")
     print_line(f"and {folder / 'report.html'} tells all about it: open it in a browser")
+    print_line(f"took {time.process_time() - started:.1f} s of processor time")
+
+
+def estimated_seconds(seeds: int) -> float:
+    """Return the processor time that the demo will take, in seconds, by timing a matrix product on this machine."""
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((_PRODUCT_SIZE, _PRODUCT_SIZE))
+    times = []
+    for _ in range(5):
+        started = time.process_time()
+        matrix @ matrix
+        times.append(time.process_time() - started)
+    return float(np.median(times)) * (_PRODUCTS_TO_START + seeds * _PRODUCTS_PER_SEED)
 
 
 def _load_features() -> tuple[Array, Labels, tuple[str, ...]]:
@@ -175,27 +226,28 @@ def _repeat(folder: Path, values: Array, classes: Labels, names: tuple[str, ...]
         labels += _commonest_digits(classes[rows], model.predict(values[rows]), LOCAL_COMPONENTS)
     fused = api.fuse(paths, rng=seed)
     fused.save(folder / "fused.safetensors")
-    candidates: dict[str, Any] = {f"site {number}": model for number, model in enumerate(local_models, 1)}
+    candidates: dict[str, Any] = {FUSED: rebuild(read_posterior(folder / "fused.safetensors")[0])}
+    candidates |= {f"site {number}": model for number, model in enumerate(local_models, 1)}
+    told = api.fuse(paths, "kmeans", rng=seed, n_components=POOLED_COMPONENTS)
     candidates |= {
         "naive average": api.fuse(paths, "average", rng=seed).model,
+        f"k-means, {POOLED_COMPONENTS} told": told.model,
         "concatenation": api.fuse(paths, "concatenate", rng=seed).model,
-        f"KL-k-means, {POOLED_COMPONENTS} told": api.fuse(
-            paths, "kmeans", rng=seed, n_components=POOLED_COMPONENTS
-        ).model,
-        "fused": rebuild(read_posterior(folder / "fused.safetensors")[0]),
-        "fused, product": api.fuse(paths, rng=seed, combine="product").model,
-        "all data pooled": _fit_mixture(values[np.concatenate(sites)], POOLED_COMPONENTS, seed),
+        POOLED: _fit_mixture(values[np.concatenate(sites)], POOLED_COMPONENTS, seed),
     }
     test, truth = values[held_out], classes[held_out]
-    scores = {
-        name: (
-            float(model.score(test)),
-            float(adjusted_mutual_info_score(truth, model.predict(test))),
-            int(model.means_.shape[0]),
-        )
+    densities = {name: log_density(model, test) for name, model in candidates.items()}
+    columns = {
+        name: {
+            "log_density": float(densities[name].mean()),
+            "plug_in": float(log_density(model, test, kind="plug-in").mean()),
+            "bound": float(model.score(test)),
+            "mutual_information": float(adjusted_mutual_info_score(truth, model.predict(test))),
+            "components": int(model.means_.shape[0]),
+        }
         for name, model in candidates.items()
     }
-    return _Repetition(scores, fused, labels)
+    return _Repetition(densities, columns, fused, labels)
 
 
 def _commonest_digits(classes: Labels, labels: Labels, components: int) -> list[str]:
@@ -204,33 +256,98 @@ def _commonest_digits(classes: Labels, labels: Labels, components: int) -> list[
     return [str(np.bincount(digits).argmax()) if len(digits) else "-" for digits in classes_of_components]
 
 
+def _site_names(repetition: _Repetition) -> list[str]:
+    """Return the names of the sites' own models."""
+    return [name for name in repetition.columns if name.startswith("site ")]
+
+
 def _score_table(repetitions: list[_Repetition]) -> dict[str, dict[str, list[float]]]:
-    """Return the scores of each model over seeds, by name and score; the sites also as their mean and their best."""
-    columns = ("log_likelihood", "mutual_information", "components")
-    table: dict[str, dict[str, list[float]]] = {}
-    site_names = [name for name in repetitions[0].scores if name.startswith("site ")]
-    for index, column in enumerate(columns):
-        site_scores = [[repetition.scores[name][index] for name in site_names] for repetition in repetitions]
-        by_site = np.array(site_scores, dtype=np.float64)  # (seeds, sites)
-        table.setdefault("sites, mean", {})[column] = by_site.mean(axis=1).tolist()
-        table.setdefault("sites, best", {})[column] = by_site.max(axis=1).tolist()
-        for name in repetitions[0].scores:
-            table.setdefault(name, {})[column] = [float(repetition.scores[name][index]) for repetition in repetitions]
-    return table
+    """Return the scores of each model over seeds, by name and score: the default fusion first, then the sites.
+
+    Of the sites there are also the best and the mean; the best is the one of the greatest log density on the held-out
+    digits, all of its scores, which is more than the sites could know.
+    """
+    sites = _site_names(repetitions[0])
+    chosen: list[dict[str, dict[str, float]]] = []
+    for repetition in repetitions:
+        columns = repetition.columns
+        best = _best_site(repetition)
+        means = {name: float(np.mean([columns[site][name] for site in sites])) for name in columns[best]}
+        others = {name: row for name, row in columns.items() if name != FUSED}
+        chosen.append({FUSED: columns[FUSED], "sites, best": columns[best], "sites, mean": means, **others})
+    return {
+        name: {score: [float(rows[name][score]) for rows in chosen] for score in chosen[0][name]} for name in chosen[0]
+    }
 
 
-def _format_table(table: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Return the comparison as text: mean and standard deviation over seeds, and the gap to pooled data."""
-    lines = [f"{'':22} {'log likelihood':>18} {'to pooled':>10} {'mutual information':>20} {'components':>11}"]
-    pooled = np.array(table["all data pooled"]["log_likelihood"])
+def _best_site(repetition: _Repetition) -> str:
+    """Return the site whose own model has the greatest log density on the held-out digits."""
+    return max(_site_names(repetition), key=lambda name: float(repetition.densities[name].mean()))
+
+
+def _differences(repetitions: list[_Repetition]) -> dict[str, PairedDifference]:
+    """Return log density of the default fusion minus that of each other row of the table, in nats per digit.
+
+    Of one seed they are paired by held-out digit; of several, a seed is one observation of their means.
+    """
+    compared: dict[str, list[Array]] = {}
+    for repetition in repetitions:
+        sites = [repetition.densities[name] for name in _site_names(repetition)]
+        others = {name: row for name, row in repetition.densities.items() if not name.startswith("site ")}
+        rows = {"sites, best": repetition.densities[_best_site(repetition)], "sites, mean": np.mean(sites, axis=0)}
+        for name, densities in {**rows, **others}.items():
+            compared.setdefault(name, []).append(densities)
+    fused = compared.pop(FUSED)
+    if len(repetitions) > 1:
+        fused = [np.array([values.mean() for values in fused])]
+        compared = {name: [np.array([values.mean() for values in rows])] for name, rows in compared.items()}
+    ones = np.ones(len(fused[0]))
+    return {name: paired_difference(fused[0], rows[0], ones) for name, rows in compared.items()}
+
+
+def _format_table(table: dict[str, dict[str, list[float]]], differences: dict[str, PairedDifference]) -> list[str]:
+    """Return the comparison as text: means, standard deviations over seeds, and what the default fusion is ahead by."""
+    n_seeds = len(table[FUSED]["log_density"])
+    titles = ("log density", "fused is ahead by", "mutual information", "components")
+    rows = []
     for name, columns in table.items():
-        log_likelihood, information = np.array(columns["log_likelihood"]), np.array(columns["mutual_information"])
-        lines.append(
-            f"{name:22} {log_likelihood.mean():10.2f} ± {_standard_deviation(log_likelihood):5.2f}"
-            f" {np.mean(log_likelihood - pooled):10.2f}"
-            f" {information.mean():12.3f} ± {_standard_deviation(information):5.3f}"
-            f" {np.mean(columns['components']):11.1f}"
+        if name.startswith("site "):
+            continue
+        ahead = f"{differences[name].mean:+.2f} ± {differences[name].margin:.2f}" if name in differences else ""
+        rows.append(
+            (
+                name,
+                _mean_and_deviation(columns["log_density"], 2),
+                ahead,
+                _mean_and_deviation(columns["mutual_information"], 3),
+                f"{np.mean(columns['components']):.{0 if n_seeds == 1 else 1}f}",
+            )
         )
+    widths = [max(len(row[column]) for row in [("", *titles), *rows]) for column in range(5)]
+    lines = []
+    for name, *cells in [("", *titles), *rows]:
+        padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join([f"{name:{widths[0]}}", *padded]))
+    paired = "held-out digits" if n_seeds == 1 else f"{n_seeds} seeds"
+    spread = "" if n_seeds == 1 else "; ± of the other columns: standard deviation over seeds"
+    unit = "log density: predictive, nats per digit"
+    return [*lines, f"({unit}; fused is ahead by: 95 % interval, paired by {paired}{spread})"]
+
+
+def _mean_and_deviation(values: list[float], digits: int) -> str:
+    """Return the mean over seeds, with the standard deviation where there are several."""
+    deviation = f" ± {_standard_deviation(np.array(values)):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{deviation}"
+
+
+def _sentences(differences: dict[str, PairedDifference]) -> list[str]:
+    """Return what the differences tell: which rows the default fusion is ahead of, behind, or not told apart from."""
+    texts = {1: "fused is ahead of", -1: "fused is behind", 0: "no difference can be told from"}
+    lines = []
+    for sign, text in texts.items():
+        names = [name for name, difference in differences.items() if difference.sign == sign]
+        if names:
+            lines.append(f"{text}: {'; '.join(names)}")
     return lines
 
 
@@ -251,7 +368,12 @@ def _settings(seeds: int) -> dict[str, Any]:
         "held_out": HELD_OUT,
         "seeds": list(range(seeds)),
         "chosen_on": "fixed beforehand, the same everywhere; the number of classes was told to pooled and k-means only",
-        "log_likelihood": "mean per held-out digit, nats",
+        "log_density": "posterior predictive, mean per held-out digit, nats",
+        "plug_in": "the same at posterior means",
+        "bound": "what scikit-learn calls score",
+        "fused_minus": "log_density of the default fusion minus that of the row, 95 % interval, paired by held-out"
+        " digit (one seed) or by seed",
+        "best_site": "by log_density on the held-out digits, of each seed",
         "mutual_information": "adjusted mutual information of predicted components and true digits, held out",
     }
 
@@ -259,8 +381,8 @@ def _settings(seeds: int) -> dict[str, Any]:
 def _draw_comparison(path: Path, table: dict[str, dict[str, list[float]]], first: _Repetition) -> None:
     names = [name for name in table if not name.startswith("site ")]
     scores = [
-        ("Log likelihood of held-out digits", np.array([table[name]["log_likelihood"] for name in names])),
-        ("Adjusted mutual information with digits", np.array([table[name]["mutual_information"] for name in names])),
+        ("Log predictive density, nats per digit", np.array([table[name]["log_density"] for name in names]), 2),
+        ("Adjusted mutual information with digits", np.array([table[name]["mutual_information"] for name in names]), 3),
     ]
     matching = first.fusion.matching
     meaning = "commonest digit of the site's component"

@@ -27,7 +27,8 @@ def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str
     """Compare the FUSED model with your OWN (posterior or network files) on your data, before you adopt it.
 
     Nothing leaves this machine. Use data that neither model was trained on: scores on a model's own training data
-    favour that model. Networks, Bayesian ones too, need --module, and labels that are numbers of classes from 0.
+    favour that model. Every score says its kind: a predictive density, one at point estimates, a bound, ... Networks,
+    Bayesian ones too, need --module, and labels that are numbers of classes from 0.
     """
     from consilience.api.evaluate import evaluate as compare  # here, so that the other commands start without it
 

@@ -28,7 +28,7 @@ _NAMES_WIDTH, _PANEL_WIDTH, _MATCHING_WIDTH, _GAP = 180.0, 300.0, 440.0, 30.0
 
 def comparison_drawing(
     names: Sequence[str],
-    scores: Sequence[tuple[str, Array]],
+    scores: Sequence[tuple[str, Array, int]],
     matching: Labels,
     owner: Labels,
     labels: Sequence[str],
@@ -40,8 +40,9 @@ def comparison_drawing(
     ----------
     names : sequence of str
         Models to compare, one row each; a fused model is known by a leading ``fused``, others by ``pooled`` in them.
-    scores : sequence of (str, ndarray of shape (n_rows, n_repetitions))
-        For each panel its title and values; drawn are means and standard deviations.
+    scores : sequence of (str, ndarray of shape (n_rows, n_repetitions), int)
+        For each panel its title, its values and their decimal places; drawn are means, with their numbers, and standard
+        deviations.
     matching : ndarray of shape (L,)
         Fused component of each local one, -1 for none.
     owner : ndarray of shape (L,)
@@ -55,8 +56,8 @@ def comparison_drawing(
     colours = [_FUSED if name.startswith("fused") else _POOLED if "pooled" in name else _LOCAL for name in names]
     parts = [_text(_NAMES_WIDTH, y, name, "end") for name, y in zip(names, row_centres, strict=True)]
     left = _NAMES_WIDTH + 15.0
-    for title, values in scores:
-        parts += _score_panel(title, values, row_centres, colours, left)
+    for title, values, digits in scores:
+        parts += _score_panel(title, values, digits, row_centres, colours, left)
         left += _PANEL_WIDTH + _GAP
     left += 50.0  # for the names of the sites
     parts += _matching_panel(matching, owner, labels, label_meaning, left)
@@ -70,9 +71,9 @@ def comparison_drawing(
 
 
 def _score_panel(
-    title: str, values: Array, row_centres: Sequence[float], colours: Sequence[str], left: float
+    title: str, values: Array, digits: int, row_centres: Sequence[float], colours: Sequence[str], left: float
 ) -> list[Markup]:
-    """Return the panel of one score: the mean of each row (n_rows, n_repetitions), and its standard deviation."""
+    """Return the panel of one score: the mean of each row (n_rows, n_repetitions), its number, and its deviation."""
     mean, deviation = values.mean(axis=1), values.std(axis=1, ddof=1 if values.shape[1] > 1 else 0)
     low, high = float((mean - deviation).min()), float((mean + deviation).max())
     x = Scale(low, high, left + 10.0, left + _PANEL_WIDTH - 10.0)
@@ -85,6 +86,9 @@ def _score_panel(
     for centre, spread, y, colour in zip(mean.tolist(), deviation.tolist(), row_centres, colours, strict=True):
         parts.append(_line(x(centre - spread), y, x(centre + spread), y, _SOFT))
         parts.append(element("circle", cx=x(centre), cy=y, r=5.0, fill=colour))
+        # The number stands under the whisker, where it covers nothing, and within the panel.
+        middle = min(max(x(centre), left + 18.0), left + _PANEL_WIDTH - 18.0)
+        parts.append(_text(middle, y + 15.0, f"{centre:.{digits}f}", "middle", fill=_SOFT, font_size=11))
     return parts
 
 
@@ -117,11 +121,12 @@ def _matching_panel(
     return parts
 
 
-def _alternative_text(names: Sequence[str], scores: Sequence[tuple[str, Array]]) -> str:
+def _alternative_text(names: Sequence[str], scores: Sequence[tuple[str, Array, int]]) -> str:
     """Return the means of all scores in words, for readers who do not see the drawing."""
     said = (
-        f"{title}: " + ", ".join(f"{name} {mean:.3g}" for name, mean in zip(names, values.mean(axis=1), strict=True))
-        for title, values in scores
+        f"{title}: "
+        + ", ".join(f"{name} {mean:.{digits}f}" for name, mean in zip(names, values.mean(axis=1), strict=True))
+        for title, values, digits in scores
     )
     return "; ".join(said)
 

@@ -117,6 +117,14 @@ class Family(ABC):
         """Return the mean probabilities (n, V) of a family over probabilities; None for all others."""
         return None
 
+    def predictive(self, eta: Array) -> tuple[Array, Array, Array] | None:
+        """Return locations (n, D), scales and degrees of freedom (n,) of the Student t's that predict an observation.
+
+        That is the density of data with the parameters integrated out, as ``densities.log_student_ts`` takes it: scales
+        are (n, D, D), or (n, R) for R independent blocks of dimensions. None for families that are no such posterior.
+        """
+        return None
+
     def log_normalizer_of_sums(self, eta: Array) -> Array:
         """Return A(eta) (n,) of very many rows, each a law of ``EvidenceFamily.discounts`` plus a sum of its pieces.
 

@@ -161,6 +161,14 @@ class _NormalGammaFamily(EvidenceFamily):
         mean, _, shape, rate = self.standard(eta)
         return mean, self._repeat_by_rate(rate / shape[:, None])
 
+    def predictive(self, eta: Array) -> tuple[Array, Array, Array]:
+        """Return locations m (n, D), scales b (kappa + 1) / (a kappa) of each precision (n, R), and dof 2 a (n,).
+
+        Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 3, for each precision.
+        """
+        mean, kappa, shape, rate = self.standard(eta)
+        return mean, rate * ((kappa + 1.0) / (kappa * shape))[:, None], 2.0 * shape
+
     def _plug_in_gaussians(self, eta: Array) -> Array:
         """Return natural parameters of the Gaussians N(m, b / a) that the rows stand for."""
         mean, variance = self.plug_in(eta)

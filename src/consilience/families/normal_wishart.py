@@ -296,6 +296,15 @@ class NormalWishart(EvidenceFamily):
         mean, _, inverse_scale, dof = self.standard(eta)
         return mean, inverse_scale / dof[:, None, None]
 
+    def predictive(self, eta: Array) -> tuple[Array, Array, Array]:
+        """Return locations m (n, D), scales W^-1 (kappa + 1) / (kappa (nu - D + 1)) (n, D, D), dof nu - D + 1 (n,).
+
+        Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 8.
+        """
+        mean, kappa, inverse_scale, dof = self.standard(eta)
+        student_dof = dof - self.dim + 1.0
+        return mean, inverse_scale * ((kappa + 1.0) / (kappa * student_dof))[:, None, None], student_dof
+
     def _plug_in_gaussians(self, eta: Array) -> Array:
         """Return natural parameters of the Gaussians N(m, W^-1 / nu) that the rows stand for."""
         mean, covariance = self.plug_in(eta)

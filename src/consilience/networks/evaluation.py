@@ -22,6 +22,7 @@ from consilience.posteriors.evaluation import (
     score_lines,
     verdict_sentence,
 )
+from consilience.posteriors.scores import ScoreKind
 
 FEW_ROWS = 50
 """Fewer rows than this give an interval that is easily too narrow. Chosen by hand; nobody has measured other values."""
@@ -115,7 +116,9 @@ class NetworkEvaluation:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def compare_networks(fused: Array, own: Array, labels: Labels) -> NetworkEvaluation:
+def compare_networks(
+    fused: Array, own: Array, labels: Labels, kind: ScoreKind = ScoreKind.PLUG_IN
+) -> NetworkEvaluation:
     """Return how two networks compare by their log probabilities.
 
     Parameters
@@ -124,6 +127,8 @@ def compare_networks(fused: Array, own: Array, labels: Labels) -> NetworkEvaluat
         Log probabilities of the classes for each input, of the fused network and of the site's own.
     labels : ndarray of int, shape (N,)
         True classes.
+    kind : ScoreKind, optional
+        What the probabilities are. Default: those of one point estimate of the weights.
 
     Raises
     ------
@@ -147,8 +152,8 @@ def compare_networks(fused: Array, own: Array, labels: Labels) -> NetworkEvaluat
         classes.append(ClassScore(int(label), int(np.sum(in_class)), *accuracies))
     return NetworkEvaluation(
         scores=(
-            Score("accuracy", "%", True, float(correct[0].mean()), float(correct[1].mean())),
-            Score("cross-entropy", "nats", False, float(losses[0].mean()), float(losses[1].mean())),
+            Score("accuracy", "%", True, float(correct[0].mean()), float(correct[1].mean()), kind),
+            Score("cross-entropy", "nats", False, float(losses[0].mean()), float(losses[1].mean()), kind),
         ),
         difference=paired_difference(correct[0], correct[1], ones),
         loss_difference=paired_difference(losses[0], losses[1], ones),

@@ -7,27 +7,32 @@ Both models score the same observations, so the difference of their mean scores 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from consilience.checks import Labels
+from consilience.checks import Array, Labels
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
-from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation, Score
 from consilience.posteriors.files import read_posterior
-from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores
+from consilience.posteriors.mixture_density import MixtureDensity
+from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores, mixture_values
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of, rebuild
-from consilience.posteriors.scores import Scores
+from consilience.posteriors.scores import ScoreKind, Scores
+from consilience.posteriors.topics.adapter import TopicAdapter
+from consilience.posteriors.topics.coherence import N_WORDS, npmi
 from consilience.posteriors.vocabulary import is_topic_posterior, restrict_vocabulary
 
 MIN_OBSERVATIONS = 50
@@ -42,6 +47,11 @@ MIN_UNUSED_WEIGHT = 0.01
 
 COUNT_ROUNDING = 1e-6
 """Relative difference below which two totals of observations are the same number: rounding only. Chosen by hand."""
+
+NATS_PER_ROW = "nats per row"
+"""Unit of log densities of rows."""
+
+_GUESSED_COUNTS = "without the number of observations of a GaussianMixture (n_observations= of cs.describe and cs.save)"
 
 _HELD_OUT_NOTE = "use data that neither model was trained on; scores on a model's own training data favour that model"
 
@@ -85,29 +95,84 @@ def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels:
     problems = _disagreements(fused_model, own_model)
     if problems:
         raise InputError(problems)
-    adapter = fused_model.adapter
-    n_columns = adapter.n_columns(fused_model.posterior)
-    names = fused_model.posterior.features.names or own_model.posterior.features.names
-    # Names are those of the family's D dimensions. Where a column holds symbols instead, its name is not known.
-    columns = ExpectedColumns(n_columns, names if n_columns == fused_model.dim else None, adapter.takes_counts)
-    observations = read_observations(data, labels, columns)
-    data_name = str(data) if isinstance(data, str | Path) else "data"
-    fused_scores = _finite_scores(fused_model, observations.values, data_name)
-    own_scores = _finite_scores(own_model, observations.values, data_name)
-    scores = [Score(own_scores.name, own_scores.unit, own_scores.larger_is_better, fused_scores.mean, own_scores.mean)]
-    if observations.labels is not None:
-        information = [_mutual_information(observations.labels, s.labels) for s in (fused_scores, own_scores)]
-        scores.append(Score("adjusted mutual information with the classes", "", True, *information))
+    values, classes, data_name = _read_data(fused_model, own_model, data, labels)
+    fused_scores, own_scores = (_all_scores(compared, values, data_name) for compared in (fused_model, own_model))
+    if len(fused_scores) != len(own_scores):
+        # Only one of the models knows its observations: then there are no two predictive densities to compare.
+        kinds = {scores.kind for scores in min(fused_scores, own_scores, key=len)}
+        fused_scores, own_scores = (
+            [scores for scores in either if scores.kind in kinds] for either in (fused_scores, own_scores)
+        )
+    first_fused, first_own = fused_scores[0], own_scores[0]
+    scores = [
+        Score(b.name, b.unit, b.larger_is_better, a.mean, b.mean, b.kind)
+        for a, b in zip(fused_scores, own_scores, strict=True)
+    ]
+    scores += _topic_scores(fused_model, own_model, values, first_fused, first_own)
+    if classes is not None:
+        by_fused, by_own = (_mutual_information(classes, one.labels) for one in (first_fused, first_own))
+        name = "adjusted mutual information with the classes"
+        scores.append(Score(name, "", True, by_fused, by_own, ScoreKind.AGREEMENT))
     return Evaluation(
         scores=tuple(scores),
-        difference=paired_difference(fused_scores.values, own_scores.values, own_scores.weights),
-        observations=own_scores.observations,
-        fused_usage=fused_scores.usage,
-        own_usage=own_scores.usage,
-        usage_unit=own_scores.usage_unit,
-        skipped=int(np.count_nonzero(own_scores.weights == 0)),
-        notes=_notes(fused_model, own_model, fused_scores, own_scores),
+        difference=paired_difference(first_fused.values, first_own.values, first_own.weights),
+        observations=first_own.observations,
+        fused_usage=first_fused.usage,
+        own_usage=first_own.usage,
+        usage_unit=first_own.usage_unit,
+        skipped=int(np.count_nonzero(first_own.weights == 0)),
+        notes=_notes(fused_model, own_model, first_fused, first_own),
     )
+
+
+def log_density_of(model: NamedInput, data: Any, kind: ScoreKind) -> Array:
+    """Return the log density of every row (n,) under a model, in nats; see ``log_density``.
+
+    Raises
+    ------
+    OptionError
+        For a kind of density that the model does not have.
+    """
+    compared = _compared_model(model)
+    values, _, data_name = _read_data(compared, compared, data, None)
+    densities = {
+        scores.kind: scores.values
+        for scores in _all_scores(compared, values, data_name)
+        if scores.unit == NATS_PER_ROW and scores.kind is not None
+    }
+    if kind not in densities:
+        names = ", ".join(densities) or "none"
+        because = _GUESSED_COUNTS if _guesses_counts(compared) and kind is ScoreKind.PREDICTIVE else "of such models"
+        raise OptionError(f"kind {str(kind)!r} is not known {because}; expected one of: {names}")
+    return densities[kind]
+
+
+def topic_coherence_of(model: NamedInput, documents: Any, n_words: int) -> Array:
+    """Return the coherence of every topic (K,) of a model by reference documents; see ``topic_coherence``.
+
+    Raises
+    ------
+    UnsupportedError
+        For a model that has no topics.
+    """
+    compared = _compared_model(model)
+    if not isinstance(compared.adapter, TopicAdapter):
+        raise UnsupportedError(compared.name, f"is a {compared.adapter.kind}, which has no topics of words")
+    values, _, _ = _read_data(compared, compared, documents, None)
+    return np.concatenate([npmi(topics, values, n_words=n_words) for topics in _topics(compared)])
+
+
+def _read_data(
+    fused: _ComparedModel, own: _ComparedModel, data: Any, labels: Any
+) -> tuple[Any, NDArray[Any] | None, str]:
+    """Return observations (n, D), their classes (n,) where known, and the name of the data in messages."""
+    adapter = fused.adapter
+    n_columns = adapter.n_columns(fused.posterior)
+    names = fused.posterior.features.names or own.posterior.features.names
+    # Names are those of the family's D dimensions. Where a column holds symbols instead, its name is not known.
+    columns = ExpectedColumns(n_columns, names if n_columns == fused.dim else None, adapter.takes_counts)
+    observations = read_observations(data, labels, columns)
+    return observations.values, observations.labels, str(data) if isinstance(data, str | Path) else "data"
 
 
 def _compared_model(model: NamedInput) -> _ComparedModel:
@@ -165,8 +230,11 @@ def _disagreements(fused: _ComparedModel, own: _ComparedModel) -> list[Problem]:
     return [Problem(own.name, f"{text} ({fused.name})") for text in fused_features.differences(own_features)]
 
 
-def _finite_scores(compared: _ComparedModel, values: Any, data_name: str) -> Scores:
-    """Return the scores of a model on observations (n, D).
+def _all_scores(compared: _ComparedModel, values: Any, data_name: str) -> list[Scores]:
+    """Return the scores of a model on observations (n, D), the one that models are compared by first.
+
+    Mixtures have a predictive density, where they know their numbers of observations, and one at point estimates, and
+    after these what their library gives.
 
     Raises
     ------
@@ -175,15 +243,80 @@ def _finite_scores(compared: _ComparedModel, values: Any, data_name: str) -> Sco
     """
     with np.errstate(over="ignore", invalid="ignore"):  # data beyond float64's range are named below
         if isinstance(compared.model, ModelEnsemble):
-            scores = ensemble_scores(compared.model, compared.adapter, values)
+            library_scores = ensemble_scores(compared.model, compared.adapter, values)
         else:
-            scores = compared.adapter.scores(compared.model, values)
-    if not np.any(scores.weights > 0):
-        raise InputError(data_name, f"none of the {scores.observations} can be scored; a document needs two tokens")
-    infinite_rows = np.flatnonzero(~np.isfinite(scores.values) & (scores.weights > 0))
-    if len(infinite_rows):
-        row = infinite_rows[0]
-        raise InputError(data_name, f"row {row}, counted from 0: is too far from every component of {compared.name}")
+            library_scores = compared.adapter.scores(compared.model, values)
+        scores = [*_mixture_scores(compared, values, library_scores), library_scores]
+    if not np.any(library_scores.weights > 0):
+        raise InputError(
+            data_name, f"none of the {library_scores.observations} can be scored; a document needs two tokens"
+        )
+    for one in scores:
+        infinite_rows = np.flatnonzero(~np.isfinite(one.values) & (one.weights > 0))
+        if len(infinite_rows):
+            where = f"row {infinite_rows[0]}, counted from 0"
+            raise InputError(data_name, f"{where}: is too far from every component of {compared.name}")
+    return scores
+
+
+def _mixture_scores(compared: _ComparedModel, values: Any, library_scores: Scores) -> list[Scores]:
+    """Return the densities of a mixture at rows (n, D) that its library does not give; none for other models."""
+    if compared.adapter.mixture(compared.posterior) is None:
+        return []
+    log_densities: dict[ScoreKind, Callable[[MixtureDensity], Array]] = {
+        ScoreKind.PREDICTIVE: lambda mixture: mixture.log_predictive(values),
+        ScoreKind.PLUG_IN: lambda mixture: mixture.log_plug_in(values),
+    }
+    if _guesses_counts(compared):
+        del log_densities[ScoreKind.PREDICTIVE]
+    log_densities.pop(library_scores.kind, None)  # type: ignore[arg-type]  # None is in no table
+    scores = []
+    for kind, log_density in log_densities.items():
+        if isinstance(compared.model, ModelEnsemble):
+            densities = mixture_values(compared.model, compared.adapter, log_density)
+        else:
+            mixture = compared.adapter.mixture(compared.posterior)
+            densities = None if mixture is None else log_density(mixture)
+        if densities is not None:
+            scores.append(replace(library_scores, name=f"log {kind} density", values=densities, kind=kind))
+    return scores
+
+
+def _guesses_counts(compared: _ComparedModel) -> bool:
+    """Return whether a mixture does not know the numbers of observations that its predictive density needs."""
+    if compared.adapter.mixture(compared.posterior) is None:
+        return False
+    if isinstance(compared.model, ModelEnsemble):  # members are fitted models, which record what their class records
+        posteriors = [compared.adapter.describe(member, None) for member in compared.model.members]
+    else:
+        posteriors = [compared.posterior]
+    mixtures = [compared.adapter.mixture(posterior) for posterior in posteriors]
+    return any(mixture is not None and not mixture.knows_counts for mixture in mixtures)
+
+
+def _topics(compared: _ComparedModel) -> list[Array]:
+    """Return the concentrations (K, V) of a topic model, or of each member of an ensemble of them."""
+    assert isinstance(compared.adapter, TopicAdapter)  # noqa: S101  (narrows the type; callers have asked)
+    models = compared.model.members if isinstance(compared.model, ModelEnsemble) else (compared.model,)
+    return [compared.adapter.topics(model)[0] for model in models]
+
+
+def _topic_scores(
+    fused: _ComparedModel, own: _ComparedModel, documents: Any, fused_scores: Scores, own_scores: Scores
+) -> list[Score]:
+    """Return perplexity of held-out tokens, and mean coherence of topics by these documents; none for other models."""
+    if not isinstance(own.adapter, TopicAdapter):
+        return []
+    by_fused, by_own = (float(np.exp(-one.mean)) for one in (fused_scores, own_scores))
+    scores = [Score("perplexity of held-out tokens", "", False, by_fused, by_own, ScoreKind.COMPLETION)]
+    n_words = min(N_WORDS, documents.shape[1])
+    if n_words > 1:
+        by_fused, by_own = (
+            float(np.concatenate([npmi(topics, documents, n_words=n_words) for topics in _topics(compared)]).mean())
+            for compared in (fused, own)
+        )
+        name = f"NPMI of {n_words} words, mean over topics"
+        scores.append(Score(name, "", True, by_fused, by_own, ScoreKind.COHERENCE))
     return scores
 
 
@@ -198,6 +331,10 @@ def _mutual_information(classes: Labels, labels: Labels) -> float:
 def _notes(fused: _ComparedModel, own: _ComparedModel, fused_scores: Scores, own_scores: Scores) -> tuple[str, ...]:
     """Return the limits of the comparison, a sentence each."""
     notes = [_HELD_OUT_NOTE]
+    roles = {"the fused model": fused, "your own model": own}  # not by file, so that every form has one text
+    guessing = [role for role, compared in roles.items() if _guesses_counts(compared)]
+    if guessing:
+        notes.append(f"no predictive density is compared, {_GUESSED_COUNTS}: {', '.join(guessing)}")
     counts, n_used = own.posterior.counts, int(own_scores.usage.sum())
     are_counts_known = own.posterior.source.get("samples") != "assumed"
     if are_counts_known and counts is not None and abs(float(counts.sum()) - n_used) < COUNT_ROUNDING * max(n_used, 1):

@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.checks import Labels
 from consilience.core.paired import LEVEL, PairedDifference
+from consilience.posteriors.scores import ScoreKind
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Score:
         Whether a larger score is a better one; None where it is neither.
     fused, own : float
         The score of the fused model and of the site's own.
+    kind : ScoreKind, optional
+        What the score is: a predictive density, one at a point estimate, a bound ... Default: None, where it is not
+        known.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Score:
     larger_is_better: bool | None
     fused: float
     own: float
+    kind: ScoreKind | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,17 +155,19 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
 
 
 def score_lines(scores: Sequence[Score], *more: tuple[str, str, str, str]) -> list[str]:
-    """Return a table of both models' scores, and further rows."""
-    table = [("", "your own", "fused", "")]
+    """Return a table of both models' scores, each with its kind, and further rows."""
+    table = [("", "your own", "fused", "kind")]
     for score in scores:
         name = f"{score.name}, {score.unit}" if score.unit else score.name
         direction = {True: "larger is better", False: "smaller is better", None: ""}[score.larger_is_better]
-        table.append((name, f"{score.own:.4f}", f"{score.fused:.4f}", direction))
+        kind = "kind not stated" if score.kind is None else str(score.kind)
+        remark = ", ".join(part for part in (kind, direction) if part)
+        table.append((name, f"{score.own:.4f}", f"{score.fused:.4f}", remark))
     table += more
     widths = [max(len(row[column]) for row in table) for column in range(3)]
     return [
-        f"{name:{widths[0]}}  {own:>{widths[1]}}  {fused:>{widths[2]}}  {direction}".rstrip()
-        for name, own, fused, direction in table
+        f"{name:{widths[0]}}  {own:>{widths[1]}}  {fused:>{widths[2]}}  {remark}".rstrip()
+        for name, own, fused, remark in table
     ]
 
 

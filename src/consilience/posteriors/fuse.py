@@ -141,7 +141,7 @@ def fuse_described(
             outcome.posterior,
             outcome.matching.labels,
             outcome.details,
-            is_mixture=adapter is None or adapter.is_mixture,
+            is_mixture=adapter is None or adapter.mixture(outcome.posterior) is not None,
             matches=method.matches,
             trusts_sites=method.robust is None,
         ),

@@ -10,7 +10,7 @@ method.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
+from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.scores import Scores
 from consilience.posteriors.sparse_gp.model import SparseGP
 
@@ -74,7 +75,7 @@ class ModelEnsemble:
             )
         raise AttributeError(f"{type(self).__name__} of {model_class} has no attribute {name!r}")
 
-    def _log_mean(self, logarithms: Sequence[Array]) -> Array:
+    def log_mean(self, logarithms: Sequence[Array]) -> Array:
         """Return log sum_j w_j p_j (n,) from the logarithms (n,) of the members' densities."""
         mean: Array = logsumexp(np.stack(logarithms), axis=0, b=self.weights[:, None])
         return mean
@@ -97,7 +98,7 @@ class MixtureEnsemble(ModelEnsemble):
 
     def score_samples(self, X: Any) -> Array:
         """Return the log density of every row of `X` (n,), in nats."""
-        return self._log_mean([member.score_samples(X) for member in self.members])
+        return self.log_mean([member.score_samples(X) for member in self.members])
 
     def score(self, X: Any) -> float:
         """Return the mean log density of the rows of `X`, in nats."""
@@ -145,7 +146,7 @@ class RegressionEnsemble(ModelEnsemble):
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
         """Return the log density of every observation given its inputs, noise included (n,), in nats."""
-        return self._log_mean([member.log_density(X, y) for member in self.members])
+        return self.log_mean([member.log_density(X, y) for member in self.members])
 
 
 def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
@@ -164,6 +165,25 @@ def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
     elif all(isinstance(member, SparseGP) for member in members):
         ensemble_class = RegressionEnsemble
     return ensemble_class(tuple(members), np.asarray(weights))
+
+
+def mixture_values(
+    ensemble: ModelEnsemble, adapter: Adapter, log_density: Callable[[MixtureDensity], Array]
+) -> Array | None:
+    """Return the log of the members' mean density at every row (n,); None for members that are no mixtures.
+
+    Parameters
+    ----------
+    ensemble : ModelEnsemble
+        The models.
+    adapter : Adapter
+        The adapter of their kind.
+    log_density : callable
+        Gives the log density (n,) of a member's mixture at every row.
+    """
+    mixtures = [adapter.mixture(adapter.describe(member, None)) for member in ensemble.members]
+    log_terms = [log_density(mixture) for mixture in mixtures if mixture is not None]
+    return ensemble.log_mean(log_terms) if log_terms else None
 
 
 def ensemble_scores(ensemble: ModelEnsemble, adapter: Adapter, data: Any) -> Scores:

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
+
+
+class ScoreKind(StrEnum):
+    """What a score is, which decides what it may be compared with; every score of an evaluation says it."""
+
+    PREDICTIVE = "predictive"
+    """Log density of new data with the parameters integrated out: a density, comparable between any two models."""
+    PLUG_IN = "plug-in"
+    """The same at a point estimate of the parameters: a density too, over-confident where data are few."""
+    BOUND = "bound"
+    """A lower bound of the log density, by an amount that differs between models: compares fits of one model only."""
+    COMPLETION = "held-out completion"
+    """How well one part of an observation is predicted from the other."""
+    DISTANCE = "distance"
+    """No density: a distance to the model, which shrinks with every component."""
+    COHERENCE = "coherence"
+    """How often words of a topic occur together in reference documents: not about prediction."""
+    AGREEMENT = "agreement with classes"
+    """Agreement of components with known classes, of which the model was told nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +56,8 @@ class Scores:
         Number of rows or tokens that every component explains best, in `usage_unit`.
     usage_unit : str
         What `usage` counts, in the plural: ``rows`` or ``tokens``.
+    kind : ScoreKind, optional
+        What the score is. Default: None, where an adapter does not say.
     """
 
     name: str
@@ -47,6 +69,7 @@ class Scores:
     labels: Labels
     usage: Labels
     usage_unit: str
+    kind: ScoreKind | None = None
 
     @property
     def mean(self) -> float:
@@ -56,13 +79,20 @@ class Scores:
 
 
 def row_scores(
-    name: str, unit: str, values: Array, labels: Labels, n_components: int, *, larger_is_better: bool
+    name: str,
+    unit: str,
+    values: Array,
+    labels: Labels,
+    n_components: int,
+    *,
+    larger_is_better: bool,
+    kind: ScoreKind | None = None,
 ) -> Scores:
     """Return the scores of rows that all have weight one and each belong to one component.
 
     Parameters
     ----------
-    name, unit, larger_is_better
+    name, unit, larger_is_better, kind
         As in ``Scores``.
     values : array_like of shape (n,)
         The score of every row.
@@ -78,7 +108,7 @@ def row_scores(
     """
     values, labels = np.asarray(values, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     usage = np.bincount(labels, minlength=n_components)
-    return Scores(name, unit, larger_is_better, "rows", values, np.ones(len(values)), labels, usage, "rows")
+    return Scores(name, unit, larger_is_better, "rows", values, np.ones(len(values)), labels, usage, "rows", kind)
 
 
 def without_feature_names(model: Any) -> Any:

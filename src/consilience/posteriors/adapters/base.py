@@ -17,6 +17,7 @@ import numpy as np
 from consilience.errors import InputError, Problem
 from consilience.families import Family
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.scores import Scores
 
@@ -39,9 +40,6 @@ class Adapter(ABC):
     """Whether components have no names, so that the fusion finds which are the same, or each has a label, such as the
     class of a classifier: then ``features.classes`` of the posterior names component k at position k, and components of
     one label are averaged, never permuted. Sites may have different labels; the fused model has them all."""
-    is_mixture: ClassVar[bool] = False
-    """Whether the model's density of an observation is the mixture of its components', so that models can be compared
-    by draws of them; see ``posteriors.verdict``."""
     takes_counts: ClassVar[bool] = False
     """Whether an observation is a row of word counts, given to ``scores`` as a sparse array."""
     has_vocabulary: ClassVar[bool] = False
@@ -93,6 +91,11 @@ class Adapter(ABC):
     def n_columns(self, posterior: Posterior) -> int:
         """Return how many columns the data have that such models are scored on."""
         return int(getattr(posterior.family, "dim", 0))
+
+    def mixture(self, posterior: Posterior) -> MixtureDensity | None:
+        """Return the densities of data that `posterior` gives; None for models that are no mixtures of Gaussians."""
+        del posterior
+        return None
 
     @abstractmethod
     def scores(self, model: Any, data: Any) -> Scores:

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from consilience.checks import Array, Labels
+from consilience.families.densities import log_gaussians
 
 N_DRAWS = 2000
 """Draws of the concatenation: standard errors of 0.004 nats where the loss is small, 0.03 where it is 1."""
@@ -161,23 +162,9 @@ def mean_and_error(values: Array) -> tuple[float, float]:
 
 def _log_density(points: Array, means: Array, covariances: Array, weights: Array) -> Array:
     """Return the log density (n,) of a mixture of Gaussians."""
-    n_points, dim = points.shape
     log_weights = np.log(np.maximum(weights, np.finfo(np.float64).tiny))
-    if covariances.ndim == 2:
-        roots = 1.0 / np.sqrt(covariances)
-        log_scale = np.log(roots).sum(axis=1)
-    else:
-        roots = np.linalg.inv(np.linalg.cholesky(covariances))
-        log_scale = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-    constants = log_weights + log_scale - 0.5 * dim * np.log(2.0 * np.pi)
-    result = np.empty(n_points)
-    chunk_rows = max(1, CHUNK_BYTES // (8 * len(means) * dim))
-    for start in range(0, n_points, chunk_rows):
-        chunk = points[start : start + chunk_rows]
-        if covariances.ndim == 2:
-            whitened = (chunk.T - means[:, :, None]) * roots[:, :, None]  # (G, D, n)
-        else:
-            whitened = roots @ chunk.T - np.einsum("gij,gj->gi", roots, means)[:, :, None]
-        squares = np.einsum("gdn,gdn->gn", whitened, whitened)
-        result[start : start + chunk_rows] = logsumexp(constants[:, None] - 0.5 * squares, axis=0)
-    return result
+    n_rows = max(1, CHUNK_BYTES // (8 * len(means) * points.shape[1]))
+    chunks = (points[start : start + n_rows] for start in range(0, len(points), n_rows))
+    return np.concatenate(
+        [logsumexp(log_gaussians(chunk, means, covariances) + log_weights, axis=1) for chunk in chunks]
+    )

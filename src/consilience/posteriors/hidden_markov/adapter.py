@@ -8,7 +8,7 @@ from consilience.families import NormalWishart
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.hidden_markov.model import HiddenMarkovModel
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import Scores, row_scores
+from consilience.posteriors.scores import ScoreKind, Scores, row_scores
 
 KIND = "consilience.StickyHDPHMM"
 """Kind of the model in the files of posteriors."""
@@ -47,4 +47,4 @@ class StickyHDPHMMAdapter(Adapter):
         """
         name, unit = "log density given the rows before", "nats per row"
         values, labels = model.score_samples(data), model.decode(data)
-        return row_scores(name, unit, values, labels, model.n_states, larger_is_better=True)
+        return row_scores(name, unit, values, labels, model.n_states, larger_is_better=True, kind=ScoreKind.PREDICTIVE)

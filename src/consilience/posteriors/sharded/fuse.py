@@ -187,7 +187,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
             posterior,
             _labels_of_sites(labels, components_of_site, sample.sample_sites),
             details,
-            is_mixture=adapter is None or adapter.is_mixture,
+            is_mixture=adapter is None or adapter.mixture(posterior) is not None,
             matches=method.matches,
             trusts_sites=method.robust is None,
             n_sites=sample.n_sites,

@@ -15,7 +15,7 @@ from consilience.families import Point
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached, AxisTag, Features, Posterior
-from consilience.posteriors.scores import Scores, row_scores
+from consilience.posteriors.scores import ScoreKind, Scores, row_scores
 from consilience.posteriors.sparse_gp.kernels import make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP
 from consilience.posteriors.sparse_gp.product import GPPrior, bayes_product, fused_prior
@@ -112,7 +112,15 @@ class InducingPointAdapter(Adapter):
         value = self.to_sparse_gp(model, None)
         inputs, targets = data[:, :-1], data[:, -1]
         values, labels = value.log_density(inputs, targets), value.nearest(inputs)
-        return row_scores("log density", "nats per row", values, labels, value.n_inducing, larger_is_better=True)
+        return row_scores(
+            "log predictive density",
+            "nats per row",
+            values,
+            labels,
+            value.n_inducing,
+            larger_is_better=True,
+            kind=ScoreKind.PREDICTIVE,
+        )
 
     def _sparse_gp_of(self, posterior: Posterior) -> SparseGP:
         """Return the SparseGP that a posterior describes."""

@@ -22,7 +22,7 @@ from consilience.errors import InputError
 from consilience.families import Dirichlet
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.posterior import Attached, Features, Posterior
-from consilience.posteriors.scores import Scores
+from consilience.posteriors.scores import ScoreKind, Scores
 from consilience.posteriors.topics.document_completion import (
     complete_documents,
     fold_in,
@@ -61,6 +61,7 @@ class TopicAdapter(Adapter):
             labels=np.where(data.sum(axis=1) > 0, gamma.argmax(axis=1), -1),
             usage=tokens_of_topics(data, topics, gamma),
             usage_unit="tokens",
+            kind=ScoreKind.COMPLETION,
         )
 
 

@@ -19,7 +19,7 @@ from consilience.errors import InputError, OptionError
 from consilience.families import Point
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import Scores, row_scores
+from consilience.posteriors.scores import ScoreKind, Scores, row_scores
 from consilience.posteriors.topics.document_completion import as_counts
 
 _CHUNK_ENTRIES = 2**22
@@ -175,7 +175,9 @@ class GaussianTopicsAdapter(Adapter):
         labels = model.assign(data)
         distances = np.square(data - model.centers[labels]).sum(axis=1)
         name, unit = "squared distance to the nearest centre", "squared units per row"
-        return row_scores(name, unit, distances, labels, model.n_topics, larger_is_better=False)
+        return row_scores(
+            name, unit, distances, labels, model.n_topics, larger_is_better=False, kind=ScoreKind.DISTANCE
+        )
 
 
 def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | None = None) -> Array:

@@ -25,7 +25,7 @@ from consilience.posteriors.adapters.hmmlearn.parameters import (
 )
 from consilience.posteriors.hidden_markov.forward_backward import log_densities
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import Scores, row_scores
+from consilience.posteriors.scores import ScoreKind, Scores, row_scores
 
 _CHAIN_ARRAYS = ("start_counts", "transition_counts", "start_prior", "transition_prior", "self_transition_prior")
 """Names of the attached arrays of start and transitions, in the order in which ``rebuild`` takes them."""
@@ -73,7 +73,7 @@ class HmmlearnAdapter(Adapter):
         with np.errstate(divide="ignore"):  # impossible transitions have the logarithm minus infinity
             values = log_densities(np.log(start), np.log(transitions), evidence, np.array([len(rows)]))
         name, unit = "log density given the rows before", "nats per row"
-        return row_scores(name, unit, values, labels, len(start), larger_is_better=True)
+        return row_scores(name, unit, values, labels, len(start), larger_is_better=True, kind=ScoreKind.PLUG_IN)
 
 
 class PointEstimateAdapter(HmmlearnAdapter):

@@ -19,9 +19,12 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     from_natural,
     posterior_and_prior,
     precision_factors,
+    to_natural,
+    with_shared_factor,
 )
+from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_feature_names
+from consilience.posteriors.scores import ScoreKind, Scores, row_scores, without_feature_names
 
 
 class BayesianGaussianMixtureAdapter(Adapter):
@@ -34,7 +37,6 @@ class BayesianGaussianMixtureAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.BayesianGaussianMixture"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "BayesianGaussianMixture"
-    is_mixture: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior; `samples` is not needed, the model records its counts."""
@@ -128,19 +130,26 @@ class BayesianGaussianMixtureAdapter(Adapter):
         for name, value in {"weight_concentration_prior": concentration, **options}.items():
             setattr(model, f"{name}_", value)
         dof, spread = fitted.dof, fitted.spread
-        if covariance_type == "tied":  # the shared factor is the mean of the components' copies
-            dof, spread = np.array(dof.mean()), spread.mean(axis=0)
+        if covariance_type == "tied":
+            shared = with_shared_factor(fitted)
+            dof, spread = shared.dof[:1].reshape(()), shared.spread[0]
             covariances = spread / dof
         else:
             covariances = spread / dof.reshape(-1, *[1] * (spread.ndim - 1))
         model.means_, model.mean_precision_, model.degrees_of_freedom_ = fitted.mean, fitted.kappa, dof
         model.covariances_ = covariances
         model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, covariance_type)
-        counts = fitted.kappa if posterior.counts is None else posterior.counts
-        self._set_weights(model, np.asarray(counts), concentration, weight_prior)
+        model.weight_concentration_, model.weights_ = self._weights(posterior)
         model.converged_, model.n_iter_ = True, 0
         set_sklearn_features(model, posterior, fitted.mean.shape[1])
         return model
+
+    def mixture(self, posterior: Posterior) -> MixtureDensity:
+        """Return the densities of the mixture, with weights at their posterior means."""
+        natural = posterior.natural
+        if posterior.source["covariance_type"] == "tied":
+            natural = to_natural(posterior.family, with_shared_factor(from_natural(posterior.family, natural)))
+        return MixtureDensity(posterior.family, natural, self._weights(posterior)[1])
 
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the log density of every row as scikit-learn has it, by expected logarithms of weights and precisions.
@@ -149,18 +158,29 @@ class BayesianGaussianMixtureAdapter(Adapter):
         """
         bare = without_feature_names(model)
         values, labels = bare.score_samples(data), bare.predict(data)
-        return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)
+        return row_scores(
+            "variational bound of the log density",
+            "nats per row",
+            values,
+            labels,
+            len(model.means_),
+            larger_is_better=True,
+            kind=ScoreKind.BOUND,
+        )
 
     @staticmethod
-    def _set_weights(model: Any, counts: Array, concentration: float, weight_prior: str) -> None:
-        """Set the weight posterior and the mean weights of a rebuilt model, from `counts` (K,) and the prior."""
-        if weight_prior == "dirichlet_process":
+    def _weights(posterior: Posterior) -> tuple[Any, Array]:
+        """Return the weight posterior, as scikit-learn keeps it, and its mean (K,), from counts and prior."""
+        concentration = float(posterior.attached["weight_concentration_prior"].values)
+        counts = posterior.counts
+        if counts is None:
+            counts = from_natural(posterior.family, posterior.natural).kappa
+        if posterior.source["weight_concentration_prior_type"] == "dirichlet_process":
             # Stick breaking: v_k ~ Beta(1 + n_k, concentration + sum_{l > k} n_l), w_k = v_k prod_{l < k} (1 - v_l).
             later_counts = np.append(np.cumsum(counts[::-1])[-2::-1], 0.0)  # sum_{l > k} n_l
             a, b = 1.0 + counts, concentration + later_counts
-            model.weight_concentration_ = (a, b)
             remaining_stick = np.append(1.0, np.cumprod(b / (a + b))[:-1])
             weights = a / (a + b) * remaining_stick
-        else:
-            model.weight_concentration_ = weights = concentration + counts
-        model.weights_ = weights / weights.sum()
+            return (a, b), weights / weights.sum()
+        concentrations = concentration + counts
+        return concentrations, concentrations / concentrations.sum()

@@ -95,6 +95,13 @@ def from_natural(family: Family, natural: Array) -> ConjugateParameters:
     return ConjugateParameters(mean, kappa, 2.0 * shape / family.dim, 2.0 * rate[:, 0] / family.dim)
 
 
+def with_shared_factor(fitted: ConjugateParameters) -> ConjugateParameters:
+    """Return components of a ``tied`` model with the factor that they share: the mean of their copies of it."""
+    n = len(fitted.dof)
+    spread = np.broadcast_to(fitted.spread.mean(axis=0), fitted.spread.shape)
+    return ConjugateParameters(fitted.mean, fitted.kappa, np.full(n, fitted.dof.mean()), spread)
+
+
 def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, Array]:
     """Return scikit-learn's ``precisions_cholesky_`` and ``precisions_`` of covariances of a type."""
     if covariance_type in ("diag", "spherical"):

@@ -9,7 +9,7 @@ import numpy as np
 from consilience.families import SphericalGaussian
 from consilience.posteriors.adapters.base import Adapter, set_sklearn_features, sklearn_features
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_feature_names
+from consilience.posteriors.scores import ScoreKind, Scores, row_scores, without_feature_names
 
 _MIN_VARIANCE_SHARE = 1e-12
 """Variance within clusters at least, as a share of that between centres: where every point is a centre, s is zero, and
@@ -78,4 +78,4 @@ class KMeansAdapter(Adapter):
         labels = bare.predict(data)
         distances = np.square(data - centres[labels]).sum(axis=1)
         name, unit = "squared distance to the nearest centre", "squared units per row"
-        return row_scores(name, unit, distances, labels, len(centres), larger_is_better=False)
+        return row_scores(name, unit, distances, labels, len(centres), larger_is_better=False, kind=ScoreKind.DISTANCE)

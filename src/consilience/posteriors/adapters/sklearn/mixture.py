@@ -14,9 +14,11 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     from_natural,
     precision_factors,
     to_natural,
+    with_shared_factor,
 )
+from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import Scores, row_scores, without_feature_names
+from consilience.posteriors.scores import ScoreKind, Scores, row_scores, without_feature_names
 
 
 class GaussianMixtureAdapter(Adapter):
@@ -32,7 +34,6 @@ class GaussianMixtureAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.GaussianMixture"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "GaussianMixture"
-    is_mixture: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of counts ``samples * weights_`` under a flat prior."""
@@ -90,8 +91,40 @@ class GaussianMixtureAdapter(Adapter):
         set_sklearn_features(model, posterior, fitted.mean.shape[1])
         return model
 
+    def mixture(self, posterior: Posterior) -> MixtureDensity:
+        """Return the densities of the mixture; plug-in covariances are of maximum likelihood, as the model has them.
+
+        The predictive density is that of the flat prior: a Student t with n_k + 1 degrees of freedom and scale S for
+        ``full`` and ``diag``. It needs the number of observations, which a model alone does not record.
+        """
+        covariance_type, fitted = posterior.source["covariance_type"], from_natural(posterior.family, posterior.natural)
+        counts = fitted.kappa if posterior.counts is None else posterior.counts
+        if covariance_type == "tied":
+            fitted = with_shared_factor(fitted)
+            divisors = np.broadcast_to(fitted.kappa.mean(), fitted.kappa.shape)
+        else:
+            divisors = fitted.kappa
+        covariances = fitted.spread / divisors.reshape(-1, *[1] * (fitted.spread.ndim - 1))
+        if covariance_type == "spherical":
+            covariances = np.broadcast_to(covariances[:, None], fitted.mean.shape)
+        return MixtureDensity(
+            posterior.family,
+            to_natural(posterior.family, fitted),
+            counts,
+            covariances,
+            knows_counts=posterior.source.get("samples") != "assumed",
+        )
+
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the log density of every row."""
         bare = without_feature_names(model)
         values, labels = bare.score_samples(data), bare.predict(data)
-        return row_scores("log density", "nats per row", values, labels, len(model.means_), larger_is_better=True)
+        return row_scores(
+            "log plug-in density",
+            "nats per row",
+            values,
+            labels,
+            len(model.means_),
+            larger_is_better=True,
+            kind=ScoreKind.PLUG_IN,
+        )
