@@ -62,11 +62,14 @@ def log_student_ts(points: Array, locations: Array, scales: Array, dof: Array) -
 
 def _squared_distances(points: Array, centres: Array, scales: Array) -> tuple[Array, Array]:
     """Return (x - m)^T S^-1 (x - m) by block (R, n, N), and log|S| by block (R, n); one block for matrices."""
-    offsets = points.T - centres[:, :, None]  # (n, D, N)
     if scales.ndim == 3:
         factors = cholesky(scales, "scale matrix")
-        whitened = np.linalg.inv(factors) @ offsets
-        return np.square(whitened).sum(axis=1)[None], log_determinant(factors)[None]
+        roots, origin = np.linalg.inv(factors), centres.mean(axis=0)
+        # Points and centres are whitened apart, in half the time; about their common origin, so that few digits cancel.
+        whitened = roots @ (points - origin).T  # (n, D, N)
+        whitened -= roots @ (centres - origin)[:, :, None]
+        return np.einsum("ndN,ndN->nN", whitened, whitened)[None], log_determinant(factors)[None]
+    offsets = points.T - centres[:, :, None]  # (n, D, N)
     n, n_blocks = scales.shape
     block_dim = points.shape[1] // n_blocks
     squares = np.square(offsets).reshape(n, n_blocks, block_dim, -1).sum(axis=2) / scales[:, :, None]  # (n, R, N)
