@@ -8,12 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.posteriors.files import write_posterior
+from consilience.posteriors.intervals import Intervals, intervals_of
 from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.posterior import Posterior
 
@@ -90,6 +93,29 @@ class PosteriorFusion(Fusion):
     def n_components(self) -> int:
         """Number G of fused components."""
         return self.posterior.n_components
+
+    def intervals(self, level: float = 0.9) -> Intervals:
+        """Return credible intervals of the components' means, a row for each component and feature.
+
+        After the hierarchical average these are of the mean of the law that the sites' components come from; they are
+        conditional on the matching, and too narrow where components overlap, which the rows say (docs/average.md).
+
+        Parameters
+        ----------
+        level : float, default 0.9
+            Probability inside each interval.
+
+        Raises
+        ------
+        OptionError
+            For a level that is not between 0 and 1.
+        InputError
+            For components without means of data, such as inducing points.
+        """
+        labels, owner = self.matching.labels, self.matching.owner
+        pairs = np.unique(np.stack([labels[labels >= 0], owner[labels >= 0]]), axis=1)
+        n_sites = np.bincount(pairs[0], minlength=self.n_components)
+        return intervals_of(self.posterior, self.details, n_sites, level)
 
     def save(self, path: str | Path) -> None:
         """Write the fused posterior with its provenance, whole or not at all.

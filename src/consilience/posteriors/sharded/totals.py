@@ -19,9 +19,10 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
+from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.posteriors.attached_average import AttachedSums, carry, fused_attached
-from consilience.posteriors.average import Combine
+from consilience.posteriors.average import Average, AverageRecord, Combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.robust.minority import GroupHolders, first_names, group_holders, holder_names
@@ -175,8 +176,52 @@ def _sum_or_none(first: Array | None, second: Array | None) -> Array | None:
     return None if first is None or second is None else first + second
 
 
+def average_of_sums(
+    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, combine: Combine, own_average: str
+) -> AverageRecord:
+    """Return which average sums over shards allow: the product where ``"auto"`` would be hierarchical in memory.
+
+    How much copies differ takes all of them at once, once for every value of the heterogeneity that is tried.
+
+    Parameters
+    ----------
+    shards, kind, totals, combine
+        As in ``fused_posterior``.
+    own_average : str
+        Why ``"auto"`` is the method's own average; empty where it is not.
+    """
+    if combine != "auto":
+        name: Average = "product" if combine == "product" and totals.prior is not None else "barycenter"
+        return AverageRecord(name, combine)
+    reason = own_average
+    if not reason and not (kind.family.has_width and isinstance(kind.family, RandomEffectsFamily)):
+        reason = f"a {kind.family.name} has no random-effects average"
+    if not reason and (totals.prior is None or totals.priors is None):
+        reason = "the models state no prior"
+    if not reason and totals.counts is None:
+        reason = "the models state no counts"
+    if not reason and kind.source.get("samples") == "assumed":
+        reason = "the numbers of observations are assumed"
+    if not reason:
+        for row, text in kind.family.check(_products(shards, totals))[:1]:
+            reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
+    if reason:
+        return AverageRecord("barycenter", combine, reason)
+    text = "sums over shards give the Bayes product, which takes sites for alike; how much they differ is not known"
+    return AverageRecord("product", combine, text)
+
+
+def _products(shards: PreparedShards, totals: GroupTotals) -> Array:
+    """Return the Bayes products (G, P) of the direction "forward"; all sites state a prior."""
+    assert totals.prior is not None and totals.priors is not None  # noqa: S101, PT018  (narrows the types)
+    # Factors are natural parameters less the centre, so the centre is added back by mass.
+    sums = totals.groups.sums + np.multiply.outer(totals.groups.mass, shards.tangent.centre)
+    products: Array = totals.prior / totals.site_weight + sums - totals.priors
+    return products
+
+
 def fused_posterior(
-    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, combine: Combine, averages: Array | None = None
+    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, average: str, averages: Array | None = None
 ) -> Posterior:
     """Return the fused posterior, as ``combine`` does for posteriors in memory.
 
@@ -188,10 +233,10 @@ def fused_posterior(
         What all sites share.
     totals : GroupTotals
         The totals of all shards.
-    combine : str
-        ``barycenter`` or ``product``.
+    average : str
+        ``barycenter`` or ``product``, or another, whose `averages` are given.
     averages : Array of shape (G, P), optional
-        Fused components that the method computed itself. Default: those of `combine`.
+        Fused components, unless it is the product. Default: barycenters.
 
     Raises
     ------
@@ -199,12 +244,10 @@ def fused_posterior(
         When a product leaves the family's domain, or is asked for in the direction ``reverse``.
     """
     prior = None if totals.prior is None else totals.prior / totals.site_weight
-    if combine == "product" and prior is not None and totals.priors is not None:
+    if average == "product" and prior is not None and totals.priors is not None:
         if shards.direction == "reverse":
             raise InputError("combine='product': adds natural parameters, so it needs direction='forward' on shards")
-        # Factors are natural parameters less the centre (direction "forward"), so the centre is added back by mass.
-        sums = totals.groups.sums + np.multiply.outer(totals.groups.mass, shards.tangent.centre)
-        natural: Array = prior + sums - totals.priors
+        natural = _products(shards, totals)
         for row, text in kind.family.check(natural)[:1]:
             raise InputError(
                 f"the product of the posteriors matched to component {row} {text}: check the sites' priors"
