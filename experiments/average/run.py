@@ -60,11 +60,11 @@ DATA = {"breast cancer": load_breast_cancer, "wine": load_wine, "iris": load_iri
 CHOSEN = {
     "formulas": "first shape: covariance I, as many observations everywhere; second: condition up to 10, isotropic "
     "shifts, sizes Dirichlet(1), at least 20",
-    "pipeline": "4 true components, 3 of them at each site, 400 observations a site, scikit-learn's variational mixtures "
-    "told 3, one start, default prior; an interval counts as missed where a true component was not found",
+    "pipeline": "4 true components, 3 of them at each site, 400 observations a site, scikit-learn's variational "
+    "mixtures told 3, one start, default prior; an interval counts as missed where a true component was not found",
     "predictions": "standardised, first 4 principal components (iris: all 4); 30 % held out; 5 hospitals, 3 components "
-    "each; pooled: the same fit on all training data, told the fused number, 2 starts; the best site is the best on the "
-    "test set",
+    "each; pooled: the same fit on all training data, told the fused number, 2 starts; the best site is the best on "
+    "the test set",
 }
 
 
@@ -102,7 +102,10 @@ def formulas(shape: str, sites: int, deviation: float) -> dict[str, Any]:
     means = truth + deviation * rng.standard_normal((sites, n_groups, dim)) + noise / np.sqrt(counts)[..., None]
     scatter = factor @ wisharts(rng, counts - 1.0, dim) @ np.swapaxes(factor, -1, -2)
     prior = family.to_natural(
-        mean=np.zeros((1, dim)), kappa=[FORMULAS["prior"]], inverse_scale=FORMULAS["prior"] * np.eye(dim)[None], dof=[dim]
+        mean=np.zeros((1, dim)),
+        kappa=[FORMULAS["prior"]],
+        inverse_scale=FORMULAS["prior"] * np.eye(dim)[None],
+        dof=[dim],
     )
     posteriors = []
     for site in range(sites):
@@ -133,9 +136,7 @@ def fit(x: np.ndarray, n_components: int, seed: int, starts: int = 1) -> Bayesia
     """Return scikit-learn's variational mixture."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return BayesianGaussianMixture(
-            n_components=n_components, n_init=starts, max_iter=200, random_state=seed
-        ).fit(x)
+        return BayesianGaussianMixture(n_components=n_components, n_init=starts, max_iter=200, random_state=seed).fit(x)
 
 
 def pipeline(dim: int, name: str, sites: int, deviation: float) -> dict[str, Any]:

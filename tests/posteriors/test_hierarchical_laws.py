@@ -84,9 +84,7 @@ def test_intervals_cover_at_other_levels_too(level):
     fusion = cs.fuse(posteriors, n_components=60)
     nearest = {
         row.component: truth[np.argmin([np.sum((row_mean - t) ** 2) for t in truth])]
-        for row, row_mean in zip(
-            fusion.intervals(level).rows[::5], fusion.posterior.parameters()["mean"], strict=True
-        )
+        for row, row_mean in zip(fusion.intervals(level).rows[::5], fusion.posterior.parameters()["mean"], strict=True)
     }
     inside = [row.low < nearest[row.component][int(row.feature)] < row.high for row in fusion.intervals(level)]
     assert abs(np.mean(inside) - level) < 0.05
@@ -144,9 +142,7 @@ def test_the_spread_is_that_of_the_product():
 def test_the_prior_is_no_evidence():
     """A copy of the prior more in every site, and in the common prior, changes no heterogeneity."""
     posteriors = gaussian_sites(6, deviation=0.3)
-    twice = [
-        Posterior(p.family, p.natural + 5 * p.prior, prior=6 * p.prior, counts=p.counts) for p in posteriors
-    ]
+    twice = [Posterior(p.family, p.natural + 5 * p.prior, prior=6 * p.prior, counts=p.counts) for p in posteriors]
     (fused, record), (again, other) = averaged(posteriors), averaged(twice)
     assert_allclose(
         other.random_effects.heterogeneity, record.random_effects.heterogeneity, rtol=tolerances.CONJUGATE_UPDATE
@@ -214,8 +210,12 @@ def test_components_of_one_site_in_one_group_are_one_copy():
     for posterior in posteriors:
         half = posterior.prior + 0.5 * (posterior.natural - posterior.prior)
         halves.append(
-            Posterior(posterior.family, np.concatenate([half, half]), prior=posterior.prior,
-                      counts=np.tile(0.5 * posterior.counts, 2))  # fmt: skip
+            Posterior(
+                posterior.family,
+                np.concatenate([half, half]),
+                prior=posterior.prior,
+                counts=np.tile(0.5 * posterior.counts, 2),
+            )
         )
     whole, record = averaged(posteriors)
     split, other = averaged(halves, labels=np.tile([0, 1, 0, 1], 6))
@@ -249,9 +249,7 @@ def test_a_component_that_says_nothing_beyond_its_prior_is_left_out_and_named():
 
 def test_a_component_of_which_nobody_knows_anything_is_the_prior():
     posteriors = sites_of(13, n_groups=2)
-    empty = [
-        Posterior(p.family, np.stack([p.natural[0], p.prior]), prior=p.prior, counts=p.counts) for p in posteriors
-    ]
+    empty = [Posterior(p.family, np.stack([p.natural[0], p.prior]), prior=p.prior, counts=p.counts) for p in posteriors]
     fused, record = averaged(empty)
     assert_allclose(fused.natural[1], posteriors[0].prior, rtol=tolerances.ROUNDING)
     assert record.random_effects.n_sites.tolist() == [6, 0]
@@ -274,6 +272,7 @@ POINTS = [Posterior(f.Point(2), np.array([[0.0, 0.0], [9.0, 9.0]]) + shift) for 
         (without(sites_of(1), prior=None), "kl", {}, "state.* no prior"),
         (without(sites_of(1), counts=None), "kl", {}, "state.* no counts"),
         (without(sites_of(1), source={"samples": "assumed"}), "kl", {}, "is assumed; give n_observations"),
+        (sites_of(1, sites=1), "kl", {}, "one model"),
         (POINTS, "spahm", {}, "points have no width"),
         (sites_of(1), "kl", {"robust": "trim"}, "near to where most are"),
         (sites_of(1), "kl", {"direction": "reverse"}, "mean parameters"),
@@ -442,7 +441,7 @@ def test_pair_errors_of_like_gaussians_are_bounded_by_their_distance():
 
 @pytest.mark.parametrize("level", [0, 1, -0.5, 1.5, "much", None])
 def test_levels_that_are_no_probability_are_refused(level):
-    with pytest.raises(OptionError, match="level.*between 0 and 1"):
+    with pytest.raises(OptionError, match=r"level.*between 0 and 1"):
         cs.fuse(sites_of(1)).intervals(level)
 
 

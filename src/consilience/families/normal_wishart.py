@@ -295,9 +295,7 @@ class NormalWishart(RandomEffectsFamily):
         """Return (kappa m, -kappa / 2, -kappa m m^T / 2, 0)."""
         linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
         squares = linear[:, :, None] * linear[:, None, :] / np.where(kappa == 0.0, 1.0, kappa)[:, None, None]
-        return np.concatenate(
-            [linear, -0.5 * kappa[:, None], -0.5 * flatten(squares), np.zeros((len(eta), 1))], axis=1
-        )
+        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * flatten(squares), np.zeros((len(eta), 1))], axis=1)
 
     def location_information(self, eta: Array) -> Array:
         """Return kappa (n,)."""

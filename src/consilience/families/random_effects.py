@@ -124,8 +124,8 @@ class LocationDispersion:
 class PrecisionDispersion:
     """Means with precisions P_l of their own, whose shape may differ: (1 + h n_l) P_l^-1, n_l a mean precision.
 
-    Cochran's statistic is that of means weighted by matrices, sum_l (m_l - m*)^T P_l(h) (m_l - m*); where all shapes are
-    alike it is the one of ``LocationDispersion``.
+    Cochran's statistic is that of means weighted by matrices, sum_l (m_l - m*)^T P_l(h) (m_l - m*); where all shapes
+    are alike it is the one of ``LocationDispersion``.
 
     Parameters
     ----------

@@ -156,6 +156,8 @@ class AverageRecord:
 def why_not_hierarchical(ensemble: Ensemble) -> str:
     """Return why these models have no hierarchical average, or why it would mean nothing; empty where they have."""
     family = ensemble.family
+    if len(ensemble.posteriors) == 1:
+        return "there is one model, which stays as it is"
     if not family.has_width:
         return f"{family.name}s have no width"
     if not isinstance(family, RandomEffectsFamily):
@@ -184,15 +186,18 @@ def _listed(names: Sequence[str]) -> str:
 
 def prior_differences(ensemble: Ensemble) -> str:
     """Return how the priors of two models differ, in a sentence that shows both; empty where all are alike."""
-    stated = [(name, p.prior) for name, p in zip(ensemble.names, ensemble.posteriors, strict=True) if p.prior is not None]
-    if len(stated) < 2:  # noqa: PLR2004  (there is nothing to compare)
+    stated = [
+        (name, p.prior) for name, p in zip(ensemble.names, ensemble.posteriors, strict=True) if p.prior is not None
+    ]
+    if len(stated) < 2:
         return ""
     rows = np.stack([prior for _, prior in stated])
     distances = np.abs(rows - rows[0]).max(axis=1)
     other = int(distances.argmax())
     if np.allclose(rows, rows[0], rtol=PRIOR_ROUNDING, atol=0.0):
         return ""
-    return f"{stated[0][0]} and {stated[other][0]} state different priors ({_difference(ensemble.family, rows[[0, other]])})"
+    difference = _difference(ensemble.family, rows[[0, other]])
+    return f"{stated[0][0]} and {stated[other][0]} state different priors ({difference})"
 
 
 PRIOR_ROUNDING = 1e-9
@@ -208,7 +213,9 @@ def _difference(family: Family, pair: Array) -> str:
         parameters = {}
     for name, values in {**parameters, "natural parameter": pair}.items():
         first, second = np.ravel(values[0]), np.ravel(values[1])
-        entries = np.flatnonzero(~np.isclose(first, second, rtol=PRIOR_ROUNDING, atol=0.0) & np.isfinite(first + second))
+        entries = np.flatnonzero(
+            ~np.isclose(first, second, rtol=PRIOR_ROUNDING, atol=0.0) & np.isfinite(first + second)
+        )
         if len(entries):
             return f"{name} {first[entries[0]]:.4g} against {second[entries[0]]:.4g}"
     return "in their natural parameters"

@@ -1,9 +1,9 @@
 """The hierarchical average: matched components under random effects between sites.
 
 Copies l of a component come from sites that differ, so none is about the component itself but about its site's. What a
-user of the fused model asks for is the mean of the law that the sites' components are drawn from. With e_l what the data
-of copy l say (its site's prior taken off), n_l the information behind its location, and h the variance between sites in
-units of one observation's,
+user of the fused model asks for is the mean of the law that the sites' components are drawn from. With e_l what the
+data of copy l say (its site's prior taken off), n_l the information behind its location, and h the variance between
+sites in units of one observation's,
 
     eta_h = prior_c + sum_l a_l [discounted(e_l, h) - flat],     1 / n'_l = 1 / n_l + h,
 
@@ -14,14 +14,14 @@ is the posterior of that mean given h, a_l the site weights. Four things make it
    site, take the h of all components together.
 2. The prior is counted once, its location with c = sum a w / sum a n of its information, w = n / (1 + h n): at full
    strength one pseudo-observation outweighs copies that heterogeneity leaves little of.
-3. h is estimated, so a normal interval is too narrow: with s = 1 - c the share of the variance that heterogeneity makes,
-   nu_eff = dof / s^2 (Satterthwaite), and the location's information is divided by f = (t_{.95, nu_eff} / z_{.95})^2.
-   The family's own 90 % interval is then the t interval.
+3. h is estimated, so a normal interval is too narrow: with s = 1 - c the share of the variance that heterogeneity
+   makes, nu_eff = dof / s^2 (Satterthwaite), and the location's information is divided by
+   f = (t_{.95, nu_eff} / z_{.95})^2. The family's own 90 % interval is then the t interval.
 4. The spread of data about the location is that of the Bayes product, within sites and between: a Normal-Wishart keeps
    W and nu of the product, and kappa is multiplied so that the mean keeps its width.
 
-With h = 0 all of this is the Bayes product, which is then returned bit for bit. Only the location is discounted; h of the
-other blocks is reported.
+With h = 0 all of this is the Bayes product, which is then returned bit for bit. Only the location is discounted; h of
+the other blocks is reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Credible intervals of fused components' means, as a table by component and feature.
 
-After the hierarchical average an interval is about the mean of the law that the sites' components come from. The fused
-posterior has the t interval at 90 % as its own, since its information was divided by f = (t_{.95} / z_{.95})^2; at other
-levels the factor of that level is put in its place, with the stored degrees of freedom.
+After the hierarchical average an interval is about the mean of the law that sites' components come from. The fused
+posterior has the t interval at 90 % as its own, since its information was divided by f = (t_{.95} / z_{.95})^2; at
+other levels the factor of that level is put in its place, with the stored degrees of freedom.
 
 Intervals are conditional on the matching and on the local fits. Where components overlap both are surer than they
 should be (local variational fits take nobody for undecided), so intervals are too narrow: such components are marked.
@@ -196,7 +196,9 @@ def intervals_of(posterior: Posterior, details: Mapping[str, Any], n_sites: Labe
             component,
             name,
             unit,
-            *(float(values[component, column]) for values in (mean, low, high)),
+            float(mean[component, column]),
+            float(low[component, column]),
+            float(high[component, column]),
             int(n_sites[component]),
             heterogeneity[component],
             None if overlapping is None else bool(overlapping[component]),
@@ -232,7 +234,7 @@ def pair_error_bounds(means: Array, covariances: Array, weights: Array) -> Array
         Weights, not negative.
     """
     bounds = np.zeros((len(means), len(means)))
-    is_full = covariances.ndim == 3  # noqa: PLR2004  (axes)
+    is_full = covariances.ndim == 3
     log_det = np.linalg.slogdet(covariances)[1] if is_full else np.log(covariances).sum(axis=1)
     for component in range(len(means)):  # one row at a time: a table of G x G matrices has no bound
         middle = 0.5 * (covariances + covariances[component])

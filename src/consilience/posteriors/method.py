@@ -343,8 +343,8 @@ class Method(Options, ABC):
             assignment = report_minority(assignment, voting)
         details = {**assignment.details, **record.details()}
         if record.random_effects is not None and len(record.random_effects.left_out):
-            rows = np.sort(origin[canonical.row_weights > 0][record.random_effects.left_out])
-            details["hierarchical"]["left_out"] = component_names(ensemble, rows)
+            left_out = np.sort(origin[canonical.row_weights > 0][record.random_effects.left_out])
+            details["hierarchical"]["left_out"] = component_names(ensemble, left_out)
         assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
         for site in np.flatnonzero(canonical.site_weights == 0):

@@ -1,4 +1,4 @@
-"""The hierarchical average against the same in plain loops over one group, with standard parameters and SciPy's roots."""
+"""The hierarchical average against plain loops over one group, with standard parameters and SciPy's roots."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm, t
 
 from consilience import families as f
-from consilience.posteriors.average import combine, kl_average
+from consilience.posteriors.average import combine
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 
@@ -17,7 +17,7 @@ ROOT = 1e-9
 
 
 def root_of(excess):
-    """Return the root of a decreasing function by brackets of factor 4 and Brent's method; 0 where it is never positive."""
+    """Return the root of a decreasing function by Brent's method; 0 where it is never positive."""
     if excess(0.0) <= 0:
         return 0.0
     high = 1e-3
@@ -114,7 +114,7 @@ def fuse_rows(family, rows, prior):
         posteriors.append(Posterior(family, natural, prior=prior, counts=[kappa]))
     ensemble = Ensemble.of(posteriors)
     labels = np.zeros(len(rows), dtype=np.int64)
-    return combine(ensemble, labels, 1, "hierarchical", lambda e, l, g: kl_average(e, l, g, "forward"))
+    return combine(ensemble, labels, 1, "hierarchical", None)
 
 
 @pytest.mark.parametrize("deviation", [0.0, 0.1, 1.0, 20.0])
@@ -260,7 +260,7 @@ def test_single_components_take_the_heterogeneity_of_all():
     c = 1 / (1 + h * single[0][0])
     factor, effective_dof = widened(c, 2 * D * 2)
     assert_allclose([effects.widening[2], effects.effective_dof[2]], [factor, effective_dof], rtol=ROOT)
-    kappa, mean, scatter, dof = added(PRIOR, single, [c], c)
+    kappa, mean, scatter, _ = added(PRIOR, single, [c], c)
     product_scatter = added(PRIOR, single, [1.0], 1.0)[2]
     ratio = np.trace(np.linalg.inv(scatter) @ product_scatter) / D
     found = family.from_natural(fused.natural[2:])

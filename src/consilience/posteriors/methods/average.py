@@ -23,8 +23,8 @@ class Average(Method):
     Parameters
     ----------
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
-        ``"auto"`` and ``"barycenter"`` average natural parameters, as federated averaging does; ``"product"`` multiplies
-        posteriors with the prior removed, ``"hierarchical"`` discounts them by how much they differ.
+        ``"auto"`` and ``"barycenter"`` average natural parameters, as federated averaging does; ``"product"``
+        multiplies posteriors with the prior removed, ``"hierarchical"`` discounts them by how much they differ.
     """
 
     name: ClassVar[str] = "average"

@@ -149,7 +149,7 @@ def _average_name(content: PosteriorContent) -> str:
 
 
 _AVERAGES = {
-    "hierarchical": "hierarchical: what the sites’ components have in common, copies discounted by how much sites differ",
+    "hierarchical": "hierarchical: what sites’ components have in common, copies discounted by how much sites differ",
     "barycenter": "barycenter: as wide as one site’s posterior, and wider where copies disagree",
     "product": "product: the posterior given all data, each site’s prior removed once",
 }
@@ -336,7 +336,7 @@ def how_certain(content: PosteriorContent) -> Section | None:
     meanings = {
         "barycenter": "A barycenter is about as wide as one site’s posterior.",
         "product": "A product adds up the evidence of all sites, so it is surer than each.",
-        "hierarchical": "A hierarchical average is as sure of the means as sites agree, and of the spread as a product.",
+        "hierarchical": "A hierarchical average is as sure of means as sites agree, and of the spread as a product.",
     }
     caption = sentences(
         "A diamond is the entropy of a fused component’s posterior, dots are those of the local components behind "

@@ -50,7 +50,9 @@ class GaussianMixtureAdapter(Adapter):
         spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))  # W^-1 = n_k S
         return Posterior(
             family,
-            to_natural(family, ConjugateParameters(model.means_, counts, counts + flat_dof(covariance_type, dim), spread)),
+            to_natural(
+                family, ConjugateParameters(model.means_, counts, counts + flat_dof(covariance_type, dim), spread)
+            ),
             prior=np.zeros(family.size),
             counts=counts,
             weights=model.weights_,
