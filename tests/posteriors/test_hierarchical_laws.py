@@ -272,7 +272,6 @@ POINTS = [Posterior(f.Point(2), np.array([[0.0, 0.0], [9.0, 9.0]]) + shift) for 
         (without(sites_of(1), prior=None), "kl", {}, "state.* no prior"),
         (without(sites_of(1), counts=None), "kl", {}, "state.* no counts"),
         (without(sites_of(1), source={"samples": "assumed"}), "kl", {}, "is assumed; give n_observations"),
-        (sites_of(1, sites=1), "kl", {}, "one model"),
         (POINTS, "spahm", {}, "points have no width"),
         (sites_of(1), "kl", {"robust": "trim"}, "near to where most are"),
         (sites_of(1), "kl", {"direction": "reverse"}, "mean parameters"),
@@ -292,6 +291,12 @@ def test_auto_is_the_barycenter_with_a_reason(posteriors, method, options, reaso
     same = cs.fuse(posteriors, method, combine="barycenter", **options)
     assert_array_equal(fusion.posterior.natural, same.posterior.natural)
     assert f"average barycenter: {said['reason']}" in summary(fusion)
+
+
+def test_one_model_stays_as_it_is():
+    fused, record = averaged(sites_of(1, sites=1), "auto")
+    assert_array_equal(fused.natural, sites_of(1, sites=1)[0].natural)
+    assert "one model" in record.reason
 
 
 @pytest.mark.parametrize("method", ["kl", "spahm", "kmeans", "dp", "amps"])
@@ -405,6 +410,38 @@ def test_intervals_of_proportions_are_those_of_beta_laws():
     assert_allclose(high, scipy_beta.ppf(0.9, alpha, alpha.sum() - alpha), rtol=1e-9)
 
 
+def test_topics_keep_the_words_that_the_product_predicts_by():
+    """Mean probabilities are the random effects', the total the product's; intervals are as wide as sites differ."""
+    rng, family = np.random.default_rng(2), f.Dirichlet(30)
+    shares = rng.dirichlet(np.full(30, 2.0), 3)
+    prior = family.to_natural(concentration=np.full((1, 30), 0.1))[0]
+    posteriors = []
+    for _ in range(8):
+        counts = np.stack([rng.multinomial(3000, rng.dirichlet(60.0 * row)) for row in shares]).astype(float)
+        natural = family.to_natural(concentration=0.1 + counts)
+        posteriors.append(Posterior(family, natural, prior=prior, counts=counts.sum(axis=1)))
+    fused, record = averaged(posteriors)
+    product, _ = averaged(posteriors, "product")
+    total = family.location_information
+    assert_allclose(total(fused.natural), total(product.natural), rtol=tolerances.ROUNDING)
+    assert np.all(record.random_effects.interval_share < 0.1)
+    fusion = cs.fuse(posteriors, n_components=3, combine="hierarchical")
+    wide, narrow = fusion.intervals(), cs.fuse(posteriors, n_components=3, combine="product").intervals()
+    assert np.mean([row.high - row.low for row in wide]) > 3 * np.mean([row.high - row.low for row in narrow])
+    inside = {}
+    for name, table in (("wide", wide), ("narrow", narrow)):
+        nearest = {
+            component: min(shares, key=lambda row, c=component: np.sum((row - means_of(table, c)) ** 2))
+            for component in range(3)
+        }
+        inside[name] = np.mean([row.low < nearest[row.component][int(row.feature)] < row.high for row in table])
+    assert inside["wide"] > 0.8 > 0.6 > inside["narrow"]
+
+
+def means_of(table, component):
+    return np.array([row.mean for row in table if row.component == component])
+
+
 def test_overlapping_components_are_marked():
     rng = np.random.default_rng(0)
     family = f.NormalWishart(2)
@@ -472,3 +509,73 @@ def test_files_and_pages_say_which_average_was_taken(tmp_path):
     assert "copies discounted by how much sites differ" in (tmp_path / "report.html").read_text()
     rows = dict(inspect_posterior(SafetensorsFile(tmp_path / "fused.safetensors")).rows)
     assert rows["average"] == "hierarchical: every model states its prior and its counts"
+
+
+# -- Shards.
+
+
+def shards_of(tmp_path, posteriors):
+    for number, posterior in enumerate(posteriors):
+        cs.save(posterior, tmp_path / "sites" / f"site-{number}.safetensors")
+    cs.pack(tmp_path / "sites", tmp_path / "packed", shard_bytes=2**10)
+    return tmp_path / "packed"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sites").mkdir()
+    return tmp_path
+
+
+def test_few_components_of_shards_are_averaged_as_in_memory(folder):
+    posteriors = sites_of(1, sites=12)
+    options = {"n_components": 4, "regularization": 0.0}
+    packed = cs.fuse(shards_of(folder, posteriors), pilot_sites=5, **options)
+    memory = cs.fuse(posteriors, **options)
+    assert packed.details["average"] == memory.details["average"]
+    assert packed.details["shards"] > 1
+    order = np.argmin(packed.posterior.family.kl(packed.posterior.natural, memory.posterior.natural), axis=0)
+    assert_allclose(packed.posterior.natural[order], memory.posterior.natural, rtol=tolerances.CONJUGATE_UPDATE)
+    for name in ("widening", "effective_dof", "n_sites"):
+        found, expected = (fusion.details["hierarchical"][name] for fusion in (packed, memory))
+        assert_allclose(np.array(found)[order], expected, rtol=tolerances.CONJUGATE_UPDATE)
+
+
+def test_very_many_components_of_shards_are_the_product_and_say_so(folder, monkeypatch):
+    monkeypatch.setattr("consilience.posteriors.sharded.fuse.MAX_GATHERED_ROWS", 10)
+    posteriors = sites_of(1, sites=12)
+    shards, options = shards_of(folder, posteriors), {"n_components": 4, "regularization": 0.0, "pilot_sites": 5}
+    fusion = cs.fuse(shards, **options)
+    assert fusion.details["average"]["name"] == "product"
+    assert "sums over shards give the Bayes product" in fusion.details["average"]["reason"]
+    assert "priors" not in fusion.details["average"]
+    assert_array_equal(fusion.posterior.natural, cs.fuse(shards, combine="product", **options).posterior.natural)
+    with pytest.raises(InputError, match=r"takes all copies at once.*found 48.*'product'"):
+        cs.fuse(shards, combine="hierarchical", **options)
+    reverse = cs.fuse(shards, direction="reverse", **options).details["average"]
+    assert reverse["name"] == "barycenter"
+    assert "mean parameters" in reverse["reason"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"prior": None}, "no prior"), ({"counts": None}, "no counts"), ({"source": {"samples": "assumed"}}, "assumed")],
+)
+def test_very_many_components_of_shards_without_priors_or_counts_are_barycenters(folder, monkeypatch, fields, reason):
+    monkeypatch.setattr("consilience.posteriors.sharded.fuse.MAX_GATHERED_ROWS", 10)
+    shards = shards_of(folder, without(sites_of(1, sites=12), **fields))
+    average = cs.fuse(shards, n_components=4, regularization=0.0, pilot_sites=5).details["average"]
+    assert average["name"] == "barycenter"
+    assert reason in average["reason"]
+
+
+def test_priors_of_very_many_sites_that_differ_are_said(folder, monkeypatch):
+    monkeypatch.setattr("consilience.posteriors.sharded.fuse.MAX_GATHERED_ROWS", 10)
+    posteriors = sites_of(1, sites=12)
+    family, prior = posteriors[3].family, posteriors[3].family.from_natural(posteriors[3].prior[None])
+    other = family.to_natural(**{**prior, "kappa": 3.0 * prior["kappa"]})[0]
+    posteriors[3] = Posterior(
+        family, posteriors[3].natural + other - posteriors[3].prior, prior=other, counts=posteriors[3].counts
+    )
+    fusion = cs.fuse(shards_of(folder, posteriors), n_components=4, regularization=0.0, pilot_sites=5)
+    assert "(natural parameter 3 from -0.0015 to -0.0005)" in fusion.details["average"]["priors"]

@@ -48,6 +48,7 @@ class _SimplexFamily(RandomEffectsFamily):
     """A law on probability vectors pi with concentrations alpha: eta = alpha - 1, T = log pi."""
 
     parts: ClassVar[tuple[str, ...]] = ("concentration",)
+    separates_spread: ClassVar[bool] = False
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return sum_v log Gamma(alpha_v) - log Gamma(sum_v alpha_v)."""
@@ -145,6 +146,15 @@ class _SimplexFamily(RandomEffectsFamily):
     def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
         """Return how much proportions differ, the concentrations being counts."""
         return (ProportionDispersion(groups, np.maximum(eta + 1.0, 0.0)),)  # less a prior, zero may be -1e-17
+
+    def with_spread(self, eta: Array, spread: Array) -> Array:
+        """Return the mean probabilities of `eta` with the total concentration of `spread`.
+
+        Topic models predict by E[log p], which a small total takes far below log E[p] for all but the commonest words.
+        """
+        alpha = eta + 1.0
+        scaled = alpha * (self.location_information(spread) / alpha.sum(axis=1))[:, None]
+        return np.maximum(scaled, _MIN_CONCENTRATION) - 1.0
 
     def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
         """Return mean probabilities and the central intervals of their Beta laws."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,6 +275,10 @@ class RandomEffectsFamily(EvidenceFamily):
     That block is the location, or the concentration of a law of proportions: natural parameters are linear in its
     information n, eta = rest + n part, ``location_part`` being the second term.
     """
+
+    separates_spread: ClassVar[bool] = True
+    """Whether ``with_spread`` keeps the width of the location. A Dirichlet cannot: one number, its total, is both how
+    surely the proportions are known and what predictions are made of."""
 
     @abstractmethod
     def location_part(self, eta: Array) -> Array:

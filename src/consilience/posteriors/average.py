@@ -16,7 +16,7 @@ average says which and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -211,7 +211,7 @@ def _difference(family: Family, pair: Array) -> str:
             parameters = family.from_natural(pair)
     except (InputError, np.linalg.LinAlgError):  # improper priors may have none
         parameters = {}
-    for name, values in {**parameters, "natural parameter": pair}.items():
+    for name, values in {**_flattened(parameters), "natural parameter": pair}.items():
         first, second = np.ravel(values[0]), np.ravel(values[1])
         entries = np.flatnonzero(
             ~np.isclose(first, second, rtol=PRIOR_ROUNDING, atol=0.0) & np.isfinite(first + second)
@@ -219,6 +219,17 @@ def _difference(family: Family, pair: Array) -> str:
         if len(entries):
             return f"{name} {first[entries[0]]:.4g} against {second[entries[0]]:.4g}"
     return "in their natural parameters"
+
+
+def _flattened(parameters: Mapping[str, Any]) -> dict[str, Array]:
+    """Return parameters by name; those of blocks, which are mappings themselves, by "block.name"."""
+    flat: dict[str, Array] = {}
+    for name, values in parameters.items():
+        if isinstance(values, Mapping):
+            flat |= {f"{name}.{part}": array for part, array in _flattened(values).items()}
+        else:
+            flat[name] = values
+    return flat
 
 
 def _product(

@@ -18,7 +18,8 @@ is the posterior of that mean given h, a_l the site weights. Four things make it
    makes, nu_eff = dof / s^2 (Satterthwaite), and the location's information is divided by
    f = (t_{.95, nu_eff} / z_{.95})^2. The family's own 90 % interval is then the t interval.
 4. The spread of data about the location is that of the Bayes product, within sites and between: a Normal-Wishart keeps
-   W and nu of the product, and kappa is multiplied so that the mean keeps its width.
+   W and nu of the product, and kappa is multiplied so that the mean keeps its width. A Dirichlet has one number for
+   both, its total, which is the product's; ``interval_share`` says how much of it the intervals have.
 
 With h = 0 all of this is the Bayes product, which is then returned bit for bit. Only the location is discounted; h of
 the other blocks is reported.
@@ -81,6 +82,9 @@ class RandomEffectsRecord:
         f: what the information of the location was divided by.
     effective_dof : Array of shape (G,)
         nu_eff, the degrees of freedom of the location's interval; infinite without heterogeneity.
+    interval_share : Array of shape (G,)
+        Information of the location's interval over that of the fused component: 1 but for families that have no spread
+        apart from it.
     n_sites : Labels of shape (G,)
         Sites whose copies were averaged.
     left_out : Labels of shape (m,)
@@ -93,14 +97,14 @@ class RandomEffectsRecord:
     pooled: Array
     widening: Array
     effective_dof: Array
+    interval_share: Array
     n_sites: Labels
     left_out: Labels
 
     def take(self, order: Labels) -> RandomEffectsRecord:
         """Return the record with components in another order."""
-        by_component = {
-            name: getattr(self, name)[order] for name in ("is_pooled", "widening", "effective_dof", "n_sites")
-        }
+        names = ("is_pooled", "widening", "effective_dof", "interval_share", "n_sites")
+        by_component = {name: getattr(self, name)[order] for name in names}
         return replace(self, heterogeneity=self.heterogeneity[:, order], **by_component)
 
     def details(self) -> Mapping[str, Any]:
@@ -113,6 +117,7 @@ class RandomEffectsRecord:
             "is_pooled": self.is_pooled.tolist(),
             "widening": _numbers(self.widening),
             "effective_dof": _numbers(self.effective_dof),
+            "interval_share": _numbers(self.interval_share),
             "n_sites": self.n_sites.tolist(),
         }
 
@@ -173,6 +178,7 @@ def hierarchical_average(
         np.full(n_blocks, np.nan),
         np.ones(n_groups),
         np.full(n_groups, np.inf),
+        np.ones(n_groups),
         np.bincount(group_of_copy, minlength=n_groups),
         left_out,
     )
@@ -204,7 +210,11 @@ def hierarchical_average(
     is_proper = np.ones(len(differs), dtype=np.bool_)
     is_proper[[row for row, _ in family.check(widened)]] = False
     changed = present[differs[is_proper]]
-    products[changed] = family.with_spread(widened[is_proper], products[changed])
+    widened = widened[is_proper]
+    products[changed] = family.with_spread(widened, products[changed])
+    if not family.separates_spread:
+        of_interval, of_posterior = map(family.location_information, (widened, products[changed]))
+        record.interval_share[changed] = of_interval / of_posterior
     record.effective_dof[changed], record.widening[changed] = effective_dof[is_proper], widening[is_proper]
     record.heterogeneity[0, present[differs[~is_proper]]] = np.nan
     return products, record

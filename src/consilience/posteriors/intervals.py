@@ -184,7 +184,7 @@ def intervals_of(posterior: Posterior, details: Mapping[str, Any], n_sites: Labe
         dof = np.array([np.inf if value is None else value for value in found["effective_dof"]])
         # The information of the stored posterior was divided by the factor of LEVEL.
         factors = (quantile_ratio(dof, LEVEL) / quantile_ratio(dof, level)) ** 2
-        natural = family.rescaled_location(natural, factors)
+        natural = family.rescaled_location(natural, factors * np.array(found["interval_share"]))
         heterogeneity = found["heterogeneity"][family.part_names[0]]
         n_sites = np.array(found["n_sites"])
     mean, low, high = family.mean_intervals(natural, level)

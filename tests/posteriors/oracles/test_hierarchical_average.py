@@ -221,7 +221,9 @@ def test_dirichlets_equal_plain_loops(h_true):
     ]
     fused, record = combine(Ensemble.of(posteriors), np.zeros(3, dtype=np.int64), 1, "hierarchical", None)
     assert_allclose(record.random_effects.heterogeneity[0, 0], h, rtol=1e-8, atol=1e-15)
-    assert_allclose(family.from_natural(fused.natural)["concentration"][0], alpha, rtol=1e-8)
+    found, share = family.from_natural(fused.natural)["concentration"][0], record.random_effects.interval_share[0]
+    assert_allclose(found.sum(), prior.sum() + sum(sizes), rtol=1e-8)  # the product's total
+    assert_allclose(share * found, alpha, rtol=1e-8)
 
 
 def test_single_components_take_the_heterogeneity_of_all():
