@@ -163,12 +163,10 @@ def why_not_hierarchical(ensemble: Ensemble) -> str:
     if not isinstance(family, RandomEffectsFamily):
         return f"a {family.name} has no random-effects average"
     pairs = list(zip(ensemble.names, ensemble.posteriors, strict=True))
-    for field, means_nothing in (
-        ("prior", [name for name, posterior in pairs if posterior.prior is None]),
-        ("counts", [name for name, posterior in pairs if posterior.counts is None]),
-    ):
-        if means_nothing:
-            return f"{_listed(means_nothing)} states no {field}"
+    for field in ("prior", "counts"):
+        lacking = [name for name, posterior in pairs if getattr(posterior, field) is None]
+        if lacking:
+            return f"{_listed(lacking)} {'states' if len(lacking) == 1 else 'state'} no {field}"
     assumed = [name for name, posterior in pairs if posterior.source.get("samples") == "assumed"]
     if assumed:
         return f"the number of observations of {_listed(assumed)} is assumed; give n_observations"
@@ -181,7 +179,7 @@ MAX_NAMED = 3
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(sorted(names)[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def prior_differences(ensemble: Ensemble) -> str:
