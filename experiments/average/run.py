@@ -47,7 +47,9 @@ AVERAGES = ("barycenter", "product", "hierarchical")
 LEVEL = 0.9
 SITES, DEVIATIONS = (3, 5, 20), (0.0, 0.1, 0.3, 1.0)
 FORMULAS = {"dim": 5, "observations": 133, "groups": 500, "prior": 1e-3}
-PIPELINE = {"components": 4, "per_site": 3, "observations": 400, "replications": {"3": 50, "5": 50, "20": 25}}
+PIPELINE = {"components": 4, "per_site": 3, "observations": 400}
+REPLICATIONS = {2: {3: 50, 5: 50, 20: 25}, 5: {3: 20, 5: 20, 20: 10}}
+"""By dimension and number of sites: a component has as many intervals as dimensions."""
 SEPARATIONS = {"separated": 6.0, "overlapping": 2.5}
 HOSPITALS, SEEDS, DIRECTIONS, LOCAL_COMPONENTS = 5, 20, 4, 3
 HELD_OUT = 0.3
@@ -142,7 +144,7 @@ def fit(x: np.ndarray, n_components: int, seed: int, starts: int = 1) -> Bayesia
 def pipeline(dim: int, name: str, sites: int, deviation: float) -> dict[str, Any]:
     """Return coverage and half widths through fits and matching, over replications."""
     n_true, per_site = int(PIPELINE["components"]), int(PIPELINE["per_site"])
-    replications = PIPELINE["replications"][str(sites)]
+    replications = REPLICATIONS[dim][sites]
     sums = {
         average: {"covered": 0, "intervals": 0, "half_width": [], "marked": [0, 0], "unmarked": [0, 0]}
         for average in AVERAGES
@@ -255,7 +257,8 @@ def main() -> None:
     ran = versions()
     record: dict[str, Any] = {
         "settings": {
-            "chosen": CHOSEN, "formulas": FORMULAS, "pipeline": PIPELINE, "separations": SEPARATIONS,
+            "chosen": CHOSEN, "formulas": FORMULAS, "pipeline": PIPELINE, "replications": REPLICATIONS,
+            "separations": SEPARATIONS,
             "hospitals": HOSPITALS, "seeds": SEEDS, "directions": DIRECTIONS, "local_components": LOCAL_COMPONENTS,
             "held_out": HELD_OUT, "label_concentration": LABEL_CONCENTRATION, "feature_noise": FEATURE_NOISE,
             "level": LEVEL,
