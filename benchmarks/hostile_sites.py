@@ -218,7 +218,7 @@ def main() -> None:
                 [mixture(rng) for _ in range(SITES)],
                 MIXTURE_ATTACKS,
                 WAYS,
-                lambda sites, **options: cs.fuse(sites, method="kl", rng=0, **options),
+                lambda sites, **options: cs.fuse(sites, method="kl", rng=0, combine="barycenter", **options),
                 lambda fusion, test=test: -float(fusion.model.score(test)),
                 rng,
             )
@@ -230,7 +230,7 @@ def main() -> None:
                 [topic_site(rng, topics) for _ in range(SITES)],
                 TOPIC_ATTACKS,
                 WAYS,
-                lambda sites, **options: cs.fuse(sites, method="kl", rng=0, **options),
+                lambda sites, **options: cs.fuse(sites, method="kl", rng=0, combine="barycenter", **options),
                 lambda fusion, held=held: float(fusion.model.perplexity(held)),
                 rng,
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from average.tables import TABLES as AVERAGE
 from battery.tables import TABLES as BATTERY
 from bnn.alignment_tables import TABLES as POSTERIORS
 from bnn.tables import TABLES as BNN
@@ -44,6 +45,7 @@ PAGES = (
     "docs/federated.md",
     "docs/number.md",
     "docs/scores.md",
+    "docs/average.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -324,6 +326,7 @@ TABLES = {
     "spahm-scaling": spahm_scaling_table,
     "states-speed": states_speed_table,
     **KL_FUSION,
+    **AVERAGE,
     **BATTERY,
     **POINTS,
     **NETWORKS,

@@ -176,7 +176,7 @@ def topics_of(name: str, arrangement: str, seed: int) -> tuple[list[Any], float]
         model = GaussianTopics(told["n_components"], seed=seed).fit(pooled, vectors, data.words)
         return [model], time.process_time() - start
     method = {"SPAHM": "spahm", "k-means of centres": "kmeans"}.get(name, "kl")
-    model = cs.fuse(models, method, rng=seed, **told).model
+    model = cs.fuse(models, method, rng=seed, combine="barycenter", **told).model  # as the papers average
     return [model], time.process_time() - start
 
 

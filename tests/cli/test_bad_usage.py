@@ -24,7 +24,7 @@ OPTIONS = {
     "--set regularization=.nan": "found nan",
     "--set min_count=.inf": "kl: option min_count must be a number that is not negative, found inf",
     "--set direction=[up]": r"kl: option direction must be 'forward' or 'reverse', found \['up'\]",
-    "--set combine={}": "kl: option combine must be 'barycenter' or 'product', found {}",
+    "--set combine={}": "kl: option combine must be 'auto', 'hierarchical', 'product' or 'barycenter', found {}",
     "--set models=c": "models: not an option of a method",
     "--set weights=1": "weights: not an option of a method",
     "--weights 1": r"weights of the models: expected 2 numbers, one for each, found shape \(1,\)",

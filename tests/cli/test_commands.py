@@ -33,12 +33,13 @@ def test_fuse_writes_the_fused_model_and_says_what_it_did(folder, process):
     fused = cs.fuse([cs.load(name) for name in TWO])
     loaded = cs.load(FUSED)
     assert loaded.natural.tobytes() == fused.posterior.natural.tobytes()
-    verdict, *remedies, first, second, last = done.out.splitlines()
+    verdict, *remedies, first, second, average, last = done.out.splitlines()
     assert verdict == fused.verdict.text.replace("model 0", "a").replace("model 1", "b")
     assert all(remedy.startswith("to do: ") for remedy in remedies)
     assert first == f"2 models with 6 components -> {fused.n_components} components (method kl)"
     assert second.startswith("objective ")
     assert second.endswith("steps: converged")
+    assert average == "average barycenter: a, b state no prior"
     assert last == f"wrote {FUSED}"
     assert sorted(path.name for path in folder.iterdir()) == [*TWO, FUSED]
 

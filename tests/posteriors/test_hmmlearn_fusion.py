@@ -141,7 +141,7 @@ def test_the_order_of_states_and_of_sites_changes_nothing(name, kind):
 def test_copies_fuse_to_the_model(name, kind):
     model = fitted(name, kind, 0)
     posterior = cs.describe(model)
-    fusion = cs.fuse([model, model, model])
+    fusion = cs.fuse([model, model, model], combine="barycenter")
     assert fusion.n_components == 4
     order = order_of(fusion.model, model)
     fused, rows = fusion.posterior, rows_for(name)

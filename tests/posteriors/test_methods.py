@@ -45,16 +45,17 @@ def _named(names):
 
 every_method = pytest.mark.parametrize("method", _named(METHODS))
 PRICE = 1e-3
+BARYCENTER = {"combine": "barycenter"}
 COPIES = {
-    "given": cs.KLFusion(n_components=3),
-    "given, by divergence": cs.KLFusion(n_components=3, regularization=0),
-    "priced": cs.KLFusion(regularization=PRICE),
-    "relaxed": cs.KLFusion(regularization=PRICE, assignment="relaxed"),
-    "reverse": cs.KLFusion(regularization=PRICE, direction="reverse"),
-    "found": cs.KLFusion(),
-    "kmeans": cs.KMeans(n_components=3),
-    "dp mixture": cs.DirichletProcess(restarts=2),
-    "dp means": cs.DirichletProcess(assignment="means", penalty=PRICE),
+    "given": cs.KLFusion(n_components=3, **BARYCENTER),
+    "given, by divergence": cs.KLFusion(n_components=3, regularization=0, **BARYCENTER),
+    "priced": cs.KLFusion(regularization=PRICE, **BARYCENTER),
+    "relaxed": cs.KLFusion(regularization=PRICE, assignment="relaxed", **BARYCENTER),
+    "reverse": cs.KLFusion(regularization=PRICE, direction="reverse", **BARYCENTER),
+    "found": cs.KLFusion(**BARYCENTER),
+    "kmeans": cs.KMeans(n_components=3, **BARYCENTER),
+    "dp mixture": cs.DirichletProcess(restarts=2, **BARYCENTER),
+    "dp means": cs.DirichletProcess(assignment="means", penalty=PRICE, **BARYCENTER),
 }
 
 

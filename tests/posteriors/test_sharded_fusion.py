@@ -231,7 +231,7 @@ def test_totals_are_what_combine_gives(how: str, direction: str, weighted: bool)
     weights *= 20 / weights.sum()
     ensemble = Ensemble.of(posteriors, weights)
     average = partial(kl_average, direction=direction)
-    expected = combine(ensemble, labels, 6, how, average)  # type: ignore[arg-type]
+    expected, _ = combine(ensemble, labels, 6, how, average)  # type: ignore[arg-type]
     work = _work(posteriors, direction, weights=weights if weighted else None)
     sizes = [len(owner) for owner in work.map(_owner)]
     parts = np.split(labels, np.cumsum(sizes)[:-1])
@@ -251,7 +251,7 @@ def _owner(shard: PreparedShard) -> np.ndarray:
 
 def test_mixture_weights_are_what_combine_gives() -> None:
     posteriors, truth = planted_sites(20)
-    expected = combine(Ensemble.of(posteriors), truth, 6, "barycenter", partial(kl_average, direction="forward"))
+    expected, _ = combine(Ensemble.of(posteriors), truth, 6, "barycenter", partial(kl_average, direction="forward"))
     work = _work(posteriors)
     parts = np.split(truth, np.cumsum([len(owner) for owner in work.map(_owner)])[:-1])
     fused = fused_posterior(

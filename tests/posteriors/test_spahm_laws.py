@@ -249,9 +249,9 @@ def test_one_model_beside_one_of_no_weight_is_its_own_atoms(shrink):
 @pytest.mark.parametrize("name", ["point", "normal-wishart", "normal-gamma", "gaussian", "dirichlet"])
 @pytest.mark.parametrize("seed", range(2))
 def test_planted_components_are_found_in_any_family(name, seed):
-    """The posterior is the Kullback-Leibler barycenter of what was matched, each atom a Gaussian over its points."""
+    """The barycenter is the mean of what was matched, each atom a Gaussian over its points."""
     model = described(name, seed, **({} if name == "dirichlet" else {"apart": 12.0}))
-    fusion = cs.fuse(model.sites, method="spahm", shrink=False)
+    fusion = cs.fuse(model.sites, method="spahm", shrink=False, combine="barycenter")
     assert same_partition(fusion.matching.labels, model.all_truth)
     assert fusion.atoms.n_components == fusion.n_components == len(model.centres)
     natural = np.concatenate([site.natural for site in model.sites])

@@ -235,11 +235,14 @@ def test_details_are_those_of_matched_components_but_for_a_minority(method, monk
     monkeypatch.setattr(InducingPointAdapter, "recombines", False)
     matched = cs.fuse(sites, method, rng=0, **options)
     assert ("minority" in matched.details) == (method in ("spahm", "kl", "kmeans"))
-    expected = {name: value for name, value in matched.details.items() if name != "minority"}
+    assert matched.details["average"]["name"] == "barycenter"
+    average = fusion.details["average"]
+    assert average["name"] == "product"
+    assert "from all sites' models together" in average["reason"]
+    expected = {name: value for name, value in matched.details.items() if name != "minority"} | {"average": average}
     assert fusion.details == expected
-    assert fusion.provenance["result"] == {
-        name: value for name, value in matched.provenance["result"].items() if name != "minority"
-    }
+    result = {name: value for name, value in matched.provenance["result"].items() if name != "minority"}
+    assert fusion.provenance["result"] == result | {"average": average}
 
 
 @pytest.mark.parametrize(

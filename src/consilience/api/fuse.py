@@ -75,9 +75,11 @@ def fuse(
         CategoricalHMM).
     n_components : int, optional
         Number of fused components, for methods that can be told. Default: found.
-    combine : {"barycenter", "product"}, optional
-        What matched posteriors are together: their Kullback-Leibler barycenter, or their Bayes product with the prior
-        counted once. Default: the method's.
+    combine : {"auto", "hierarchical", "product", "barycenter"}, optional
+        What matched posteriors are together: the posterior of what they have in common under random effects between
+        sites, their Bayes product with the prior counted once, or their Kullback-Leibler barycenter. Default: the
+        method's, mostly ``"auto"``: hierarchical where every model states its prior and its counts, else the
+        barycenter; ``details["average"]`` says which and why.
     rng : int or Generator
         Seed or generator; the same seed gives the same bytes.
     engine : Engine, address or client, optional

@@ -21,6 +21,7 @@ from consilience.families.normal_gamma import NormalGamma, SphericalNormalGamma
 from consilience.families.normal_wishart import NormalWishart
 from consilience.families.point import Point
 from consilience.families.product import Product
+from consilience.families.random_effects import RandomEffectsFamily
 
 FAMILIES: tuple[type[Family], ...] = (
     Gaussian,
@@ -101,6 +102,7 @@ __all__ = [
     "NormalWishart",
     "Point",
     "Product",
+    "RandomEffectsFamily",
     "SphericalGaussian",
     "SphericalNormalGamma",
     "family_from_config",

@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_rows, as_weights
 from consilience.families.base import Draws, Parameters
-from consilience.families.evidence import PrecisionFamily
+from consilience.families.random_effects import RandomEffectsPrecisionFamily
 from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import squared_distances
 
 
 @dataclass(frozen=True)
-class DiagonalGaussian(PrecisionFamily):
+class DiagonalGaussian(RandomEffectsPrecisionFamily):
     """Gaussian with variances v; eta = (m / v, -1 / (2 v)), T = (z, z^2), P = 2 D.
 
     Parameters
@@ -90,6 +90,10 @@ class DiagonalGaussian(PrecisionFamily):
     def information(self, eta: Array) -> Array:
         """Return the geometric mean of the precisions (n, 1)."""
         return np.exp(np.log(self._split(eta)[1]).mean(axis=1, keepdims=True))
+
+    def precisions(self, eta: Array) -> Array:
+        """Return the precisions (n, D)."""
+        return self._split(eta)[1]
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means and variances (n, D)."""

@@ -16,11 +16,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import digamma, gammaln, polygamma
+from scipy.special import betaincinv, digamma, gammaln, polygamma
 
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
-from consilience.families.evidence import LAW_VARIANCE_RATIO, EvidenceFamily
+from consilience.families.evidence import LAW_VARIANCE_RATIO
+from consilience.families.random_effects import (
+    CopyGroups,
+    Dispersion,
+    ProportionDispersion,
+    RandomEffectsFamily,
+)
 from consilience.families.special import (
     decreasing_root,
     gamma_bregman,
@@ -38,10 +44,11 @@ _MIN_TOTAL = 0.01
 nobody has measured other values."""
 
 
-class _SimplexFamily(EvidenceFamily):
+class _SimplexFamily(RandomEffectsFamily):
     """A law on probability vectors pi with concentrations alpha: eta = alpha - 1, T = log pi."""
 
     parts: ClassVar[tuple[str, ...]] = ("concentration",)
+    separates_spread: ClassVar[bool] = False
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return sum_v log Gamma(alpha_v) - log Gamma(sum_v alpha_v)."""
@@ -131,6 +138,36 @@ class _SimplexFamily(EvidenceFamily):
         total = self.information(eta)
         scaled: Array = np.maximum(factors, 1.0 / np.maximum(total, 1.0)) * (eta + 1.0) - 1.0
         return scaled
+
+    def location_part(self, eta: Array) -> Array:
+        """Return the concentrations: all there is."""
+        return eta + 1.0
+
+    def location_information(self, eta: Array) -> Array:
+        """Return the total concentration (n,)."""
+        total: Array = (eta + 1.0).sum(axis=1)
+        return total
+
+    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
+        """Return how much proportions differ, the concentrations being counts."""
+        return (ProportionDispersion(groups, np.maximum(eta + 1.0, 0.0)),)  # less a prior, zero may be -1e-17
+
+    def with_spread(self, eta: Array, spread: Array) -> Array:
+        """Return the mean probabilities of `eta` with the total concentration of `spread`.
+
+        Topic models predict by E[log p], which a small total takes far below log E[p] for all but the commonest words.
+        """
+        alpha = eta + 1.0
+        scaled = alpha * (self.location_information(spread) / alpha.sum(axis=1))[:, None]
+        return np.maximum(scaled, _MIN_CONCENTRATION) - 1.0
+
+    def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
+        """Return mean probabilities and the central intervals of their Beta laws."""
+        alpha = eta + 1.0
+        total = alpha.sum(axis=1, keepdims=True)
+        rest = np.maximum(total - alpha, _MIN_CONCENTRATION)
+        low, high = (betaincinv(alpha, rest, 0.5 + sign * 0.5 * level) for sign in (-1.0, 1.0))
+        return alpha / total, low, high
 
     def observed(self, eta: Array, heterogeneity: Array) -> Array:
         """Return the normaliser that gives each row, at its own mean p, the Dirichlet-multinomial probability.

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
-from consilience.families.evidence import PrecisionFamily
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -31,6 +30,7 @@ from consilience.families.linalg import (
     not_positive_definite,
     unflatten,
 )
+from consilience.families.random_effects import RandomEffectsPrecisionFamily
 from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import bures_barycenter, bures_distances, squared_distances
 
@@ -38,7 +38,7 @@ _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 @dataclass(frozen=True)
-class Gaussian(PrecisionFamily):
+class Gaussian(RandomEffectsPrecisionFamily):
     """Gaussian with full covariance; eta = (Lambda m, -Lambda / 2), T = (z, z z^T), P = D + D^2.
 
     Parameters
@@ -119,6 +119,10 @@ class Gaussian(PrecisionFamily):
         """Return the geometric mean of the precisions (n, 1): the D-th root of |Lambda|."""
         return np.exp(log_determinant(cholesky(self._split(eta)[1], "precision")) / self.dim)[:, None]
 
+    def precisions(self, eta: Array) -> Array:
+        """Return precisions (n, D, D)."""
+        return self._split(eta)[1]
+
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means (n, D) and covariances (n, D, D)."""
         parameters = self.from_natural(eta)
@@ -162,7 +166,7 @@ class Gaussian(PrecisionFamily):
 
 
 @dataclass(frozen=True)
-class SphericalGaussian(PrecisionFamily):
+class SphericalGaussian(RandomEffectsPrecisionFamily):
     """Gaussian with covariance v I; eta = (m / v, -1 / (2 v)), T = (z, |z|^2), P = D + 1.
 
     Parameters
@@ -230,6 +234,10 @@ class SphericalGaussian(PrecisionFamily):
     def information(self, eta: Array) -> Array:
         """Return the precision (n, 1)."""
         return self._split(eta)[1][:, None]
+
+    def precisions(self, eta: Array) -> Array:
+        """Return the one precision for every dimension (n, D)."""
+        return np.repeat(self._split(eta)[1][:, None], self.dim, axis=1)
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means and variances (n, D)."""

@@ -19,19 +19,25 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import digamma, gammaln
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import digamma, gammaln, stdtrit
 
 from consilience.checks import Array, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
-from consilience.families.evidence import EvidenceFamily
+from consilience.families.random_effects import (
+    CopyGroups,
+    CovarianceDispersion,
+    Dispersion,
+    RandomEffectsFamily,
+    with_common_covariance,
+)
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
-class _NormalGammaFamily(EvidenceFamily):
+class _NormalGammaFamily(RandomEffectsFamily):
     """The diagonal and the spherical form: R precisions, of which each data dimension uses one; see the module.
 
     A row of natural parameters has the blocks kappa m (D), -kappa / 2 (1), -(b + kappa [m^2] / 2) (R) and the exponent
@@ -155,6 +161,41 @@ class _NormalGammaFamily(EvidenceFamily):
         """Multiply kappa and shape with means and shape / rate kept."""
         mean, kappa, shape, rate = self.standard(eta)
         return self._natural(mean, factors[:, 0] * kappa, factors[:, 1] * shape, factors[:, 1:] * rate)
+
+    def location_part(self, eta: Array) -> Array:
+        """Return (kappa m, -kappa / 2, -kappa [m^2] / 2, 0)."""
+        linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
+        squares = self._sum_by_rate(linear**2) / np.where(kappa == 0.0, 1.0, kappa)[:, None]
+        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * squares, np.zeros((len(eta), 1))], axis=1)
+
+    def location_information(self, eta: Array) -> Array:
+        """Return kappa (n,)."""
+        kappa: Array = -2.0 * eta[:, self.dim]
+        return kappa
+
+    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
+        """Rows without observations behind the mean, or behind the precisions."""
+        return super().saying_nothing(eta, total) | ~(self._shape(eta) > 0.0)
+
+    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
+        """Return how much means differ in units of the pooled variances b / a, and how much these do."""
+        mean, kappa, shape, rate = self.standard(eta)
+        location, is_known = with_common_covariance(groups, kappa, mean, self._repeat_by_rate(rate), shape)
+        return location, CovarianceDispersion(groups, 2.0 * shape, rate / shape[:, None], is_known)
+
+    def with_spread(self, eta: Array, spread: Array) -> Array:
+        """Return m of `eta` with a and b of `spread`; kappa is multiplied by the mean ratio of the variances b / a."""
+        mean, kappa, inner_shape, inner_rate = self.standard(eta)
+        _, _, shape, rate = self.standard(spread)
+        ratio = np.mean((rate / shape[:, None]) / (inner_rate / inner_shape[:, None]), axis=1)
+        return self._natural(mean, kappa * ratio, shape, rate)
+
+    def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
+        """Return m and Student's interval of mu: 2 a degrees of freedom, squared scale b / (a kappa)."""
+        mean, kappa, shape, rate = self.standard(eta)
+        variance = self._repeat_by_rate(rate / shape[:, None]) / kappa[:, None]
+        half_width = stdtrit(2.0 * shape, 0.5 + 0.5 * level)[:, None] * np.sqrt(variance)
+        return mean, mean - half_width, mean + half_width
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means m and variances b / a (n, D)."""

@@ -19,13 +19,13 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import digamma, gammaln, polygamma
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import digamma, gammaln, polygamma, stdtrit
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws, Parameters
-from consilience.families.evidence import Discounts, EvidenceFamily
+from consilience.families.evidence import Discounts
 from consilience.families.gaussian import Gaussian
 from consilience.families.linalg import (
     cholesky,
@@ -37,6 +37,13 @@ from consilience.families.linalg import (
     log_determinants_of_many,
     not_positive_definite,
     unflatten,
+)
+from consilience.families.random_effects import (
+    CopyGroups,
+    CovarianceDispersion,
+    Dispersion,
+    RandomEffectsFamily,
+    with_common_covariance,
 )
 from consilience.families.special import (
     decreasing_root,
@@ -60,7 +67,7 @@ _BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class NormalWishart(EvidenceFamily):
+class NormalWishart(RandomEffectsFamily):
     """Lambda ~ Wishart(W, nu) and mu | Lambda ~ N(m, (kappa Lambda)^-1); P = D + 1 + D^2 + 1.
 
     eta = (kappa m, -kappa / 2, -(W^-1 + kappa m m^T) / 2, (nu - D) / 2) for the statistics
@@ -290,6 +297,47 @@ class NormalWishart(EvidenceFamily):
         result: Array = 0.5 * dim * np.log(2.0 * np.pi / kappa) + log_gamma
         result += half * (dim * np.log(2.0) - log_det)
         return result
+
+    def location_part(self, eta: Array) -> Array:
+        """Return (kappa m, -kappa / 2, -kappa m m^T / 2, 0)."""
+        linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
+        squares = linear[:, :, None] * linear[:, None, :] / np.where(kappa == 0.0, 1.0, kappa)[:, None, None]
+        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * flatten(squares), np.zeros((len(eta), 1))], axis=1)
+
+    def location_information(self, eta: Array) -> Array:
+        """Return kappa (n,)."""
+        kappa: Array = -2.0 * eta[:, self.dim]
+        return kappa
+
+    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
+        """Rows without observations behind the mean, or behind the covariance."""
+        return super().saying_nothing(eta, total) | ~(self._dof(eta) > 0.0)
+
+    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
+        """Return how much means differ in units of the pooled W^-1 / nu, and how much the W^-1 / nu do."""
+        mean, kappa, inverse_scale, dof = self.standard(eta)
+        location, is_known = with_common_covariance(groups, kappa, mean, inverse_scale, dof)
+        return location, CovarianceDispersion(groups, dof, inverse_scale / dof[:, None, None], is_known)
+
+    def with_spread(self, eta: Array, spread: Array) -> Array:
+        """Return m of `eta` with W and nu of `spread`; kappa keeps the width of the mean.
+
+        With S = W^-1 / nu the new kappa is that of `eta` times tr(S_eta^-1 S_spread) / D, since the mean has the
+        covariance S / kappa.
+        """
+        mean, kappa, inner, inner_dof = self.standard(eta)
+        _, _, inverse_scale, dof = self.standard(spread)
+        covariance, wider = inner / inner_dof[:, None, None], inverse_scale / dof[:, None, None]
+        ratio = np.trace(np.linalg.solve(covariance, wider), axis1=1, axis2=2) / self.dim
+        return self.to_natural(mean=mean, kappa=kappa * ratio, inverse_scale=inverse_scale, dof=dof)
+
+    def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
+        """Return m and Student's interval of mu: nu - D + 1 degrees of freedom, scale W^-1 / (kappa (nu - D + 1))."""
+        mean, kappa, inverse_scale, dof = self.standard(eta)
+        student_dof = dof - self.dim + 1.0
+        variance = np.diagonal(inverse_scale, axis1=1, axis2=2) / (kappa * student_dof)[:, None]
+        half_width = stdtrit(student_dof, 0.5 + 0.5 * level)[:, None] * np.sqrt(variance)
+        return mean, mean - half_width, mean + half_width
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means m (n, D) and covariances W^-1 / nu (n, D, D)."""

@@ -1,32 +1,41 @@
-"""Averages of matched components: Kullback-Leibler barycenter and Bayes product.
+"""Averages of matched components: hierarchical average, Bayes product and Kullback-Leibler barycenter.
 
-Two answers to what a fused component is, given its copies eta_l with weights w_l, and they mean different things.
+Three answers to what a fused component is, given its copies eta_l with weights w_l, and they mean different things.
 
     barycenter    eta = sum_l w_l eta_l / sum_l w_l                    the Kullback-Leibler mean: one site's width
     product       eta = prior + sum_l w_l (eta_l - prior_l)            the posterior given all sites' data
+    hierarchical  the product with copies discounted by how much       the posterior of the mean of the law that
+                  sites differ (``hierarchical_average``)              the sites' components come from
 
 (The barycenter in the reverse direction averages mean parameters.) In the product each site's prior is removed once and
 one prior put back: its width shrinks as data adds up, and for conjugate models with matched components it equals the
-posterior that pooling the data would give. A product that leaves the family's domain raises an error.
+posterior that pooling the data would give. The hierarchical average is the product where sites agree. ``"auto"`` takes
+it where every model states its prior and its counts, and else the barycenter, which needs neither; the record of the
+average says which and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families import Direction, Family
+from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import group_sums
 from consilience.posteriors.attached_average import carry, fused_attached
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.hierarchical_average import RandomEffectsRecord, hierarchical_average
 from consilience.posteriors.posterior import Attached, Posterior
 
-Combine = Literal["barycenter", "product"]
+Combine = Literal["auto", "hierarchical", "product", "barycenter"]
+COMBINATIONS: tuple[Combine, ...] = ("auto", "hierarchical", "product", "barycenter")
+Average = Literal["hierarchical", "product", "barycenter"]
 Value = TypeVar("Value")
 AverageFunction = Callable[[Ensemble, Labels, int], Array]
 """Gives the averages (G, P) of an ensemble's groups from labels (L,) and their number."""
@@ -107,6 +116,128 @@ def kl_average(ensemble: Ensemble, labels: Labels, n_groups: int, direction: Dir
     return from_averaged(ensemble.family, means, direction)
 
 
+@dataclass(frozen=True, eq=False)
+class AverageRecord:
+    """Which average was taken, and why.
+
+    Parameters
+    ----------
+    name : {"hierarchical", "product", "barycenter"}
+        The average.
+    requested : {"auto", "hierarchical", "product", "barycenter"}
+        What the option said.
+    reason : str
+        Why it was this one; empty where the option named it.
+    priors : str
+        How the priors of the models differ, whose weighted mean was put back; empty where they agree or none is used.
+    random_effects : RandomEffectsRecord or None
+        What the hierarchical average found.
+    """
+
+    name: Average
+    requested: Combine
+    reason: str = ""
+    priors: str = ""
+    random_effects: RandomEffectsRecord | None = None
+
+    def take(self, order: Labels) -> AverageRecord:
+        """Return the record with components in another order."""
+        return replace(self, random_effects=None if self.random_effects is None else self.random_effects.take(order))
+
+    def details(self) -> dict[str, Any]:
+        """Return ``average`` and ``hierarchical`` of a fusion's details, as JSON values."""
+        said = {"name": self.name, "requested": self.requested, "reason": self.reason, "priors": self.priors}
+        details: dict[str, Any] = {"average": {name: value for name, value in said.items() if value}}
+        if self.random_effects is not None:
+            details["hierarchical"] = dict(self.random_effects.details())
+        return details
+
+
+def why_not_hierarchical(ensemble: Ensemble) -> str:
+    """Return why these models have no hierarchical average, or why it would mean nothing; empty where they have."""
+    family = ensemble.family
+    if len(ensemble.posteriors) == 1:
+        return "there is one model, which stays as it is"
+    if not family.has_width:
+        return f"{family.name}s have no width"
+    if not isinstance(family, RandomEffectsFamily):
+        return f"a {family.name} has no random-effects average"
+    pairs = list(zip(ensemble.names, ensemble.posteriors, strict=True))
+    for field in ("prior", "counts"):
+        lacking = [name for name, posterior in pairs if getattr(posterior, field) is None]
+        if lacking:
+            return f"{_listed(lacking)} {'states' if len(lacking) == 1 else 'state'} no {field}"
+    assumed = [name for name, posterior in pairs if posterior.source.get("samples") == "assumed"]
+    if assumed:
+        return f"the number of observations of {_listed(assumed)} is assumed; give n_observations"
+    return ""
+
+
+MAX_NAMED = 3
+"""Models that a reason names; more are counted."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(sorted(names)[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def prior_differences(ensemble: Ensemble) -> str:
+    """Return how the priors of two models differ, in a sentence that shows both; empty where all are alike."""
+    stated = [
+        (name, p.prior) for name, p in zip(ensemble.names, ensemble.posteriors, strict=True) if p.prior is not None
+    ]
+    if len(stated) < 2:
+        return ""
+    rows = np.stack([prior for _, prior in stated])
+    distances = np.abs(rows - rows[0]).max(axis=1)
+    other = int(distances.argmax())
+    if np.allclose(rows, rows[0], rtol=PRIOR_ROUNDING, atol=0.0):
+        return ""
+    difference = _difference(ensemble.family, rows[[0, other]])
+    return f"{stated[0][0]} and {stated[other][0]} state different priors ({difference})"
+
+
+PRIOR_ROUNDING = 1e-9
+"""Priors that differ by less, relatively, are one prior that sites computed in different orders."""
+
+
+def _difference(family: Family, pair: Array) -> str:
+    """Return the first standard parameter that differs between two rows (2, P), with both values."""
+    try:
+        with np.errstate(all="ignore"):
+            parameters = family.from_natural(pair)
+    except (InputError, np.linalg.LinAlgError):  # improper priors may have none
+        parameters = {}
+    for name, values in {**_flattened(parameters), "natural parameter": pair}.items():
+        first, second = np.ravel(values[0]), np.ravel(values[1])
+        entries = np.flatnonzero(
+            ~np.isclose(first, second, rtol=PRIOR_ROUNDING, atol=0.0) & np.isfinite(first + second)
+        )
+        if len(entries):
+            return f"{name} {first[entries[0]]:.4g} against {second[entries[0]]:.4g}"
+    return "in their natural parameters"
+
+
+def _flattened(parameters: Mapping[str, Any]) -> dict[str, Array]:
+    """Return parameters by name; those of blocks, which are mappings themselves, by "block.name"."""
+    flat: dict[str, Array] = {}
+    for name, values in parameters.items():
+        if isinstance(values, Mapping):
+            flat |= {f"{name}.{part}": array for part, array in _flattened(values).items()}
+        else:
+            flat[name] = values
+    return flat
+
+
+def _product(
+    ensemble: Ensemble, labels: Labels, n_groups: int, prior: Array, average: AverageFunction, inclusion: Inclusion
+) -> Array:
+    """Return the Bayes products (G, P): each site's own prior is removed from each of its components, one put back."""
+    product: Array = prior + inclusion.likelihood_sums(ensemble, labels, n_groups, average)
+    return product
+
+
 def combine(
     ensemble: Ensemble,
     labels: Labels,
@@ -114,7 +245,8 @@ def combine(
     how: Combine,
     average: AverageFunction,
     inclusion: Inclusion = ALL_COPIES,
-) -> Posterior:
+    own_average: str = "",
+) -> tuple[Posterior, AverageRecord]:
     """Return the fused posterior of a matching: components, prior, counts, weights and what is attached.
 
     Parameters
@@ -125,34 +257,42 @@ def combine(
         Group of each component; -1 drops it. Every group has at least one member.
     n_groups : int
         Number G of groups.
-    how : {"barycenter", "product"}
-        Which average.
+    how : {"auto", "hierarchical", "product", "barycenter"}
+        Which average. ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter.
     average : callable
         Gives the barycenters (G, P) from the ensemble, the labels and their number.
     inclusion : Inclusion, optional
         Which copies are averaged. Default: all.
+    own_average : str, optional
+        Why ``"auto"`` is the method's own average; empty where it is not.
+
+    Returns
+    -------
+    tuple of (Posterior, AverageRecord)
+        The fused posterior, and which average it is.
 
     Raises
     ------
     InputError
-        When a product leaves the family's domain.
+        When a product that was asked for leaves the family's domain.
     """
     prior = common_prior(ensemble, inclusion)
-    if how == "product" and prior is not None:
-        # Each site's own prior is removed from each of its components, and the common prior put back once.
-        natural = prior + inclusion.likelihood_sums(ensemble, labels, n_groups, average)
-        for row, text in ensemble.family.check(natural)[:1]:
-            raise InputError(
-                f"the product of the posteriors matched to component {row} {text}: check the sites' priors"
-            )
-    else:
+    reason = ""
+    if how == "auto":
+        reason = own_average or why_not_hierarchical(ensemble)
+    is_barycenter = how == "barycenter" or (how == "auto" and reason) or prior is None
+    natural: Array | None = None
+    record = AverageRecord("barycenter", how, reason)
+    if not is_barycenter and prior is not None:
+        natural, record = _bayesian_average(ensemble, labels, n_groups, how, average, inclusion, prior)
+    if natural is None:
         natural = inclusion.averages(ensemble, labels, n_groups, average)
     counts = ensemble.column("counts")
     if counts is not None:
         counts = inclusion.credible_counts(counts, ensemble)
     features = [p.features for p in ensemble.posteriors]
     names = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
-    return Posterior(
+    posterior = Posterior(
         ensemble.family,
         natural,
         prior=prior,
@@ -164,6 +304,40 @@ def combine(
         },
         features=inclusion.agreed([stated for stated in features if stated.names] or features),
     )
+    return posterior, record
+
+
+def _bayesian_average(
+    ensemble: Ensemble,
+    labels: Labels,
+    n_groups: int,
+    how: Combine,
+    average: AverageFunction,
+    inclusion: Inclusion,
+    prior: Array,
+) -> tuple[Array | None, AverageRecord]:
+    """Return products or hierarchical averages (G, P), and the record; no averages where ``"auto"`` has none."""
+    priors = prior_differences(ensemble)
+    if how == "product":
+        natural = _product(ensemble, labels, n_groups, prior, average, inclusion)
+        record = AverageRecord("product", how, priors=priors)
+    else:
+        natural, random_effects = hierarchical_average(
+            ensemble,
+            labels,
+            n_groups,
+            likelihoods(ensemble),
+            prior,
+            lambda chosen: _product(ensemble, chosen, n_groups, prior, average, inclusion),
+        )
+        reason = "every model states its prior and its counts" if how == "auto" else ""
+        record = AverageRecord("hierarchical", how, reason, priors, random_effects)
+    for row, text in ensemble.family.check(natural)[:1]:
+        if how == "auto":
+            reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
+            return None, AverageRecord("barycenter", how, reason)
+        raise InputError(f"the product of the posteriors matched to component {row} {text}: check the sites' priors")
+    return natural, record
 
 
 def likelihoods(ensemble: Ensemble) -> Array:

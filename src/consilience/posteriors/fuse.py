@@ -102,7 +102,9 @@ def fuse_described(
         outcome = replace(outcome, posterior=fused)
     # Where components are computed from all sites together, it means nothing that only a few hold one.
     if adapter is not None and adapter.recombines:
-        details = {name: value for name, value in outcome.details.items() if name != "minority"}
+        details = {name: value for name, value in outcome.details.items() if name not in ("minority", "hierarchical")}
+        text = f"a fused {adapter.kind} follows from all sites' models together"
+        details["average"] = {"name": "product", "requested": method.combine, "reason": text}
         outcome = replace(outcome, details=details)
     if method.keeps_models and has_labels(ensemble.posteriors[0]):  # of all models together no component has one label
         unlabelled = replace(outcome.posterior, features=replace(outcome.posterior.features, classes=None))

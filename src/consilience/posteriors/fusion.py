@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
@@ -15,6 +17,7 @@ from consilience.core.verdict import Verdict
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.posteriors.files import write_posterior
+from consilience.posteriors.intervals import Intervals, intervals_of
 from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.posterior import Posterior
 
@@ -109,6 +112,29 @@ class PosteriorFusion(Fusion):
     def record(self) -> dict[str, Any]:
         """The provenance with the verdict, as every saved file carries it."""
         return {**self.provenance, "verdict": self.verdict.to_json()}
+
+    def intervals(self, level: float = 0.9) -> Intervals:
+        """Return credible intervals of the components' means, a row for each component and feature.
+
+        After the hierarchical average these are of the mean of the law that the sites' components come from; they are
+        conditional on the matching, and too narrow where components overlap, which the rows say (docs/average.md).
+
+        Parameters
+        ----------
+        level : float, default 0.9
+            Probability inside each interval.
+
+        Raises
+        ------
+        OptionError
+            For a level that is not between 0 and 1.
+        InputError
+            For components without means of data, such as inducing points.
+        """
+        labels, owner = self.matching.labels, self.matching.owner
+        pairs = np.unique(np.stack([labels[labels >= 0], owner[labels >= 0]]), axis=1)
+        n_sites = np.bincount(pairs[0], minlength=self.n_components)
+        return intervals_of(self.posterior, self.details, n_sites, level)
 
     def save(self, path: str | Path) -> None:
         """Write the fused posterior with its provenance and verdict, whole or not at all.

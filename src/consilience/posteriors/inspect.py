@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from consilience.core.inspection import listed
 from consilience.core.kind import Inspection
 from consilience.files.safetensors_file import SafetensorsFile
@@ -31,6 +33,10 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
     if header.provenance:
         made = header.provenance
         rows.append(("fused by", f"{made.method} {made.options} seed {made.seed}"))
+        average = (made.result or {}).get("average")
+        if isinstance(average, Mapping):
+            reason = f": {average['reason']}" if average.get("reason") else ""
+            rows.append(("average", f"{average.get('name')}{reason}"))
         rows += [
             ("from", f"{one['name']}: {one['components']} components, sha256 {one.get('sha256')}")
             for one in made.inputs

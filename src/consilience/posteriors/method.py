@@ -21,9 +21,17 @@ from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, Problem
 from consilience.families import Direction, FixedSide
+from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.assignment import assign_block
 from consilience.matching.result import Matching
-from consilience.posteriors.average import ALL_COPIES, AverageFunction, Combine, combine, kl_average
+from consilience.posteriors.average import (
+    ALL_COPIES,
+    COMBINATIONS,
+    AverageFunction,
+    Combine,
+    combine,
+    kl_average,
+)
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import RobustInclusion
@@ -94,11 +102,14 @@ class SiteNeed:
         The method, or the option of it, that needs it, for messages.
     why : str
         What it does with a prior that must be proper; empty where an improper one will do.
+    remedy : str
+        What to do where it is missing; empty where that goes without saying.
     """
 
     field: Literal["counts", "weights", "prior"]
     subject: str
     why: str = ""
+    remedy: str = ""
 
     def reasons(self, ensemble: Ensemble) -> list[Problem]:
         """Return why it is not met, in a line that names the models; none where it is."""
@@ -106,11 +117,8 @@ class SiteNeed:
         lacking = [name for name, posterior in pairs if getattr(posterior, self.field) is None]
         if lacking:
             verb = "is" if self.field == "prior" else "are"
-            return [
-                Problem(
-                    "", f"{self.subject} needs every model's {self.field}, which {verb} missing in {', '.join(lacking)}"
-                )
-            ]
+            text = f"{self.subject} needs every model's {self.field}, which {verb} missing in {', '.join(lacking)}"
+            return [Problem("", text, self.remedy)]
         if not self.why:
             return []
         improper = [name for name, p in pairs if p.prior is not None and p.family.check(p.prior[None])]
@@ -135,10 +143,16 @@ class Method(Options, ABC):
     ``matches`` (whether it says who is who at all), and ``takes_labels`` (whether its average makes sense where it is
     known who is who; ``matching_options`` names the options that then mean nothing).
 
-    Options that all have are `combine` and, for sites that may be hostile or broken, the following.
+    Options that all have are `combine` and, for sites that may be hostile or broken, the three after it.
 
     Parameters
     ----------
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
+        What the copies of a component are together. ``"hierarchical"``: the posterior of what they have in common under
+        random effects between sites, the product where sites agree. ``"product"``: the posterior of all data, sites
+        taken for alike. ``"barycenter"``: the Kullback-Leibler mean, as wide as one site's. ``"auto"`` is hierarchical
+        where every model states its prior and its counts, else the barycenter; ``details["average"]`` says which and
+        why.
     robust : {"trim", "median"}, optional
         ``"trim"`` leaves out of every group the part `trim` of its copies that is farthest from where most are;
         ``"median"`` takes the geometric median of those that are not far. Counts, mixture weights, priors and attached
@@ -160,7 +174,7 @@ class Method(Options, ABC):
     takes_labels: ClassVar[bool] = False
     matching_options: ClassVar[tuple[str, ...]] = ()
 
-    combine: Combine = field(default="barycenter", kw_only=True)
+    combine: Combine = field(default="auto", kw_only=True)
     robust: RobustRule | None = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
     minority: Literal["keep", "drop"] = field(default="keep", kw_only=True)
@@ -168,11 +182,22 @@ class Method(Options, ABC):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from (
-            ("combine", self.combine in ("barycenter", "product"), "'barycenter' or 'product'"),
+            ("combine", self.combine in COMBINATIONS, "'auto', 'hierarchical', 'product' or 'barycenter'"),
             ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
             ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
             ("minority", self.minority in ("keep", "drop"), "'keep' or 'drop'"),
         )
+
+    @property
+    def own_average(self) -> str:
+        """Why ``combine="auto"`` is the average of the method itself; empty where it is not."""
+        if not self.matches:
+            return "components are not matched, so each stays as it is"
+        if self.robust is not None:
+            return f"robust={self.robust!r} averages the copies that are near to where most are"
+        if self.average_direction == "reverse":
+            return "direction='reverse' averages mean parameters"
+        return ""
 
     @property
     def average_direction(self) -> Direction:
@@ -205,14 +230,19 @@ class Method(Options, ABC):
 
     def site_needs(self) -> tuple[SiteNeed, ...]:
         """Return what every site must state, with these options; ``check`` asks for it."""
+        if self.combine == "hierarchical":
+            return (SiteNeed("prior", "combine='hierarchical'", remedy="state it, `family.flat` for none at all"),)
         return (SiteNeed("prior", "combine='product'"),) if self.combine == "product" else ()
 
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Return why these models cannot be fused with these options, a line each; empty when they can."""
         reasons = self.refuse_robust(ensemble)
-        if self.combine == "product" and not ensemble.family.has_width:
-            text = f"combine='product' means nothing for {ensemble.family.name}s, which have no width"
+        if self.combine in ("product", "hierarchical") and not ensemble.family.has_width:
+            text = f"combine={self.combine!r} means nothing for {ensemble.family.name}s, which have no width"
             return [*reasons, Problem("", text)]
+        if self.combine == "hierarchical" and not isinstance(ensemble.family, RandomEffectsFamily):
+            text = f"combine='hierarchical' is not known for {ensemble.family.name} components"
+            return [*reasons, Problem("", text, "use 'product' or 'barycenter'")]
         return reasons + [text for need in self.site_needs() for text in need.reasons(ensemble)]
 
     @final
@@ -223,6 +253,9 @@ class Method(Options, ABC):
         reasons, option = [], f"robust={self.robust!r}"
         if not self.matches:
             reasons.append(Problem(option, f"{self.name} matches nothing, so no copy can be held beside others"))
+        if self.combine == "hierarchical":
+            text = f"{option} and combine='hierarchical' are two answers to sites that differ"
+            reasons.append(Problem("", text, "leave one of them out"))
         if self.robust == "median" and self.combine == "product":
             reasons.append(Problem("", f"{option} is an average, and combine='product' is none", "use robust='trim'"))
         for name in ("counts", "weights", "prior"):
@@ -299,13 +332,19 @@ class Method(Options, ABC):
             assignment = replace(assignment, atoms=None)  # the law of atoms counts every copy, hostile ones included
         elif averaged is not None:
             average = lambda _ensemble, _labels, _n_groups: averaged  # noqa: E731
-        posterior = combine(voting, assignment.labels, n_components, self.combine, average, inclusion)
+        posterior, record = combine(
+            voting, assignment.labels, n_components, self.combine, average, inclusion, self.own_average
+        )
         if self.relabels and groups is None:
             order = fused_order(posterior, assignment.labels)
-            posterior = posterior.take(order)
+            posterior, record = posterior.take(order), record.take(order)
             assignment = _renumbered(assignment, order)
         if self.matches:
             assignment = report_minority(assignment, voting)
+        details = {**assignment.details, **record.details()}
+        if record.random_effects is not None and len(record.random_effects.left_out):
+            left_out = np.sort(origin[canonical.row_weights > 0][record.random_effects.left_out])
+            details["hierarchical"]["left_out"] = component_names(ensemble, left_out)
         assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
         for site in np.flatnonzero(canonical.site_weights == 0):
@@ -332,9 +371,19 @@ class Method(Options, ABC):
             assignment.objective,
             assignment.history,
             assignment.status,
-            assignment.details,
+            details,
             assignment.atoms,
         )
+
+
+def component_names(ensemble: Ensemble, rows: Labels) -> list[dict[str, Any]]:
+    """Return model and number of the components of some rows (n,) of an ensemble."""
+    sites = ensemble.owner[rows]
+    numbers = rows - ensemble.offsets[sites]
+    return [
+        {"model": ensemble.names[site], "component": number}
+        for site, number in zip(sites.tolist(), numbers.tolist(), strict=True)
+    ]
 
 
 def _renumbered(assignment: Assignment, order: Labels) -> Assignment:

@@ -24,6 +24,7 @@ def summary(fusion: Fusion) -> str:
     ]
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
+    lines += _average(fusion.details.get("average", {}))
     if "regularization" in fusion.details:
         lines.append(f"regularization {fusion.details['regularization']:.4g}")
     if fusion.details.get("left_out"):
@@ -35,6 +36,15 @@ def summary(fusion: Fusion) -> str:
     if fusion.details.get("violations"):
         lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
     return "\n".join(lines)
+
+
+def _average(average: Mapping[str, Any]) -> list[str]:
+    """Return which average was taken, why where that was not asked for by name, and how priors differ."""
+    if not average:
+        return []
+    reason = f": {printable(average['reason'])}" if average.get("reason") else ""
+    line = f"average {average['name']}{reason}"
+    return [line, f"priors: {printable(average['priors'])}"] if average.get("priors") else [line]
 
 
 def _minority(details: Mapping[str, Any]) -> list[str]:

@@ -183,8 +183,8 @@ class Read:
 
 
 def read(where: Path, posteriors: Sequence[cs.Posterior], weights: Floats | None = None, **options: Any) -> Read:
-    """Fuse shards, many at once, and read the result."""
-    fusion = cs.fuse(where, pilot_sites=PILOT, weights=weights, **options)
+    """Fuse shards, many at once, and read the result; barycenters, where nothing else is asked for."""
+    fusion = cs.fuse(where, pilot_sites=PILOT, weights=weights, **{"combine": "barycenter", **options})
     assert fusion.details["sites"] == len(posteriors)
     # Mean 1 over the sites that have a say, as in memory.
     share = np.ones(len(posteriors)) if weights is None else weights * np.count_nonzero(weights) / weights.sum()
@@ -309,7 +309,7 @@ def test_clusters_of_kmeans_are_nearest_centres(place: Place, name: str) -> None
 
 def test_passes_in_loops_end_where_shards_do(place: Place) -> None:
     posteriors, where = place("dirichlet")
-    fusion = cs.fuse(where, **EQUATION_6, pilot_sites=PILOT, **FAST)
+    fusion = cs.fuse(where, **EQUATION_6, pilot_sites=PILOT, combine="barycenter", **FAST)
     rng = np.random.default_rng(0)
     family = posteriors[0].family
     centres = fusion.posterior.natural * (1.0 + 0.02 * rng.random(fusion.posterior.natural.shape))
@@ -549,7 +549,7 @@ def test_single_precision_moves_the_answer_as_little_as_it_moves_components(
 ) -> None:
     posteriors, where = place("dirichlet")
     cs.pack(where, tmp_path / "single", dtype="float32", form=form, shard_bytes=800)
-    options = METHODS["kl"]
+    options = {**METHODS["kl"], "combine": "barycenter"}
     exact, single = (cs.fuse(one, pilot_sites=PILOT, **options) for one in (where, tmp_path / "single"))
     assert np.array_equal(exact.matching.labels, single.matching.labels)
     np.testing.assert_allclose(single.posterior.natural, exact.posterior.natural, rtol=1e-6)

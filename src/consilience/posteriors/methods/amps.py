@@ -62,8 +62,9 @@ class AMPS(Method):
         Starts: sites one after another in random orders, and random matchings; the largest product wins.
     max_iterations : int, default 100
         Rounds over all sites in one start.
-    combine : {"barycenter", "product"}, default "product"
-        ``"product"``: Bayes' rule. ``"barycenter"`` keeps the width of one site's posterior.
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "product"
+        ``"product"``: Bayes' rule, the paper's. ``"hierarchical"`` discounts copies by how much sites differ,
+        ``"barycenter"`` keeps the width of one site's posterior.
 
     Examples
     --------

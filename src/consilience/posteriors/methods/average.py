@@ -22,8 +22,9 @@ class Average(Method):
 
     Parameters
     ----------
-    combine : {"barycenter", "product"}, default "barycenter"
-        ``"barycenter"`` averages natural parameters; ``"product"`` multiplies posteriors with the prior removed.
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
+        ``"auto"`` and ``"barycenter"`` average natural parameters, as federated averaging does; ``"product"``
+        multiplies posteriors with the prior removed, ``"hierarchical"`` discounts them by how much they differ.
     """
 
     name: ClassVar[str] = "average"
@@ -32,6 +33,11 @@ class Average(Method):
     gives: ClassVar[str] = "a posterior of the same family and size"
     paper: ClassVar[str] = "-"
     relabels: ClassVar[bool] = False
+
+    @property
+    def own_average(self) -> str:
+        """What is averaged in federated averaging."""
+        return super().own_average or "federated averaging takes the mean of parameters"
 
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse models of different sizes."""

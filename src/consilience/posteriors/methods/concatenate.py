@@ -18,7 +18,7 @@ class Concatenate(Method):
 
     Parameters
     ----------
-    combine : {"barycenter", "product"}, default "barycenter"
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         Without effect on components that are not matched, but for weights of sites other than one.
     """
 

@@ -24,7 +24,7 @@ class PredictionEnsemble(Method):
 
     Parameters
     ----------
-    combine : {"barycenter", "product"}, default "barycenter"
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         Without effect on the predictions; what it means for components that are not matched is that of ``Concatenate``.
     """
 

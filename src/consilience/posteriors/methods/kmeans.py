@@ -43,8 +43,8 @@ class KMeans(Method):
         Steps at most in one start.
     min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine : {"barycenter", "product"}, default "barycenter"
-        How the members of a cluster are averaged in the end.
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
+        How the members of a cluster are averaged in the end: docs/average.md. Those of one site count as one copy.
     """
 
     name: ClassVar[str] = "kmeans"

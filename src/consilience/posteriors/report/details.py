@@ -125,6 +125,26 @@ def verdict_of(value: object) -> VerdictSummary | None:
 
 
 @dataclass(frozen=True)
+class ChosenAverage:
+    """Which average matched components were given.
+
+    Parameters
+    ----------
+    name, requested : str
+        The average, and what the option said.
+    reason : str
+        Why it is this one; may be empty.
+    priors : str
+        How priors of the sites differ; may be empty.
+    """
+
+    name: str
+    requested: str
+    reason: str
+    priors: str
+
+
+@dataclass(frozen=True)
 class Findings:
     """What a method reports besides the components.
 
@@ -152,6 +172,8 @@ class Findings:
         Components that fewer than half of the sites have.
     vocabulary : VocabularySummary or None
         How words were aligned; None where all models had the same.
+    average : ChosenAverage or None
+        Which average matched components were given; None in files that do not say.
     spread : tuple of three float or None
         Standard deviations of copies about their component, of components about their mean, and of fused points, each
         the root of a mean variance; None for methods that do not estimate them.
@@ -172,6 +194,7 @@ class Findings:
     outliers: tuple[tuple[str, str], ...]
     minority: tuple[MinorityComponent, ...]
     vocabulary: VocabularySummary | None
+    average: ChosenAverage | None
     spread: tuple[float, float, float] | None
     scalar_details: tuple[tuple[str, Any], ...]
     hidden_details: tuple[str, ...]
@@ -190,7 +213,7 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     outliers, vocabulary = _outliers(result.get("outliers")), _vocabulary(result.get("vocabulary"))
     number = _number_support(result.get("number"))
     says_nothing = _are_none(result.get("heterogeneity"))  # where no component has a copy
-    minority = _minority(result.get("minority"))
+    minority, average = _minority(result.get("minority")), _average(result.get("average"))
     variances = [_finite(result.get(name)) for name in _VARIANCES]
     deviations = [value**0.5 for value in variances if value is not None and value >= 0]
     spread = (deviations[0], deviations[1], deviations[2]) if len(deviations) == len(_VARIANCES) else None
@@ -200,6 +223,8 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
         "heterogeneity": heterogeneity or says_nothing,
         "outliers": outliers,
         "vocabulary": vocabulary,
+        "average": average,
+        "hierarchical": average is not None and isinstance(result.get("hierarchical"), Mapping),
     }
     shown_details |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
     other_details = {
@@ -220,6 +245,7 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
         outliers=outliers,
         minority=minority,
         vocabulary=vocabulary,
+        average=average,
         spread=spread,
         scalar_details=tuple(sorted(scalar_details.items())),
         hidden_details=tuple(
@@ -281,6 +307,13 @@ def _number_support(values: object) -> NumberSupport | None:
     if not isinstance(prior, str) or merged is None:
         return None
     return NumberSupport(prior, probabilities, numbers_by_name(values.get("virtual_loss")), int(merged))
+
+
+def _average(values: object) -> ChosenAverage | None:
+    if not isinstance(values, Mapping):
+        return None
+    texts = [values.get(name, "") for name in ("name", "requested", "reason", "priors")]
+    return ChosenAverage(*texts) if texts[0] and all(isinstance(text, str) for text in texts) else None
 
 
 def _vocabulary(values: object) -> VocabularySummary | None:

@@ -160,12 +160,21 @@ def numbered(number: int) -> Markup:
     return markup("{}{}", chip(colour_class(number)), number)
 
 
-def _combine(content: PosteriorContent) -> object:
-    return dict(content.options).get("combine")
+def _average_name(content: PosteriorContent) -> str:
+    """Return which average was taken: what the result says, or the option in files that do not say."""
+    average = content.findings.average
+    return str(dict(content.options).get("combine")) if average is None else average.name
+
+
+_AVERAGES = {
+    "hierarchical": "hierarchical: what sites’ components have in common, copies discounted by how much sites differ",
+    "barycenter": "barycenter: as wide as one site’s posterior, and wider where copies disagree",
+    "product": "product: the posterior given all data, each site’s prior removed once",
+}
 
 
 def _average(content: PosteriorContent) -> str | None:
-    """Return what matched components became together."""
+    """Return what matched components became together, and why."""
     if any(kind.keeps_models for kind in METHODS if kind.name == content.method):
         shown = ", and the Bayes product of their processes" if content.process else ""
         return (
@@ -177,11 +186,18 @@ def _average(content: PosteriorContent) -> str | None:
             "Bayes product of the sites’ processes at the fused inducing inputs: the process given all data, the prior "
             "counted once"
         )
-    if _combine(content) == "barycenter" and content.family != "point":
-        return "barycenter: as wide as one site’s posterior, and wider where copies disagree"
-    if _combine(content) == "product":
-        return "product: the posterior given all data, each site’s prior removed once"
-    return None
+    name, average = _average_name(content), content.findings.average
+    if name == "barycenter" and content.family == "point":
+        return None
+    meaning = _AVERAGES.get(name)
+    if meaning is None or average is None:
+        return meaning
+    reasons = [shorten(text, _MAX_REASON) for text in (average.reason, average.priors) if text]
+    return f"{meaning} ({'; '.join(reasons)})" if reasons else meaning
+
+
+_MAX_REASON = 200
+"""Letters of a reason that are shown; those of this library are shorter, those of a stranger's file may not be."""
 
 
 def _vocabulary(words: VocabularySummary) -> Markup:
@@ -338,11 +354,12 @@ def how_certain(content: PosteriorContent) -> Section | None:
     meanings = {
         "barycenter": "A barycenter is about as wide as one site’s posterior.",
         "product": "A product adds up the evidence of all sites, so it is surer than each.",
+        "hierarchical": "A hierarchical average is as sure of means as sites agree, and of the spread as a product.",
     }
     caption = sentences(
         "A diamond is the entropy of a fused component’s posterior, dots are those of the local components behind "
         f"it{many}. Further left is surer.",
-        meanings.get(str(_combine(content)), ""),
+        meanings.get(_average_name(content), ""),
     )
     figure = Figure(charts.entropy_chart(content.components), "Uncertainty of the components", caption)
     return Section("certain", "How certain", [figure])

@@ -28,7 +28,8 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.files.remote import is_remote
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.columns import ComponentColumns
+from consilience.posteriors.average import AverageRecord, combine
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fuse import fuse_described, history_values, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
@@ -37,13 +38,16 @@ from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.rebuild import adapter_of_source, rebuild
 from consilience.posteriors.robust.minority import GroupHolders
-from consilience.posteriors.sharded.methods import SHARDED, ShardedFit, ShardedInput, refusals
+from consilience.posteriors.sharded.gathered import gather
+from consilience.posteriors.sharded.methods import MAX_GATHERED_ROWS, SHARDED, ShardedFit, ShardedInput, refusals
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
 from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
 from consilience.posteriors.sharded.shard_pass import label_all_rows
 from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
 from consilience.posteriors.sharded.totals import (
+    GroupTotals,
     add_totals,
+    average_of_sums,
     fused_posterior,
     merge_names,
     shard_holder_names,
@@ -143,7 +147,8 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         holders: GroupHolders = prepared.sum(shard_holders, fit.n_groups, each=fit.labels)
         holders_by_name = prepared.reduce(shard_holder_names, merge_names, holders.minority, each=fit.labels)
         totals = prepared.reduce(shard_totals, add_totals, fit.n_groups, each=fit.labels)
-        posterior = fused_posterior(prepared, shards.kind, totals, method.combine, fit.averages)
+        averages, record = _averages(prepared, shards.kind, totals, method, fit)
+        posterior = fused_posterior(prepared, shards.kind, totals, record.name, averages)
         # Labels of all L components: sites without weight are matched to the fused components too.
         labels = np.concatenate(
             prepared.map(label_all_rows, posterior.natural, direction, method.relabels, each=fit.labels)
@@ -152,12 +157,12 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         components_of_site: Labels = np.concatenate(prepared.map(_site_sizes))  # (J,)
         digests = _file_digests(shards, engine)
     order = fused_order(posterior, labels)  # (G,)
-    posterior = posterior.take(order)
+    posterior, record = posterior.take(order), record.take(order)
     # Index -1, of dropped components, reads the last entry, which is -1 again.
     new_labels = np.append(np.argsort(order), -1)  # (G + 1,)
     labels = new_labels[labels]  # (L,)
     owner = np.repeat(np.arange(len(components_of_site), dtype=np.int64), components_of_site)  # (L,)
-    details = {"sites": sample.n_sites, "shards": len(shards.sources), **fit.details}
+    details = {"sites": sample.n_sites, "shards": len(shards.sources), **fit.details, **record.details()}
     if minority := holders.records(holders_by_name):
         renumbered = [{**record, "component": int(new_labels[record["component"]])} for record in minority]
         details["minority"] = sorted(renumbered, key=itemgetter("component"))
@@ -200,6 +205,35 @@ def _labels_of_sites(labels: Labels, components_of_site: Labels, sites: Labels) 
     """Return the labels (n,) of the components of some sites, of those of all (L,)."""
     ends = np.cumsum(components_of_site)[sites]
     return np.concatenate([labels[slice(*of)] for of in zip(ends - components_of_site[sites], ends, strict=True)])
+
+
+def _averages(
+    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, method: Method, fit: ShardedFit
+) -> tuple[Array | None, AverageRecord]:
+    """Return the fused components (G, P), None for those that follow from the totals, and which average they are.
+
+    Few components are gathered: what heterogeneity takes at once is then what memory computes.
+    """
+    if fit.averages is not None and method.combine != "product":
+        return fit.averages, AverageRecord("barycenter", method.combine, method.own_average)
+    if method.combine in ("auto", "hierarchical"):
+        if shards.n_rows <= MAX_GATHERED_ROWS:
+            gathered = gather(shards)
+            labels = gathered.labels(fit.labels)
+            fused, record = combine(
+                gathered.ensemble, labels, fit.n_groups, method.combine, method.average, own_average=method.own_average
+            )
+            return (None if record.name == "barycenter" else fused.natural), record
+        if method.combine == "hierarchical":
+            raise InputError(TOO_MANY_FOR_HIERARCHICAL.format(shards.n_rows))
+    return None, average_of_sums(shards, kind, totals, method.combine, method.own_average)
+
+
+TOO_MANY_FOR_HIERARCHICAL = (
+    f"combine='hierarchical' takes all copies at once, up to {MAX_GATHERED_ROWS:,} components over shards, found "
+    "{:,}: use combine='auto' or 'product', or fuse the posterior files themselves"
+)
+"""Why the hierarchical average of very many components is refused."""
 
 
 def _without_minority(shards: PreparedShards, fit: ShardedFit) -> ShardedFit:

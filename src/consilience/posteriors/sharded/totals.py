@@ -19,9 +19,10 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
+from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.posteriors.attached_average import AttachedSums, carry, fused_attached
-from consilience.posteriors.average import Combine
+from consilience.posteriors.average import PRIOR_ROUNDING, AverageRecord, Combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.robust.minority import GroupHolders, first_names, group_holders, holder_names
@@ -40,6 +41,8 @@ class GroupTotals:
         Weighted sums over the members of every group of their own site's prior; None where a site has none.
     prior : Array of shape (P,), optional
         Weighted sum of the sites' priors; None likewise.
+    prior_range : Array of shape (2, P), optional
+        Smallest and largest of the sites' priors, parameter by parameter; None likewise.
     site_weight : float
         Sum of the sites' weights.
     counts : Array of shape (G,), optional
@@ -53,6 +56,7 @@ class GroupTotals:
     groups: GroupSums
     priors: Array | None
     prior: Array | None
+    prior_range: Array | None
     site_weight: float
     counts: Array | None
     mixture_weights: Array | None
@@ -80,14 +84,18 @@ def shard_totals(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupTo
     site_weights = np.ones(components.n_sites) if shard.weights is None else shard.weights
     # The site of every active row (n,)
     site_of_row = components.owner if shard.active is None else components.owner[shard.active]
-    priors = prior = None  # (G, P) and (P,)
+    priors = prior = prior_range = None  # (G, P), (P,) and (2, P)
     if components.prior is not None and components.prior.ndim == 1:
         priors, prior = np.multiply.outer(groups.mass, components.prior), site_weights.sum() * components.prior
+        prior_range = np.stack([components.prior, components.prior])
     elif components.prior is not None:
         priors, prior = (
             group_sums(components.prior[site_of_row], labels, weights, n_groups).sums,
             site_weights @ components.prior,
         )
+        voting = components.prior[site_weights > 0]
+        if len(voting):
+            prior_range = np.stack([voting.min(axis=0), voting.max(axis=0)])
     active = slice(None) if shard.active is None else shard.active
     counts = None if components.counts is None else _group_totals(components.counts[active] * weights, labels, n_groups)
     mixture_weights = _weights_in_mixture(components)
@@ -112,7 +120,7 @@ def shard_totals(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupTo
     mixture_sums = (
         None if mixture_weights is None else _group_totals(mixture_weights[active] * weights, labels, n_groups)
     )
-    return GroupTotals(groups, priors, prior, float(site_weights.sum()), counts, mixture_sums, attached)
+    return GroupTotals(groups, priors, prior, prior_range, float(site_weights.sum()), counts, mixture_sums, attached)
 
 
 def shard_holders(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupHolders:
@@ -162,6 +170,7 @@ def add_totals(parts: Sequence[GroupTotals]) -> GroupTotals:
             so_far.groups + part.groups,
             _sum_or_none(so_far.priors, part.priors),
             _sum_or_none(so_far.prior, part.prior),
+            _joint_range(so_far.prior_range, part.prior_range),
             so_far.site_weight + part.site_weight,
             _sum_or_none(so_far.counts, part.counts),
             _sum_or_none(so_far.mixture_weights, part.mixture_weights),
@@ -170,13 +179,74 @@ def add_totals(parts: Sequence[GroupTotals]) -> GroupTotals:
     return so_far
 
 
+def _joint_range(first: Array | None, second: Array | None) -> Array | None:
+    """Return the range (2, P) of both; that of the other where one is missing."""
+    if first is None or second is None:
+        return first if second is None else second
+    return np.stack([np.minimum(first[0], second[0]), np.maximum(first[1], second[1])])
+
+
 def _sum_or_none(first: Array | None, second: Array | None) -> Array | None:
     """Return the sum of two arrays, or None where one of them is missing."""
     return None if first is None or second is None else first + second
 
 
+def average_of_sums(
+    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, combine: Combine, own_average: str
+) -> AverageRecord:
+    """Return which average sums over shards allow: the product where ``"auto"`` would be hierarchical in memory.
+
+    How much copies differ takes all of them at once, once for every value of the heterogeneity that is tried.
+
+    Parameters
+    ----------
+    shards, kind, totals, combine
+        As in ``fused_posterior``.
+    own_average : str
+        Why ``"auto"`` is the method's own average; empty where it is not.
+    """
+    priors = "" if totals.prior_range is None else _range_text(totals.prior_range)
+    if combine != "auto":
+        is_product = combine == "product" and totals.prior is not None
+        return AverageRecord("product", combine, priors=priors) if is_product else AverageRecord("barycenter", combine)
+    reason = own_average
+    if not reason and not (kind.family.has_width and isinstance(kind.family, RandomEffectsFamily)):
+        reason = f"a {kind.family.name} has no random-effects average"
+    if not reason and (totals.prior is None or totals.priors is None):
+        reason = "the models state no prior"
+    if not reason and totals.counts is None:
+        reason = "the models state no counts"
+    if not reason and kind.source.get("samples") == "assumed":
+        reason = "the numbers of observations are assumed"
+    if not reason:
+        for row, text in kind.family.check(_products(shards, totals))[:1]:
+            reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
+    if reason:
+        return AverageRecord("barycenter", combine, reason)
+    text = "sums over shards give the Bayes product, which takes sites for alike; how much they differ is not known"
+    return AverageRecord("product", combine, text, priors)
+
+
+def _range_text(prior_range: Array) -> str:
+    """Return how the sites' priors differ, by the parameter that differs most relatively; empty where they agree."""
+    low, high = prior_range
+    if np.allclose(low, high, rtol=PRIOR_ROUNDING, atol=0.0):
+        return ""
+    widest = int(np.argmax((high - low) / np.maximum(np.maximum(np.abs(low), np.abs(high)), np.finfo(np.float64).tiny)))
+    return f"sites state different priors (natural parameter {widest} from {low[widest]:.4g} to {high[widest]:.4g})"
+
+
+def _products(shards: PreparedShards, totals: GroupTotals) -> Array:
+    """Return the Bayes products (G, P) of the direction "forward"; all sites state a prior."""
+    assert totals.prior is not None and totals.priors is not None  # noqa: S101, PT018  (narrows the types)
+    # Factors are natural parameters less the centre, so the centre is added back by mass.
+    sums = totals.groups.sums + np.multiply.outer(totals.groups.mass, shards.tangent.centre)
+    products: Array = totals.prior / totals.site_weight + sums - totals.priors
+    return products
+
+
 def fused_posterior(
-    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, combine: Combine, averages: Array | None = None
+    shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, average: str, averages: Array | None = None
 ) -> Posterior:
     """Return the fused posterior, as ``combine`` does for posteriors in memory.
 
@@ -188,10 +258,10 @@ def fused_posterior(
         What all sites share.
     totals : GroupTotals
         The totals of all shards.
-    combine : str
-        ``barycenter`` or ``product``.
+    average : str
+        ``barycenter`` or ``product``, or another, whose `averages` are given.
     averages : Array of shape (G, P), optional
-        Fused components that the method computed itself. Default: those of `combine`.
+        Fused components, unless it is the product. Default: barycenters.
 
     Raises
     ------
@@ -199,12 +269,10 @@ def fused_posterior(
         When a product leaves the family's domain, or is asked for in the direction ``reverse``.
     """
     prior = None if totals.prior is None else totals.prior / totals.site_weight
-    if combine == "product" and prior is not None and totals.priors is not None:
+    if average == "product" and prior is not None and totals.priors is not None:
         if shards.direction == "reverse":
             raise InputError("combine='product': adds natural parameters, so it needs direction='forward' on shards")
-        # Factors are natural parameters less the centre (direction "forward"), so the centre is added back by mass.
-        sums = totals.groups.sums + np.multiply.outer(totals.groups.mass, shards.tangent.centre)
-        natural: Array = prior + sums - totals.priors
+        natural = _products(shards, totals)
         for row, text in kind.family.check(natural)[:1]:
             raise InputError(
                 f"the product of the posteriors matched to component {row} {text}: check the sites' priors"

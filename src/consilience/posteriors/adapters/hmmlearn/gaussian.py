@@ -14,6 +14,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
     from_natural,
+    maximum_likelihood_covariances,
     to_natural,
 )
 from consilience.posteriors.posterior import Posterior
@@ -67,7 +68,7 @@ class GaussianHMMAdapter(PointEstimateAdapter):
         self.require_family(posterior, type(family_of(covariance_type, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
-        covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))  # S_k
+        covariances = maximum_likelihood_covariances(fitted, covariance_type)
         if covariance_type == "tied":
             covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
         model = GaussianHMM(n_components=len(counts), covariance_type=covariance_type)

@@ -102,6 +102,24 @@ def with_shared_factor(fitted: ConjugateParameters) -> ConjugateParameters:
     return ConjugateParameters(fitted.mean, fitted.kappa, np.full(n, fitted.dof.mean()), spread)
 
 
+def flat_dof(covariance_type: str, dim: int) -> float:
+    """Return the degrees of freedom at which the last natural parameter, the exponent of the precision, is zero.
+
+    (nu - D) / 2 for a Wishart; nu / 2 - 1/2 and D nu / 2 - 1 + D / 2 for Gammas of one and of D dimensions.
+    """
+    return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[covariance_type]
+
+
+def maximum_likelihood_covariances(fitted: ConjugateParameters, covariance_type: str) -> Array:
+    """Return W^-1 / n_k in the shape of the covariance type, n_k being the degrees of freedom beyond a flat prior.
+
+    Not kappa, which is n_k too unless sites differ in the means.
+    """
+    counts = fitted.dof - flat_dof(covariance_type, fitted.mean.shape[1])
+    covariances: Array = fitted.spread / counts.reshape(-1, *[1] * (fitted.spread.ndim - 1))
+    return covariances
+
+
 def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, Array]:
     """Return scikit-learn's ``precisions_cholesky_`` and ``precisions_`` of covariances of a type."""
     if covariance_type in ("diag", "spherical"):

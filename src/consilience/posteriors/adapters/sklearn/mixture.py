@@ -11,7 +11,9 @@ from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_s
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
+    flat_dof,
     from_natural,
+    maximum_likelihood_covariances,
     precision_factors,
     to_natural,
     with_shared_factor,
@@ -47,11 +49,12 @@ class GaussianMixtureAdapter(Adapter):
         covariances = np.asarray(model.covariances_, dtype=np.float64)
         if covariance_type == "tied":
             covariances = np.broadcast_to(covariances, (n_components, dim, dim))
-        flat_dof = self._flat_dof(covariance_type, dim)
         spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))  # W^-1 = n_k S
         return Posterior(
             family,
-            to_natural(family, ConjugateParameters(model.means_, counts, counts + flat_dof, spread)),
+            to_natural(
+                family, ConjugateParameters(model.means_, counts, counts + flat_dof(covariance_type, dim), spread)
+            ),
             prior=np.zeros(family.size),
             counts=counts,
             weights=model.weights_,
@@ -63,14 +66,6 @@ class GaussianMixtureAdapter(Adapter):
             },
         )
 
-    @staticmethod
-    def _flat_dof(covariance_type: str, dim: int) -> float:
-        """Return the degrees of freedom at which the last natural parameter, the exponent of the precision, is zero.
-
-        (nu - D) / 2 for a Wishart; nu / 2 - 1/2 and D nu / 2 - 1 + D / 2 for Gammas of one and of D dimensions.
-        """
-        return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[covariance_type]
-
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted GaussianMixture."""
         from sklearn.mixture import GaussianMixture
@@ -80,8 +75,7 @@ class GaussianMixtureAdapter(Adapter):
         fitted = from_natural(posterior.family, posterior.natural)
         model = GaussianMixture(n_components=posterior.n_components, covariance_type=covariance_type)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
-        # The maximum-likelihood covariance S = W^-1 / n_k, n_k being kappa under the flat prior.
-        covariances = fitted.spread / fitted.kappa.reshape(-1, *[1] * (fitted.spread.ndim - 1))
+        covariances = maximum_likelihood_covariances(fitted, covariance_type)
         if covariance_type == "tied":
             covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
         model.means_, model.covariances_ = fitted.mean, covariances

@@ -78,8 +78,9 @@ class KLFusion(Method):
     min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1); they say little but the prior. With
         ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong.
-    combine : {"barycenter", "product"}, default "barycenter"
-        ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
+        ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
+        (docs/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is the paper's.
 
     Examples
     --------
@@ -136,6 +137,13 @@ class KLFusion(Method):
     def average_direction(self) -> Direction:
         """The direction of the objective is the direction of the average."""
         return self.direction
+
+    @property
+    def own_average(self) -> str:
+        """Divergences other than Kullback-Leibler's have averages of their own."""
+        if self.divergence != "kl":
+            return f"divergence={self.divergence!r} has an average of its own"
+        return super().own_average
 
     @property
     def finds_number(self) -> bool:

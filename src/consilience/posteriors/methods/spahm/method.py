@@ -90,8 +90,9 @@ class SPAHM(Method):
         Whether the k-th component that a site opens costs log k more, as published; the posterior may fall then.
     min_count : float, default 1.0
         Local components with fewer effective observations are left out (label -1).
-    combine : {"barycenter", "product"}, default "barycenter"
-        ``"barycenter"`` keeps the width of one site's posterior; ``"product"`` gives the posterior of all data.
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
+        ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
+        (docs/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is as wide as one site's posterior.
 
     Examples
     --------

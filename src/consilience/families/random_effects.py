@@ -1,0 +1,416 @@
+"""Families with a random-effects average: how much the copies of a component differ, block by block of statistics.
+
+Copies l of one component with information n_l about a block (observations behind a mean, or a precision) come from
+sites that differ: copy l has the variance (1 / n_l + h) S, S that of one observation. With the weights
+w_l = n_l / (1 + h n_l), the centre x* = sum_l w_l x_l / sum_l w_l and the squared length |.| that S gives,
+
+    Q(h) = sum_l w_l |x_l - x*|^2
+
+is Cochran's statistic. Its expectation at the true h is the number of degrees of freedom, which Paule and Mandel (1982)
+solve for h. Site weights a_l multiply what a copy says: sums over l are sums of a_l w_l, and the expectation becomes
+d (sum_l a_l - sum_l a_l^2 w_l / sum_l a_l w_l), with d the degrees of freedom of one copy; for equal weights d (n - 1).
+
+Everything here is for all groups at once. Rows come sorted by group, and ``starts`` says where each group begins.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from consilience.checks import Array, Labels
+from consilience.families.evidence import EvidenceFamily, PrecisionFamily
+
+MIN_INFORMATION_SHARE = 1e-9
+"""Information beyond the prior, as a share of all, up to which a component says nothing: it differs from its prior by
+rounding alone. Chosen by hand, between the rounding of float64 and any real count."""
+
+MIN_EXPECTED_COUNT = 5.0
+"""Expected count of a category from which on the squared difference over the expectation is nearly chi-squared: the
+customary rule for Pearson's statistic."""
+
+
+_CHUNK_BYTES = 2**26
+"""Memory of the terms of some categories at a time, 64 MiB. Chosen by hand; it changes results by rounding alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class CopyGroups:
+    """Copies sorted by group, every group with at least one.
+
+    Parameters
+    ----------
+    labels : Labels of shape (n,)
+        Group of each copy, ascending from 0.
+    weights : Array of shape (n,)
+        Site weight a_l of each copy.
+    """
+
+    labels: Labels
+    weights: Array
+
+    @property
+    def starts(self) -> Labels:
+        """Where each group begins (G,)."""
+        return np.searchsorted(self.labels, np.arange(int(self.labels[-1]) + 1))
+
+    def sum(self, values: Array) -> Array:
+        """Return sums (G, ...) of values (n, ...) over groups."""
+        sums: Array = np.add.reduceat(values, self.starts, axis=0)
+        return sums
+
+    def sizes(self) -> Array:
+        """Return the number of copies of each group (G,)."""
+        return self.sum(np.ones(len(self.labels)))
+
+    def expected(self, discounted: Array) -> Array:
+        """Return sum a - sum a^2 w / sum a w (G,), for w (n,): the expected Q per degree of freedom of a copy."""
+        weighted = self.weights * discounted
+        result: Array = self.sum(self.weights) - self.sum(self.weights * weighted) / self.sum(weighted)
+        return result
+
+
+class Dispersion(Protocol):
+    """How much the copies of each group differ in one block, against what their information admits."""
+
+    @property
+    def information(self) -> Array:
+        """Information n_l of each copy (n,)."""
+
+    @property
+    def dof(self) -> Array:
+        """Degrees of freedom of Q (G,); 0 for a group of one copy, and where the copies admit no comparison."""
+
+    def excess(self, heterogeneity: Array) -> Array:
+        """Return Q(h) less its expectation (G,) at a heterogeneity for each group (G,); 0 where `dof` is."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LocationDispersion:
+    """Means whose covariance is known but for a factor: S / n_l.
+
+    Parameters
+    ----------
+    groups : CopyGroups
+        The copies.
+    information : Array of shape (n,)
+        Observations kappa_l behind each mean.
+    whitened : Array of shape (n, D)
+        L^-1 (m_l - c) for S = L L^T of the copy's group, about any point c of the group.
+    dof : Array of shape (G,)
+        D (n - 1), or 0 where S of a group is not positive definite.
+    """
+
+    groups: CopyGroups
+    information: Array
+    whitened: Array
+    dof: Array
+
+    def excess(self, heterogeneity: Array) -> Array:
+        """Return sum a w |z - z*|^2 less its expectation (G,)."""
+        groups = self.groups
+        discounted = self.information / (1.0 + heterogeneity[groups.labels] * self.information)  # w (n,)
+        weighted = groups.weights * discounted
+        centre = groups.sum(weighted[:, None] * self.whitened) / groups.sum(weighted)[:, None]  # (G, D)
+        squares = np.sum((self.whitened - centre[groups.labels]) ** 2, axis=1)
+        excess = groups.sum(weighted * squares) - self.whitened.shape[1] * groups.expected(discounted)
+        return np.where(self.dof > 0, excess, 0.0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PrecisionDispersion:
+    """Means with precisions P_l of their own, whose shape may differ: (1 + h n_l) P_l^-1, n_l a mean precision.
+
+    Cochran's statistic is that of means weighted by matrices, sum_l (m_l - m*)^T P_l(h) (m_l - m*); where all shapes
+    are alike it is the one of ``LocationDispersion``.
+
+    Parameters
+    ----------
+    groups : CopyGroups
+        The copies.
+    information : Array of shape (n,)
+        Geometric mean of the eigenvalues of each precision.
+    centred : Array of shape (n, D)
+        Means less any point of the group.
+    precision : Array of shape (n, D, D) or (n, D)
+        Precisions P_l, or their diagonals.
+    """
+
+    groups: CopyGroups
+    information: Array
+    centred: Array
+    precision: Array
+
+    @property
+    def dof(self) -> Array:
+        """D (n - 1)."""
+        dof: Array = self.centred.shape[1] * (self.groups.sizes() - 1.0)
+        return dof
+
+    def excess(self, heterogeneity: Array) -> Array:
+        """Return Q less its expectation D sum a - tr[(sum a P)^-1 sum a^2 P] (G,)."""
+        groups, is_full = self.groups, self.precision.ndim == 3
+        factors = groups.weights / (1.0 + heterogeneity[groups.labels] * self.information)  # a / (1 + h n), (n,)
+        weighted = factors.reshape(-1, *[1] * (self.precision.ndim - 1)) * self.precision
+        linear = np.einsum("nij,nj->ni", weighted, self.centred) if is_full else weighted * self.centred
+        total, again = groups.sum(weighted), groups.sum((weighted.T * groups.weights).T)
+        if is_full:
+            centre = np.linalg.solve(total, groups.sum(linear)[:, :, None])[:, :, 0]
+            lost = np.trace(np.linalg.solve(total, again), axis1=1, axis2=2)
+        else:
+            centre = groups.sum(linear) / total
+            lost = (again / total).sum(axis=1)
+        offset = self.centred - centre[groups.labels]
+        moved = np.einsum("nij,nj->ni", weighted, offset) if is_full else weighted * offset
+        statistic = groups.sum(np.sum(offset * moved, axis=1))
+        excess = statistic - (self.centred.shape[1] * groups.sum(groups.weights) - lost)
+        return np.where(self.dof > 0, excess, 0.0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CovarianceDispersion:
+    """Covariances S_l with nu_l degrees of freedom: w_l / 2 |S*^-1/2 S_l S*^-1/2 - I|^2 for each copy.
+
+    Parameters
+    ----------
+    groups : CopyGroups
+        The copies.
+    information : Array of shape (n,)
+        Degrees of freedom nu_l.
+    covariance : Array of shape (n, D, D) or (n, R)
+        S_l, or R variances.
+    is_known : NDArray of shape (G,)
+        Whether the group's pooled covariance is positive definite.
+    """
+
+    groups: CopyGroups
+    information: Array
+    covariance: Array
+    is_known: NDArray[np.bool_]
+
+    @property
+    def _dof_of_copy(self) -> float:
+        size = self.covariance.shape[1]
+        return 0.5 * size * (size + 1) if self.covariance.ndim == 3 else float(size)
+
+    @property
+    def dof(self) -> Array:
+        """D (D + 1) (n - 1) / 2, or R (n - 1) for variances alone."""
+        return np.where(self.is_known, self._dof_of_copy * (self.groups.sizes() - 1.0), 0.0)
+
+    def excess(self, heterogeneity: Array) -> Array:
+        """Return Q less its expectation (G,)."""
+        groups, is_full = self.groups, self.covariance.ndim == 3
+        discounted = self.information / (1.0 + heterogeneity[groups.labels] * self.information)
+        weighted = groups.weights * discounted
+        shaped = weighted.reshape(-1, *[1] * (self.covariance.ndim - 1))
+        total = groups.sum(weighted).reshape(-1, *[1] * (self.covariance.ndim - 1))
+        centre = groups.sum(shaped * self.covariance) / total  # S* (G, D, D) or (G, R)
+        usable = self.is_known.reshape(-1, *[1] * (self.covariance.ndim - 1))
+        if is_full:
+            size = self.covariance.shape[1]
+            ratio = np.linalg.solve(np.where(usable, centre, np.eye(size))[groups.labels], self.covariance)
+            deviation = ratio - np.eye(size)  # similar to S*^-1/2 S_l S*^-1/2 - I
+            squares = np.einsum("nij,nji->n", deviation, deviation)
+        else:
+            deviation = self.covariance / np.where(usable, centre, 1.0)[groups.labels] - 1.0
+            squares = np.sum(deviation**2, axis=1)
+        excess = groups.sum(0.5 * weighted * squares) - self._dof_of_copy * groups.expected(discounted)
+        return np.where(self.dof > 0, excess, 0.0)
+
+
+@final
+class ProportionDispersion:
+    """Proportions p_l of n_l draws: Pearson's statistic, w_l sum_v (p_lv - p*_v)^2 / p*_v.
+
+    Categories whose expected count is below ``MIN_EXPECTED_COUNT`` in a group are left out of its statistic.
+
+    Parameters
+    ----------
+    groups : CopyGroups
+        The copies.
+    counts : Array of shape (n, V)
+        Draws of each category, not negative.
+    """
+
+    def __init__(self, groups: CopyGroups, counts: Array) -> None:
+        self.groups = groups
+        self.information = counts.sum(axis=1)
+        self._shares = counts / self.information[:, None]
+        self._has_category = groups.sum(counts) >= MIN_EXPECTED_COUNT  # (G, V)
+
+    @property
+    def _dof_of_copy(self) -> Array:
+        return np.maximum(self._has_category.sum(axis=1) - 1.0, 0.0)
+
+    @property
+    def dof(self) -> Array:
+        """(V - 1) (n - 1), V the number of categories that are common enough."""
+        dof: Array = self._dof_of_copy * (self.groups.sizes() - 1.0)
+        return dof
+
+    def excess(self, heterogeneity: Array) -> Array:
+        """Return Q less its expectation (G,)."""
+        groups = self.groups
+        discounted = self.information / (1.0 + heterogeneity[groups.labels] * self.information)
+        weighted = groups.weights * discounted
+        total = groups.sum(weighted)
+        statistic = np.zeros(len(total))
+        step = max(1, _CHUNK_BYTES // (8 * len(weighted)))
+        for first in range(0, self._shares.shape[1], step):
+            shares, has_category = self._shares[:, first : first + step], self._has_category[:, first : first + step]
+            terms = weighted[:, None] * shares
+            centre = groups.sum(terms) / total[:, None]  # p* (G, V)
+            # sum w (p - p*)^2 / p* = sum w p^2 / p* - p* sum w, category by category.
+            second = groups.sum(terms * shares) / np.where(has_category, centre, 1.0)
+            statistic += np.where(has_category, second - centre * total[:, None], 0.0).sum(axis=1)
+        excess = statistic - self._dof_of_copy * groups.expected(discounted)
+        return np.where(self.dof > 0, excess, 0.0)
+
+
+class RandomEffectsFamily(EvidenceFamily):
+    """An evidence family whose copies have a random-effects average. The first of its ``parts`` is what is averaged.
+
+    That block is the location, or the concentration of a law of proportions: natural parameters are linear in its
+    information n, eta = rest + n part, ``location_part`` being the second term.
+    """
+
+    separates_spread: ClassVar[bool] = True
+    """Whether ``with_spread`` keeps the width of the location. A Dirichlet cannot: one number, its total, is both how
+    surely the proportions are known and what predictions are made of."""
+
+    @abstractmethod
+    def location_part(self, eta: Array) -> Array:
+        """Return what the location adds to the natural parameters (n, P): a term proportional to its information.
+
+        It is zero for rows that know nothing of the location, such as a flat prior.
+        """
+
+    @abstractmethod
+    def location_information(self, eta: Array) -> Array:
+        """Return the information behind the location (n,); zero or less for rows that are no members of the family."""
+
+    @abstractmethod
+    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
+        """Return how much copies differ, for each of ``parts``.
+
+        Parameters
+        ----------
+        eta : ndarray of shape (n, P)
+            What the data of each copy say: natural parameters whose limit of no data is ``flat``.
+        groups : CopyGroups
+            The groups of the copies.
+        """
+
+    @abstractmethod
+    def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
+        """Return posterior mean and central interval (n, D) of what data average to, coordinate by coordinate.
+
+        Parameters
+        ----------
+        eta : ndarray of shape (n, P)
+            Natural parameters.
+        level : float
+            Probability inside.
+        """
+
+    def with_spread(self, eta: Array, spread: Array) -> Array:
+        """Return the law of the location of `eta` with all else of `spread`, both (n, P).
+
+        For families of one block, `eta` itself.
+        """
+        del spread
+        return eta
+
+    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
+        """Return which rows say nothing (n,): what data say, `eta`, against all that was known, `total` (n, P)."""
+        floor = MIN_INFORMATION_SHARE * self.location_information(total)
+        is_empty: NDArray[np.bool_] = ~(self.location_information(eta) > floor)
+        return is_empty
+
+    @final
+    def rescaled_location(self, eta: Array, factors: Array) -> Array:
+        """Return rows whose location has `factors` (n,) times the information, about the same centre."""
+        result: Array = eta + (factors - 1.0)[:, None] * self.location_part(eta)
+        return result
+
+
+class RandomEffectsPrecisionFamily(RandomEffectsFamily, PrecisionFamily):
+    """A Gaussian family, all of whose natural parameters are proportional to its precision."""
+
+    @abstractmethod
+    def precisions(self, eta: Array) -> Array:
+        """Return precisions (n, D, D), or their diagonals (n, D), without a check."""
+
+    @final
+    def location_part(self, eta: Array) -> Array:
+        """Return the rows themselves."""
+        return eta
+
+    @final
+    def location_information(self, eta: Array) -> Array:
+        """Return the geometric mean of the precisions (n,), 0 for rows without a positive definite one."""
+        is_member = np.ones(len(eta), dtype=np.bool_)
+        is_member[[row for row, _ in self.faults(eta)]] = False
+        information = np.zeros(len(eta))
+        information[is_member] = self.information(eta[is_member])[:, 0]
+        return information
+
+    @final
+    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
+        """Return how much means differ, each in units of its own precision."""
+        means = self.plug_in(eta)[0]
+        centred = means - (groups.sum(means) / groups.sizes()[:, None])[groups.labels]
+        return (PrecisionDispersion(groups, self.information(eta)[:, 0], centred, self.precisions(eta)),)
+
+    @final
+    def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
+        """Return means and normal intervals."""
+        means, widths = self.plug_in(eta)
+        variances = widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)
+        half_width = float(ndtri(0.5 + 0.5 * level)) * np.sqrt(variances)
+        return means, means - half_width, means + half_width
+
+
+def with_common_covariance(
+    groups: CopyGroups, information: Array, means: Array, scatter: Array, dof: Array
+) -> tuple[LocationDispersion, NDArray[np.bool_]]:
+    """Return the dispersion of means under their pooled within-site covariance, and which groups have one.
+
+    Never the covariance of the merged copies, which holds the differences between sites and so drives h to zero.
+
+    Parameters
+    ----------
+    groups : CopyGroups
+        The copies.
+    information : Array of shape (n,)
+        Observations behind each mean.
+    means : Array of shape (n, D)
+        Means.
+    scatter : Array of shape (n, D, D) or (n, D)
+        Sums of squares within each copy, W_l^-1, or their diagonals.
+    dof : Array of shape (n,)
+        Degrees of freedom nu_l behind them.
+    """
+    shape = (-1, *[1] * (scatter.ndim - 1))
+    pooled = groups.sum(groups.weights.reshape(shape) * scatter) / groups.sum(groups.weights * dof).reshape(shape)
+    centred = means - (groups.sum(means) / groups.sizes()[:, None])[groups.labels]
+    if scatter.ndim == 3:
+        eigenvalues = np.linalg.eigvalsh(pooled)
+        is_known = eigenvalues[:, 0] > np.finfo(np.float64).eps * eigenvalues[:, -1]
+        pooled = np.where(is_known[:, None, None], pooled, np.eye(means.shape[1]))
+        factors = np.asarray(np.linalg.cholesky(pooled), dtype=np.float64)
+        whitened = np.linalg.solve(factors[groups.labels], centred[:, :, None])[:, :, 0]
+    else:
+        is_known = np.all(pooled > 0, axis=1)
+        whitened = centred / np.sqrt(np.where(is_known[:, None], pooled, 1.0))[groups.labels]
+    degrees = np.where(is_known, means.shape[1] * (groups.sizes() - 1.0), 0.0)
+    return LocationDispersion(groups, information, np.asarray(whitened, dtype=np.float64), degrees), is_known
