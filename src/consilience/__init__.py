@@ -23,7 +23,15 @@ from consilience.checkpoints.methods.slerp import SLERP
 from consilience.checkpoints.methods.task_vectors import DARE, TIES, TaskArithmetic
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
-from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import (
+    ConsilienceError,
+    FileFormatError,
+    InputError,
+    OptionError,
+    Problem,
+    UnsupportedError,
+    WithheldWarning,
+)
 from consilience.matching import Matching
 from consilience.networks.api import barrier, permute, plane, symmetry
 from consilience.networks.fisher.api import fisher
@@ -122,6 +130,7 @@ __all__ = [
     "UnprovedSymmetryWarning",
     "UnsupportedError",
     "WassersteinFusion",
+    "WithheldWarning",
     "__version__",
     "as_bayesian_network",
     "barrier",

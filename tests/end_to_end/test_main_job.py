@@ -41,7 +41,9 @@ def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     (folder / "said.txt").write_text(consilience(folder, "demo", "demo", "--seeds", "1"))
     for method in ("kl", "average"):
-        consilience(folder, "fuse", *SITES, "-o", f"{method}.safetensors", "--method", method, "--quiet")
+        consilience(
+            folder, "fuse", *SITES, "-o", f"{method}.safetensors", "--method", method, "--min-count", "0", "--quiet"
+        )
     return folder
 
 

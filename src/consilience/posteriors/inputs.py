@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from consilience.checks import as_weights
-from consilience.core.inputs import NamedInput, files_given_twice, in_order, too_few_models
+from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError
-from consilience.posteriors.describe import describe
+from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.labels import has_labels, label_problems
+from consilience.posteriors.observation_counts import (
+    EQUAL,
+    is_stated,
+    require_same_as_recorded,
+    stated_numbers,
+    unknown_number,
+)
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
@@ -31,12 +37,15 @@ class DescribedInput:
         The posterior over its components.
     digest : str or None
         SHA-256 of its file; None for an object in memory.
+    unusable : tuple of int, optional
+        Components of a fitted model that the posterior lacks, since nothing is known of them. Default: none.
     """
 
     name: str
     label: str
     posterior: Posterior
     digest: str | None
+    unusable: tuple[int, ...] = ()
 
 
 def describe_inputs(
@@ -50,38 +59,38 @@ def describe_inputs(
     ----------
     inputs : sequence of NamedInput
         The models.
-    n_observations : sequence of float, mapping of str to float, or None
-        Observations behind each model, for models that do not record it.
+    n_observations : sequence of float, mapping of str to float, "equal", or None
+        Observations behind each model, for models that do not record it; ``"equal"`` counts them all alike.
 
     Raises
     ------
     OptionError
         For `n_observations` that are not one positive number for each input.
     """
-    counts = n_observations
-    if counts is not None:
-        counts = in_order(counts, [named_input.name for named_input in inputs], "n_observations")
-        counts = as_weights(counts, len(inputs), "n_observations").tolist()
+    numbers = stated_numbers(n_observations, [named_input.name for named_input in inputs])
+    are_equal = numbers is None and n_observations is not None
     described: list[DescribedInput] = []
     problems: list[Problem] = []
     files = [named_input.file for named_input in inputs if named_input.file is not None]
     contents = iter(read_posteriors(files) if files else ())
     for position, named_input in enumerate(inputs):
+        is_read, unusable = True, tuple[int, ...]()
         try:
             if named_input.file is not None:
                 content = next(contents)
                 if isinstance(content, InputError):
+                    is_read = False
                     raise content
                 posterior, digest = content[0], named_input.file.sha256
             else:
-                n_fitted = None if counts is None else float(counts[position])
-                posterior, digest = describe(named_input.model, n_observations=n_fitted), None
-            adapter_of(posterior)  # raises where no adapter is registered for its kind
-            described.append(DescribedInput(named_input.name, named_input.label, posterior, digest))
+                posterior, digest = describe_all(named_input.model), None
+                unusable = tuple(unusable_components(named_input.model))
+            n_fitted = None if numbers is None else numbers[position]
+            posterior = _with_number(named_input, posterior, n_fitted, problems, are_equal=are_equal)
+            described.append(DescribedInput(named_input.name, named_input.label, posterior, digest, unusable))
         except (InputError, UnsupportedError) as error:
             # Readers of files say whose problems theirs are.
-            is_named = named_input.file is not None and isinstance(error, InputError)
-            problems += [problem if is_named else problem.about(named_input.label) for problem in error.problems]
+            problems += [problem.about(named_input.label) if is_read else problem for problem in error.problems]
     posteriors, alignment, unaligned = align_vocabularies(
         [site.label for site in described], [site.posterior for site in described]
     )
@@ -93,6 +102,55 @@ def describe_inputs(
     if len(inputs) < 2:
         problems += too_few_models(len(inputs))
     return described, alignment, problems
+
+
+def _with_number(
+    named_input: NamedInput,
+    posterior: Posterior,
+    n_observations: float | None,
+    problems: list[Problem],
+    *,
+    are_equal: bool,
+) -> Posterior:
+    """Return the posterior of an input whose number of observations is known, or whose models all count alike.
+
+    Where it is neither, that is added to `problems`, and the posterior can still be compared with others.
+
+    Raises
+    ------
+    InputError
+        Where what is told contradicts what is recorded.
+    UnsupportedError
+        Where no adapter is registered for its kind.
+    """
+    adapter = adapter_of(posterior)
+    if adapter is None:
+        return posterior  # what is no library's model says all that it says by its counts
+    if adapter.records_n_observations:
+        if are_equal:
+            raise InputError(
+                "n_observations",
+                f"is {EQUAL!r}, but a {adapter.kind} records its observations",
+                "leave it out, and give weights if models are to count otherwise",
+            )
+        if n_observations is None:
+            return posterior
+        if named_input.file is None and not isinstance(named_input.model, Posterior):
+            return describe_all(named_input.model, n_observations=n_observations)  # some take it where they lack it
+        require_same_as_recorded(adapter, posterior, n_observations)
+        return posterior
+    if are_equal:
+        return adapter.recount(posterior, None)
+    if n_observations is None:
+        if not is_stated(posterior):
+            problems.append(unknown_number(named_input.label, adapter.kind))
+        return posterior
+    if is_stated(posterior):
+        require_same_as_recorded(adapter, posterior, n_observations)
+        return posterior
+    if named_input.file is None and not isinstance(named_input.model, Posterior):
+        return describe_all(named_input.model, n_observations=n_observations)
+    return adapter.recount(posterior, n_observations)
 
 
 def _disagreements(described: list[DescribedInput], unaligned: list[Problem]) -> list[Problem]:

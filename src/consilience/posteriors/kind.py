@@ -104,10 +104,10 @@ class Posteriors(Kind):
         counts = posterior.counts
         return SiteFacts(facets, None if counts is None else float(counts.min()), posterior.n_components)
 
-    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Describe a model and write its posterior."""
         del symmetry  # of a network, of which a posterior has none
-        write_posterior(path, describe(model, n_observations=n_observations, features=features))
+        write_posterior(path, describe(model, features=features, **stated))
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused posterior file; `shown` has data and their truth."""

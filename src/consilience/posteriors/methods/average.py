@@ -33,6 +33,11 @@ class Average(Method):
     paper: ClassVar[str] = "-"
     relabels: ClassVar[bool] = False
 
+    @property
+    def needs_equal_sizes(self) -> bool:
+        """Whether all models must have as many components, which they must."""
+        return True
+
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse models of different sizes."""
         reasons = super().refuse(ensemble)

@@ -41,6 +41,7 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
 
     kind: ClassVar[str] = "hmmlearn.VariationalGaussianHMM"
     class_name: ClassVar[str] = "VariationalGaussianHMM"
+    counts_are_rows: ClassVar[bool] = True
     emission: ClassVar[str] = "means_posterior_"
 
     def describe_emissions(self, model: Any) -> Posterior:

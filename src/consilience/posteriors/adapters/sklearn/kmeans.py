@@ -29,6 +29,7 @@ class KMeansAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.KMeans"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "KMeans"
+    counts_are_rows: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the centres; the model records its counts."""
