@@ -201,6 +201,7 @@ def fuse_described(
         "objective": outcome.objective if math.isfinite(outcome.objective) else None,
         "history": history_values(outcome.history),
         **outcome.details,
+        "site_digests": _site_digests(described),
     }
     return PosteriorFusion(
         posterior=outcome.posterior,
@@ -218,6 +219,18 @@ def fuse_described(
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )
+
+
+def _site_digests(described: Sequence[DescribedInput]) -> dict[str, str]:
+    """Return the names of all that a fusion rests on, fused files' own sites included, by digests.
+
+    Contents with two names keep the first in alphabetical order, whoever came first.
+    """
+    names: dict[str, str] = {}
+    for site in described:
+        for digest, name in site.site_digests().items():
+            names[digest] = min(name, names.get(digest, name))
+    return names
 
 
 def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[Problem]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
@@ -22,6 +22,9 @@ from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
+MAX_SHARED = 5
+"""Sites that two fused files share and a message names at most. Chosen by hand."""
+
 
 @dataclass(frozen=True)
 class DescribedInput:
@@ -39,6 +42,10 @@ class DescribedInput:
         SHA-256 of its file; None for an object in memory.
     unusable : tuple of int, optional
         Components of a fitted model that the posterior lacks, since nothing is known of them. Default: none.
+    content : str, optional
+        Digest of the posterior as it was handed in. Default: that of `posterior`.
+    ancestors : mapping of str to str, optional
+        Names of what a fused file was fused from, by their digests. Default: none.
     """
 
     name: str
@@ -46,6 +53,13 @@ class DescribedInput:
     posterior: Posterior
     digest: str | None
     unusable: tuple[int, ...] = ()
+    content: str = ""
+    ancestors: Mapping[str, str] = field(default_factory=dict)
+
+    def site_digests(self) -> dict[str, str]:
+        """Return the names of the input and of all that it was fused from, by digests of contents and files."""
+        own = {self.content or self.posterior.digest: self.name}
+        return {**({} if self.digest is None else {self.digest: self.name}), **own, **self.ancestors}
 
 
 def describe_inputs(
@@ -74,7 +88,7 @@ def describe_inputs(
     files = [named_input.file for named_input in inputs if named_input.file is not None]
     contents = iter(read_posteriors(files) if files else ())
     for position, named_input in enumerate(inputs):
-        is_read, unusable = True, tuple[int, ...]()
+        is_read, unusable, ancestors = True, tuple[int, ...](), dict[str, str]()
         try:
             if named_input.file is not None:
                 content = next(contents)
@@ -82,12 +96,18 @@ def describe_inputs(
                     is_read = False
                     raise content
                 posterior, digest = content[0], named_input.file.sha256
+                ancestors = ancestors_of(content[1])
             else:
                 posterior, digest = describe_all(named_input.model), None
                 unusable = tuple(unusable_components(named_input.model))
+            content_digest = posterior.digest
             n_fitted = None if numbers is None else numbers[position]
             posterior = _with_number(named_input, posterior, n_fitted, problems, are_equal=are_equal)
-            described.append(DescribedInput(named_input.name, named_input.label, posterior, digest, unusable))
+            described.append(
+                DescribedInput(
+                    named_input.name, named_input.label, posterior, digest, unusable, content_digest, ancestors
+                )
+            )
         except (InputError, UnsupportedError) as error:
             # Readers of files say whose problems theirs are.
             problems += [problem.about(named_input.label) if is_read else problem for problem in error.problems]
@@ -98,10 +118,53 @@ def describe_inputs(
     digests = [site.digest for site in described if site.digest is not None]
     if len(set(digests)) < len(digests):
         problems += files_given_twice(inputs)
+    problems += counted_twice(described)
     problems += _disagreements(described, unaligned)
     if len(inputs) < 2:
         problems += too_few_models(len(inputs))
     return described, alignment, problems
+
+
+def ancestors_of(provenance: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the names of what a file was fused from, by their digests; empty for a file that was not fused."""
+    if provenance is None:
+        return {}
+    files = {record["sha256"]: record["name"] for record in provenance["inputs"] if record.get("sha256")}
+    recorded = provenance["result"].get("site_digests")
+    of_sites = recorded if isinstance(recorded, Mapping) else {}
+    return {**{str(digest): str(name) for digest, name in of_sites.items()}, **files}
+
+
+def counted_twice(described: Sequence[DescribedInput]) -> list[Problem]:
+    """Return which inputs were fused from others that are given too, or share a site with one, a line each.
+
+    What is compared are digests of files and of contents. Copies of a model are not refused: they may be meant.
+    """
+    problems: list[Problem] = []
+    fused = [site for site in described if site.ancestors]
+    for number, site in enumerate(fused):
+        for other in described:
+            own = {other.content, other.digest} & set(site.ancestors)
+            if other is not site and own:
+                problems.append(
+                    Problem(
+                        site.label,
+                        f"was fused from {other.label}, which is given too: it would count twice",
+                        f"leave {other.label} out, or fuse the sites' own files",
+                    )
+                )
+        for other in fused[number + 1 :]:
+            shared = sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)})
+            if shared:
+                problems.append(
+                    Problem(
+                        other.label,
+                        f"was fused from {', '.join(shared[:MAX_SHARED])}{', ...' if len(shared) > MAX_SHARED else ''},"
+                        f" as {site.label} was: what they share would count twice",
+                        "fuse the sites' own files",
+                    )
+                )
+    return problems
 
 
 def _with_number(
@@ -185,10 +248,10 @@ def _disagreements(described: list[DescribedInput], unaligned: list[Problem]) ->
 def _feature_disagreements(described: list[DescribedInput], fields: Sequence[str]) -> list[Problem]:
     """Return the models whose `fields` of features differ from those of the first model that states them."""
     problems: list[Problem] = []
-    for field in fields:
-        stating = [site for site in described if getattr(site.posterior.features, field) is not None]
+    for name in fields:
+        stating = [site for site in described if getattr(site.posterior.features, name) is not None]
         for site in stating[1:]:
-            first, other = (Features(**{field: getattr(s.posterior.features, field)}) for s in (stating[0], site))
+            first, other = (Features(**{name: getattr(s.posterior.features, name)}) for s in (stating[0], site))
             problems += [Problem(site.label, text) for text in first.differences(other)]
     return problems
 

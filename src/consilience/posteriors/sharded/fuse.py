@@ -26,13 +26,15 @@ from consilience.core.provenance import file_digest, make_provenance
 from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.remote import is_remote
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.files import read_summary
 from consilience.posteriors.fuse import checked_min_count, fuse_described, history_values, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inputs import DescribedInput
+from consilience.posteriors.inputs import DescribedInput, ancestors_of, counted_twice
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.observation_counts import EQUAL, unknown_number
@@ -297,6 +299,8 @@ def _check_shards(models: Any, request: Request) -> list[str]:
         sources = engine.place(_identity, shards.sources)
         for shard_problems in engine.map(_load_problems, sources):
             problems += shard_problems
+        if not problems and shards.n_sites <= pilot_sites:
+            problems += counted_twice(_described_sites(shards))
         if not problems:
             columns = engine.place(_LoadComponents(), shards.sources)
             problems += reduce(_add_thin, engine.map(_thin_sites, columns, min_count)).empty
@@ -414,12 +418,32 @@ def _fuse_in_memory(
     min_count: float,
 ) -> PosteriorFusion:
     """Fuse sites as if they had been handed in one by one."""
+    described = _described_sites(shards)
+    if problems := counted_twice(described):
+        raise InputError(problems)
+    return fuse_described(described, method, None, site_weights, rng, seed, progress, stated, min_count)
+
+
+def _described_sites(shards: Shards) -> list[DescribedInput]:
+    """Return all sites, few enough for memory, as if they had been handed in one by one.
+
+    Packed files say nothing of how their sites came about; single files that were fused say from what.
+    """
     described = []
-    for shard in map(load_shard, shards.sources):
+    for source in shards.sources:
+        shard = load_shard(source)
         for site, (name, digest) in enumerate(zip(shard.names, shard.digests, strict=True)):
             sha256 = digest.tobytes().hex() if digest.any() else None
-            described.append(DescribedInput(name, name, shard.components.site(site), sha256))
-    return fuse_described(described, method, None, site_weights, rng, seed, progress, stated, min_count)
+            ancestors: dict[str, str] = {}
+            if not source.packed and not is_remote(source.paths[site]):
+                file = SafetensorsFile(Path(source.location(source.paths[site])), source.paths[site])
+                made = read_summary(file).header.provenance
+                ancestors = ancestors_of(None if made is None else made.model_dump(exclude_unset=True))
+            posterior = shard.components.site(site)
+            described.append(
+                DescribedInput(name, name, posterior, sha256, content=posterior.digest, ancestors=ancestors)
+            )
+    return described
 
 
 def _file_digests(shards: Shards, engine: Engine) -> dict[str, str | None]:
