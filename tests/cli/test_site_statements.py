@@ -16,7 +16,7 @@ def mixtures(folder):
     """Two files of mixtures that do not say how many rows they saw: 63 and 90."""
     rng = np.random.default_rng(0)
     for name, sizes in zip(MIXTURES, ((40, 20, 3), (30, 30, 30)), strict=True):
-        rows = np.concatenate([rng.normal(size=(n, 2)) + [20.0 * k, 0.0] for k, n in enumerate(sizes)])
+        rows = np.concatenate([rng.normal(size=(n, 2)) + np.array([20.0 * k, 0.0]) for k, n in enumerate(sizes)])
         cs.save(GaussianMixture(3, random_state=0).fit(rows), folder / name)
     return folder
 

@@ -43,6 +43,9 @@ from consilience.posteriors.vocabulary import VocabularyAlignment
 RECOMMENDED = "kl"
 """The method where none is named and no adapter recommends one: KL-fusion, after Claici et al. (2020)."""
 
+PRIOR_ROUNDING = 1e-9
+"""Relative difference up to which two priors are the same. Chosen by hand, far above the rounding of float64."""
+
 
 def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
@@ -186,7 +189,13 @@ def fuse_described(
     outcome = replace(
         outcome,
         matching=matching_of_all(outcome.matching, all_components.posteriors, remaining),
-        details={**outcome.details, **(stated or {}), **left_out, **({"unusable": unusable} if unusable else {})},
+        details={
+            **outcome.details,
+            **(stated or {}),
+            **left_out,
+            **_differing_priors(ensemble),
+            **({"unusable": unusable} if unusable else {}),
+        },
     )
     if adapter is not None:
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
@@ -219,6 +228,20 @@ def fuse_described(
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )
+
+
+def _differing_priors(ensemble: Ensemble) -> dict[str, Any]:
+    """Return which models have another prior than the first that states one, for details; empty where they share it.
+
+    It is no mistake: where scalings or defaults depend on data, so do priors. The fused prior is their weighted mean.
+    """
+    stated = [(name, site.prior) for name, site in zip(ensemble.names, ensemble.posteriors, strict=True)]
+    priors = sorted(((name, prior) for name, prior in stated if prior is not None), key=lambda pair: pair[0])
+    if not priors:
+        return {}
+    first, expected = priors[0]
+    others = [name for name, prior in priors[1:] if not np.allclose(prior, expected, rtol=PRIOR_ROUNDING, atol=0.0)]
+    return {"differing_priors": {"first": first, "others": others}} if others else {}
 
 
 def _site_digests(described: Sequence[DescribedInput]) -> dict[str, str]:

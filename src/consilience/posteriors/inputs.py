@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.posteriors.describe import describe_all, unusable_components
@@ -24,6 +26,12 @@ from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabul
 
 MAX_SHARED = 5
 """Sites that two fused files share and a message names at most. Chosen by hand."""
+
+MAX_WEIGHT_DIFFERENCE = 0.5
+"""Part of a mixture up to which weights and shares of counts may differ.
+
+Weights are the mean of a posterior whose prior counts as much as A observations; beside N of data it moves at most the
+part A / (N + A), which exceeds one half only where the prior outweighs all data."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,7 @@ def describe_inputs(
     if len(set(digests)) < len(digests):
         problems += files_given_twice(inputs)
     problems += counted_twice(described)
+    problems += [problem for site in described for problem in _count_problems(site)]
     problems += _disagreements(described, unaligned)
     if len(inputs) < 2:
         problems += too_few_models(len(inputs))
@@ -165,6 +174,34 @@ def counted_twice(described: Sequence[DescribedInput]) -> list[Problem]:
                     )
                 )
     return problems
+
+
+def _count_problems(site: DescribedInput) -> list[Problem]:
+    """Return what is wrong with the counts of an input: none at all, or such that its weights contradict them."""
+    counts, weights = site.posterior.counts, site.posterior.weights
+    if counts is None:
+        return []
+    if not np.any(counts > 0):
+        return [
+            Problem(
+                site.label,
+                "states counts that are all zero, expected the observations behind each component",
+                "leave counts out where they are not known",
+            )
+        ]
+    if weights is None or not np.any(weights > 0):
+        return []
+    # Half of the sum of absolute differences: the part of the mixture that is elsewhere.
+    difference = 0.5 * float(np.abs(weights / weights.sum() - counts / counts.sum()).sum())
+    if difference <= MAX_WEIGHT_DIFFERENCE:
+        return []
+    return [
+        Problem(
+            site.label,
+            f"has weights that contradict its counts: {100 * difference:.0f} % of the mixture is on other components",
+            "give counts and weights in the same order of components, or leave one of them out",
+        )
+    ]
 
 
 def _with_number(

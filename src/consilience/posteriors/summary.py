@@ -30,6 +30,10 @@ def summary(fusion: Fusion) -> str:
         f"{printable(name)}: components {', '.join(map(str, numbers))} have no usable parameters, and were left out"
         for name, numbers in fusion.details.get("unusable", {}).items()
     ]
+    if "differing_priors" in fusion.details:
+        first, others = (fusion.details["differing_priors"][key] for key in ("first", "others"))
+        named = ", ".join(map(printable, others[:MAX_NAMED])) + (", ..." if len(others) > MAX_NAMED else "")
+        lines.append(f"priors differ: that of {printable(first)} from {named}; the fused one is their mean")
     lines += _withheld(fusion.details.get("withheld"))
     lines += [f"{printable(record['name'])}: {record['why']}" for record in fusion.details.get("outliers", [])]
     lines += _minority(fusion.details)
