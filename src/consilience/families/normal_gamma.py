@@ -26,6 +26,7 @@ from consilience.checks import Array, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.evidence import EvidenceFamily
+from consilience.families.linalg import diagonal_of, isotropic_square
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -155,6 +156,16 @@ class _NormalGammaFamily(EvidenceFamily):
         """Multiply kappa and shape with means and shape / rate kept."""
         mean, kappa, shape, rate = self.standard(eta)
         return self._natural(mean, factors[:, 0] * kappa, factors[:, 1] * shape, factors[:, 1:] * rate)
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the law of the mean A mu + b and of the precisions of A z + b: rates times the squares of A."""
+        squares = isotropic_square(matrix)[None] if self.n_rates < self.dim else diagonal_of(matrix) ** 2  # (R,)
+        kappa = -2.0 * eta[:, self.dim]
+        moved = eta[:, : self.dim] @ matrix.T  # kappa A m, (n, D)
+        # b + kappa [m^2] / 2 becomes a^2 (b + kappa [m^2] / 2) + kappa [A m . s] + kappa [s^2] / 2 for a shift s.
+        second = eta[:, self.dim + 1 : -1] * squares
+        second -= self._sum_by_rate(moved * shift) + 0.5 * kappa[:, None] * self._sum_by_rate(shift**2)
+        return np.concatenate([moved + kappa[:, None] * shift, eta[:, self.dim, None], second, eta[:, -1:]], axis=1)
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means m and variances b / a (n, D)."""

@@ -19,6 +19,7 @@ from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.observation_counts import count_observations, is_stated, require_same_as_recorded
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of
+from consilience.posteriors.scaling import describe_pipeline, final_model, is_pipeline
 from consilience.posteriors.thin_components import (
     MIN_COUNT,
     nothing_left_in,
@@ -48,7 +49,8 @@ def describe(
     Parameters
     ----------
     model : fitted model or Posterior
-        A fitted model of a class that an adapter accepts, or a Posterior.
+        A fitted model of a class that an adapter accepts, a scikit-learn Pipeline of affine scalings and such a model,
+        which is described in the units of the data before any scaling, or a Posterior.
     data : array_like of shape (n, D), DataFrame, str or Path, optional
         The data that the model was fitted to, or the path of a .csv, .npy or .npz file: they are counted, and leave
         nothing else in the posterior. Default: not counted.
@@ -123,7 +125,7 @@ def describe_all(
             )
     else:
         adapter = _adapter_for(model)
-        posterior = adapter.describe(model, n_observations)
+        posterior = _describe_fitted(model, adapter, n_observations)
     if data is not None:
         counted = count_observations(model, adapter, posterior, data, sample_weight)
         if n_observations is not None and n_observations != counted:
@@ -134,15 +136,24 @@ def describe_all(
     subject = "n_observations" if data is None else "the number of rows of data"
     if not adapter.records_n_observations:
         if not isinstance(model, Posterior):
-            return adapter.describe(model, n_observations)
+            return _describe_fitted(model, adapter, n_observations)
         if not is_stated(posterior):
             return adapter.recount(posterior, n_observations)
     require_same_as_recorded(adapter, posterior, n_observations, subject)
     return posterior
 
 
+def _describe_fitted(model: Any, adapter: Adapter, n_observations: float | None) -> Posterior:
+    """Return the posterior of a fitted model, or of a Pipeline in the units of the data."""
+    if is_pipeline(model):
+        return describe_pipeline(model, adapter, n_observations)
+    return adapter.describe(model, n_observations)
+
+
 def _adapter_for(model: Any) -> Adapter:
-    """Return the adapter that accepts a model."""
+    """Return the adapter that accepts a model, or the last step of a Pipeline."""
+    if is_pipeline(model):
+        model = final_model(model)
     for adapter in known_adapters():
         if adapter.accepts(model):
             return adapter
@@ -191,7 +202,8 @@ def unusable_components(model: Any) -> list[int]:
     """Return the numbers of the components of a fitted model that no description has; see the adapters."""
     if isinstance(model, Posterior):
         return []
-    unusable: list[int] = _adapter_for(model).unusable_components(model).tolist()
+    fitted = final_model(model) if is_pipeline(model) else model
+    unusable: list[int] = _adapter_for(fitted).unusable_components(fitted).tolist()
     return unusable
 
 

@@ -28,6 +28,7 @@ from consilience.posteriors.observation_counts import is_stated
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of, rebuild
+from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.scores import Scores
 from consilience.posteriors.vocabulary import is_topic_posterior, restrict_vocabulary
 
@@ -122,6 +123,9 @@ def _compared_model(model: NamedInput) -> _ComparedModel:
             fitted = rebuild(posterior)
         else:
             posterior, fitted = describe_all(value), value
+        if is_of_pipeline(posterior):  # scored in the units of the data, whatever scaling each model has of its own
+            posterior = without_pipeline(posterior)
+            fitted = rebuild(posterior)
     except ConsilienceError as error:
         # The readers of files already say the file's name; everybody else's problems get the input's.
         is_named = model.file is not None

@@ -29,6 +29,7 @@ from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.observation_counts import EQUAL, stated_numbers
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of, adapter_of_source, rebuild
+from consilience.posteriors.scaling import without_pipeline
 from consilience.posteriors.thin_components import (
     MIN_COUNT,
     left_out_record,
@@ -298,7 +299,9 @@ def _rebuilder(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]
     """Return the function that makes a model of the fused posterior, or puts all models side by side."""
     if not method.keeps_models:
         return rebuild
-    return lambda _: ensemble_of([rebuild(posterior) for posterior in ensemble.posteriors], ensemble.site_weights)
+    return lambda _: ensemble_of(
+        [rebuild(without_pipeline(posterior)) for posterior in ensemble.posteriors], ensemble.site_weights
+    )
 
 
 def _input_record(described: DescribedInput, weight: float, matching: Matching, site: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from consilience.posteriors.observation_counts import (
 )
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of
+from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
 MAX_SHARED = 5
@@ -119,6 +120,9 @@ def describe_inputs(
         except (InputError, UnsupportedError) as error:
             # Readers of files say whose problems theirs are.
             problems += [problem.about(named_input.label) if is_read else problem for problem in error.problems]
+    if not all(is_of_pipeline(site.posterior) for site in described):
+        # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
+        described = [replace(site, posterior=without_pipeline(site.posterior)) for site in described]
     posteriors, alignment, unaligned = align_vocabularies(
         [site.label for site in described], [site.posterior for site in described]
     )

@@ -22,6 +22,7 @@ from consilience.posteriors.methods import METHODS
 from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.model_ensemble import ModelEnsemble
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.scaling import is_pipeline
 from consilience.posteriors.vocabulary import is_topic_posterior
 
 
@@ -49,6 +50,7 @@ class Posteriors(Kind):
         """Return which models are posteriors, of a library in the table of adapters, or fusions of such."""
         return [
             isinstance(model, Posterior | PosteriorFusion | ModelEnsemble)
+            or is_pipeline(model)
             or any(adapter.accepts(model) for adapter in known_adapters())
             for model in models
         ]

@@ -54,6 +54,11 @@ class Adapter(ABC):
     ``source["samples"]`` of its posterior is ``"given"`` or ``"assumed"``, and ``recount`` states another."""
     counts_are_rows: ClassVar[bool] = False
     """Whether the counts of all components add up to the rows of the data, so that a stated number can be checked."""
+    follows_units: ClassVar[bool] = False
+    """Whether components are laws of Gaussian data, so that a model of scaled data can be told in the data's own units
+    (``scaling``). What is attached then has no units, but for `in_squared_units`."""
+    in_squared_units: ClassVar[tuple[str, ...]] = ()
+    """Names of attached arrays in squared units of the data: numbers, or matrices (..., D, D)."""
     recombines: ClassVar[bool] = False
     """Whether ``recombine`` computes something from all sites, whichever of them have a component."""
 

@@ -34,6 +34,7 @@ class GaussianHMMAdapter(PointEstimateAdapter):
 
     kind: ClassVar[str] = "hmmlearn.GaussianHMM"
     class_name: ClassVar[str] = "GaussianHMM"
+    follows_units: ClassVar[bool] = True
     emission: ClassVar[str] = "means_"
 
     def unusable_components(self, model: Any) -> Labels:

@@ -34,6 +34,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.BayesianGaussianMixture"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "BayesianGaussianMixture"
+    follows_units: ClassVar[bool] = True
     counts_are_rows: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:

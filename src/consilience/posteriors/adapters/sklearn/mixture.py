@@ -34,6 +34,7 @@ class GaussianMixtureAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.GaussianMixture"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "GaussianMixture"
+    follows_units: ClassVar[bool] = True
     records_n_observations: ClassVar[bool] = False
     counts_are_rows: ClassVar[bool] = True
 
