@@ -158,9 +158,7 @@ def test_many_sequences_and_many_states_are_summed_up(path):
     }
     sites = [replace(one, natural=natural, counts=kappa, attached={**one.attached, **counts}) for _ in "ab"]
     rows = np.random.default_rng(0).uniform(0, 490, (60, 1))
-    page = report(
-        cs.fuse(sites, "average", n_observations="equal"), path, data={f"day {day}": rows for day in range(50)}
-    )
+    page = report(cs.fuse(sites, "average"), path, data={f"day {day}": rows for day in range(50)})
     safe(page)
     readable(page)
     assert "With more than 40 states no map of transitions is drawn" in page.text

@@ -118,7 +118,9 @@ def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | N
     if numbers.shape != (len(names),):
         raise OptionError("n_observations", f"expected {len(names)} numbers, one for each, found shape {numbers.shape}")
     if not np.all(np.isfinite(numbers) & (numbers > 0)):
-        raise OptionError("n_observations", f"must be finite and positive, found {numbers.tolist()}")
+        raise OptionError(
+            "n_observations", f"must be finite and positive, not zero or negative, found {numbers.tolist()}"
+        )
     return [float(number) for number in numbers]
 
 
