@@ -64,7 +64,7 @@ def local_means(simulation: Simulation) -> np.ndarray:
 def fused(simulation: Simulation, **options: Any) -> Found:
     """Fuse with the library."""
     start = time.perf_counter()
-    fusion = cs.fuse(simulation.posteriors, **options)
+    fusion = cs.fuse(simulation.posteriors, min_count=0, **options)
     taken = time.perf_counter() - start
     return Found(fusion.posterior.parameters()["mean"], fusion.n_components, fusion.matching.labels, taken)
 

@@ -114,7 +114,7 @@ def score(name: str, trial: Trial) -> dict[str, Any]:
     result: dict[str, Any] = {"locals": sizes, "seconds": None, "decoded": None, "left_out": 0}
     begin = time.perf_counter()
     if name in FUSED:
-        fusion = cs.fuse([fit.model for fit in trial.subjects], rng=trial.seed, **FUSED[name])
+        fusion = cs.fuse([fit.model for fit in trial.subjects], rng=trial.seed, min_count=0, **FUSED[name])
         result["seconds"] = time.perf_counter() - begin
         labels = trial.through(fusion.matching.labels)
         result["left_out"] = int(np.sum(fusion.matching.labels < 0))
