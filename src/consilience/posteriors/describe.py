@@ -193,7 +193,8 @@ def withhold(posterior: Posterior, min_count: float) -> Posterior:
     named = _listed([f"{number} ({posterior.counts[number]:.3g})" for number in thin])
     _warn(
         f"{len(thin)} of {posterior.n_components} components have fewer than {min_count:g} effective observations and"
-        f" were withheld: {named}; min_count=0 keeps them"
+        f" were withheld: {named}; min_count=0 keeps them",
+        stacklevel=4,
     )
     return without_components(posterior, remaining_components(posterior, min_count))
 
@@ -213,6 +214,6 @@ def _listed(numbers: Sequence[object]) -> str:
     return ", ".join(map(str, numbers[:_MAX_NAMED])) + more
 
 
-def _warn(text: str) -> None:
-    """Warn whoever called ``describe`` or ``save`` of components that are left out."""
-    warnings.warn(text, WithheldWarning, stacklevel=3)
+def _warn(text: str, stacklevel: int = 3) -> None:
+    """Warn whoever called ``describe`` of components that are left out."""
+    warnings.warn(text, WithheldWarning, stacklevel=stacklevel)
