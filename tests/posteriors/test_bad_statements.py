@@ -16,9 +16,13 @@ def problems_of(**change):
 
 
 def test_counts_that_are_all_zero_are_refused():
-    (problem,) = problems_of(counts=np.zeros(3))
-    assert problem.subject == "oslo"
+    """One model that saw nothing is its prior, and adds nothing; where nobody saw anything there is nothing to fuse."""
+    assert problems_of(counts=np.zeros(3)) == []
+    nothing = {name: replace(site(k), counts=np.zeros(3)) for k, name in enumerate(("lund", "oslo"))}
+    (problem,) = cs.check(nothing, min_count=0)
+    assert problem.subject == "lund, oslo"
     assert "counts that are all zero" in problem.text
+    assert "none of its 3 components has 5 effective observations" in cs.check(nothing)[-1]
 
 
 @pytest.mark.parametrize("counts", [[20.0, -1.0, 3.0], [20.0, np.nan, 3.0], [20.0, np.inf, 3.0], [20.0, 3.0]])

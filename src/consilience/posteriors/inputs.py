@@ -26,13 +26,13 @@ from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
 MAX_SHARED = 5
-"""Sites that two fused files share and a message names at most. Chosen by hand."""
+"""Sites that a message names at most. Chosen by hand."""
 
-MAX_WEIGHT_DIFFERENCE = 0.5
+MAX_WEIGHT_DIFFERENCE = 0.8
 """Part of a mixture up to which weights and shares of counts may differ.
 
 Weights are the mean of a posterior whose prior counts as much as A observations; beside N of data it moves at most the
-part A / (N + A), which exceeds one half only where the prior outweighs all data."""
+part A / (N + A), which exceeds this only where the prior counts four times all data. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,15 @@ def describe_inputs(
         problems += files_given_twice(inputs)
     problems += counted_twice(described)
     problems += [problem for site in described for problem in _count_problems(site)]
+    stated = [site.posterior.counts for site in described]
+    if described and all(counts is not None and not np.any(counts > 0) for counts in stated):
+        problems.append(
+            Problem(
+                ", ".join(site.label for site in described[:MAX_SHARED]),
+                "state counts that are all zero, expected the observations behind each component",
+                "leave counts out where they are not known",
+            )
+        )
     problems += _disagreements(described, unaligned)
     if len(inputs) < 2:
         problems += too_few_models(len(inputs))
@@ -181,19 +190,9 @@ def counted_twice(described: Sequence[DescribedInput]) -> list[Problem]:
 
 
 def _count_problems(site: DescribedInput) -> list[Problem]:
-    """Return what is wrong with the counts of an input: none at all, or such that its weights contradict them."""
+    """Return what is wrong with the counts of an input: such that its weights contradict them."""
     counts, weights = site.posterior.counts, site.posterior.weights
-    if counts is None:
-        return []
-    if not np.any(counts > 0):
-        return [
-            Problem(
-                site.label,
-                "states counts that are all zero, expected the observations behind each component",
-                "leave counts out where they are not known",
-            )
-        ]
-    if weights is None or not np.any(weights > 0):
+    if counts is None or weights is None or not (np.any(counts > 0) and np.any(weights > 0)):
         return []
     # Half of the sum of absolute differences: the part of the mixture that is elsewhere.
     difference = 0.5 * float(np.abs(weights / weights.sum() - counts / counts.sum()).sum())

@@ -145,7 +145,8 @@ MODELS = by_fuse_and_check({
     "numbers in words": lambda: ([gaussian_mixture(), gaussian_mixture(1)], {"n_observations": "alike"}),
     "a min_count that leaves nothing": lambda: ([mixture(), mixture(1)], {"min_count": 1e6}),
     "a min_count below zero": lambda: (pair(), {"min_count": -1}),
-    "counts of zero": lambda: (pair(second={"counts": [0.0, 0.0, 0.0]}), {"min_count": 0}),
+    "counts of zero": lambda: (
+        pair(counts=[0.0, 0.0, 0.0], second={"counts": [0.0, 0.0, 0.0]}), {"min_count": 0}),
     "weights that contradict counts": lambda: (
         pair(second={"counts": [90.0, 5.0, 5.0], "weights": [0.05, 0.05, 0.9]}), {}),
     "a fused file and its own site": lambda: ([fused_of_two(), "a.safetensors"], {}),
