@@ -53,7 +53,7 @@ def draw(rng: np.random.Generator, count: int, moved: float) -> np.ndarray:
 def mixture(rng: np.random.Generator) -> cs.Posterior:
     """Return the posterior of one site's mixture of 500 observations."""
     model = BayesianGaussianMixture(n_components=5, random_state=int(rng.integers(2**31)), max_iter=300, n_init=2)
-    return describe(model.fit(draw(rng, 500, 0.15)))
+    return describe(model.fit(draw(rng, 500, 0.15)), min_count=0)
 
 
 def moved_means(site: cs.Posterior, change: Callable[[np.ndarray], np.ndarray], counts: float = 1.0) -> cs.Posterior:
@@ -113,7 +113,7 @@ def texts(rng: np.random.Generator, topics: np.ndarray, count: int) -> np.ndarra
 def topic_site(rng: np.random.Generator, topics: np.ndarray) -> cs.Posterior:
     """Return the posterior of one site's topics."""
     model = LatentDirichletAllocation(n_components=TOPICS, random_state=int(rng.integers(2**31)), max_iter=30)
-    return describe(model.fit(texts(rng, topics, 250)))
+    return describe(model.fit(texts(rng, topics, 250)), min_count=0)
 
 
 def of_words(site: cs.Posterior, change: Callable[[np.ndarray], np.ndarray], counts: float = 1.0) -> cs.Posterior:
@@ -218,7 +218,9 @@ def main() -> None:
                 [mixture(rng) for _ in range(SITES)],
                 MIXTURE_ATTACKS,
                 WAYS,
-                lambda sites, **options: cs.fuse(sites, method="kl", rng=0, combine="barycenter", **options),
+                lambda sites, **options: cs.fuse(
+                    sites, method="kl", rng=0, min_count=0, combine="barycenter", **options
+                ),
                 lambda fusion, test=test: -float(fusion.model.score(test)),
                 rng,
             )
@@ -230,7 +232,9 @@ def main() -> None:
                 [topic_site(rng, topics) for _ in range(SITES)],
                 TOPIC_ATTACKS,
                 WAYS,
-                lambda sites, **options: cs.fuse(sites, method="kl", rng=0, combine="barycenter", **options),
+                lambda sites, **options: cs.fuse(
+                    sites, method="kl", rng=0, min_count=0, combine="barycenter", **options
+                ),
                 lambda fusion, held=held: float(fusion.model.perplexity(held)),
                 rng,
             )

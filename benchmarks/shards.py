@@ -166,7 +166,7 @@ WHOLE = """
 import json, resource, sys, time
 import consilience as cs
 begin = time.perf_counter()
-fusion = cs.fuse(sys.argv[1], **json.loads(sys.argv[2]))
+fusion = cs.fuse(sys.argv[1], min_count=0, **json.loads(sys.argv[2]))
 seconds = time.perf_counter() - begin
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
@@ -205,7 +205,7 @@ def run_engines() -> dict[str, Any]:
     folder = made(place() / "fewer", SMALL)
     options: dict[str, Any] = {"method": "kl", "n_components": GROUPS, "shard_bytes": 4 * 2**20}
     begin = time.perf_counter()
-    here = cs.fuse(str(folder), **options)
+    here = cs.fuse(str(folder), min_count=0, **options)
     seconds = {"local": time.perf_counter() - begin}
     begin = time.perf_counter()
     with (
@@ -223,7 +223,7 @@ def run_engines() -> dict[str, Any]:
         alike = {}
         for name, progress in (("dask, first", False), ("dask", False), ("dask, a worker killed", kill)):
             begin = time.perf_counter()
-            there = cs.fuse(str(folder), engine=client, progress=progress, **options)
+            there = cs.fuse(str(folder), engine=client, progress=progress, min_count=0, **options)
             seconds[name] = time.perf_counter() - begin
             alike[name] = bool(
                 np.array_equal(there.posterior.natural, here.posterior.natural)
@@ -263,7 +263,7 @@ def run_storage() -> dict[str, Any]:
         folder = Path(name)
         (folder / "files").mkdir()
         for site in range(count):
-            cs.save(source.site(site), folder / "files" / f"site-{site:05d}.safetensors")
+            cs.save(source.site(site), folder / "files" / f"site-{site:05d}.safetensors", min_count=0)
         places = {"posterior files": folder / "files"}
         for form in ("safetensors", "parquet"):
             begin = time.perf_counter()

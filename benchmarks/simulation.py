@@ -80,8 +80,8 @@ def _compare(seed: int) -> dict[str, Any]:
         "direct, written out": lambda: direct.fuse(local, sizes, rows, compiled=False),
         "integral": lambda: fit_binary(*started()),
         "relaxed": lambda: fit_relaxed(*started(), GAP),
-        "default, at most 10": lambda: cs.fuse(posteriors, max_components=CENTRES, rng=seed),
-        "default": lambda: cs.fuse(posteriors, rng=seed),
+        "default, at most 10": lambda: cs.fuse(posteriors, max_components=CENTRES, rng=seed, min_count=0),
+        "default": lambda: cs.fuse(posteriors, rng=seed, min_count=0),
     }
     ends = {name: function() for name, function in contenders.items()}  # also warms every path up
     times = interleaved(contenders, REPEATS, INNER)

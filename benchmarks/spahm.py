@@ -49,8 +49,8 @@ def run_direct() -> dict[str, Any]:
         posteriors, stacked = _posteriors(points), np.concatenate(points)
         runs = {
             "direct": lambda points=points, seed=seed: direct_spahm.fuse(points, ROUNDS, np.random.default_rng(seed)),
-            "one start": lambda posteriors=posteriors: cs.fuse(posteriors, "spahm", **START),
-            "default": lambda posteriors=posteriors: cs.fuse(posteriors, "spahm"),
+            "one start": lambda posteriors=posteriors: cs.fuse(posteriors, "spahm", min_count=0, **START),
+            "default": lambda posteriors=posteriors: cs.fuse(posteriors, "spahm", min_count=0),
         }
         times = interleaved(runs, REPEATS, {})
         direct = runs["direct"]()
@@ -82,7 +82,10 @@ def run_linear() -> dict[str, Any]:
     rows = []
     for sites in SITES:
         posteriors = _posteriors(simulated(sites, 0))
-        found = [seconds(lambda posteriors=posteriors: cs.fuse(posteriors, "spahm", restarts=1)) for _ in range(3)]
+        found = [
+            seconds(lambda posteriors=posteriors: cs.fuse(posteriors, "spahm", restarts=1, min_count=0))
+            for _ in range(3)
+        ]
         fusion = found[0][1]
         rows.append(
             {

@@ -154,7 +154,7 @@ def _fit(setting: AnySetting) -> dict[str, Any]:
         else:
             count = len(np.unique(labels)) + (OVER_SPLIT if setting.local == "over-split" else 0)
             model = mixture(rows, count, setting.seed + site, setting.prior, LOCAL)
-            posterior, truth = describe(model), _majority(model.predict(rows), labels, count)
+            posterior, truth = describe(model, min_count=0), _majority(model.predict(rows), labels, count)
         stacked["natural"].append(posterior.natural)
         stacked["counts"].append(posterior.counts)
         stacked["weights"].append(posterior.weights)

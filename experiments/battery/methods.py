@@ -34,7 +34,7 @@ class Found:
 
 def fused(cell: Cell, *method: str, **options: Any) -> Found:
     """Fuse with the library."""
-    fusion = cs.fuse(cell.posteriors, *method, **options)
+    fusion = cs.fuse(cell.posteriors, *method, min_count=0, **options)
     matching = fusion.matching
     return Found(matching.labels, confidence=matching.confidence, status=fusion.status.name)
 

@@ -46,11 +46,11 @@ def variants(cell: Cell, rng: np.random.Generator) -> Iterator[tuple[str, list[c
 
 def perturbed(cell: Cell) -> dict[str, Any]:
     """Return, for every variant, whether the partition is the same, and its number of components."""
-    reference = cs.fuse(cell.posteriors)
+    reference = cs.fuse(cell.posteriors, min_count=0)
     expected = partition(reference.matching.labels)
     result: dict[str, Any] = {"components": reference.n_components, "same": {}, "found": {}}
     for name, posteriors, rows in variants(cell, np.random.default_rng([cell.setting.seed, 2])):
-        fusion = cs.fuse(posteriors)
+        fusion = cs.fuse(posteriors, min_count=0)
         labels = np.empty_like(expected)
         labels[rows] = fusion.matching.labels
         result["same"][name] = bool(np.array_equal(partition(labels), expected))

@@ -64,7 +64,7 @@ def local_means(simulation: Simulation) -> np.ndarray:
 def fused(simulation: Simulation, **options: Any) -> Found:
     """Fuse with the library, averaging as the paper does."""
     start = time.perf_counter()
-    fusion = cs.fuse(simulation.posteriors, combine="barycenter", **options)
+    fusion = cs.fuse(simulation.posteriors, combine="barycenter", min_count=0, **options)
     taken = time.perf_counter() - start
     return Found(fusion.posterior.parameters()["mean"], fusion.n_components, fusion.matching.labels, taken)
 

@@ -105,7 +105,7 @@ def simulate(seed: int, setting: Setting) -> dict[str, np.ndarray]:
             rows.append(rng.multivariate_normal(centre, draws.T @ draws / len(draws), size=amount))
         data = np.concatenate(rows)
         model = mixture(data, len(own), 1000 * seed + site, LOCAL_STARTS)
-        posterior = describe(model)
+        posterior = describe(model, min_count=0)
         overlap = np.zeros((len(own), len(own)))
         np.add.at(overlap, (model.predict(data), np.repeat(np.arange(len(own)), amounts)), 1.0)
         labels.append(own[linear_sum_assignment(-overlap)[1]])

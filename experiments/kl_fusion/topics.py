@@ -109,7 +109,7 @@ def fitted(name: str, documents: Callable[[], csr_array], topics: int, seed: int
         path.parent.mkdir(parents=True, exist_ok=True)
         start = time.perf_counter()
         model = topic_model(documents(), topics, seed, **LDA)
-        cs.save(model, path)
+        cs.save(model, path, min_count=0)
         say(f"fitted {path.stem} in {time.perf_counter() - start:.0f} s")
     return cs.load(path)
 
@@ -144,7 +144,7 @@ def topics_of(name: str, corpus: Corpus, seed: int) -> tuple[cs.Posterior, float
         return fitted("pooled", lambda: corpus.pooled, int(name.split()[-1]), SEEDS[0]), None
     local = local_fits(corpus, seed)
     start = time.process_time()
-    fusion = cs.fuse(local, **{"combine": "barycenter", **FUSED[name]})  # as the paper averages
+    fusion = cs.fuse(local, min_count=0, **{"combine": "barycenter", **FUSED[name]})  # as the paper averages
     return fusion.posterior, time.process_time() - start
 
 
@@ -194,7 +194,9 @@ def main() -> None:
     ran, corpus = versions(), load_corpus()
     rows = []
     with threadpool_limits(1):
-        cs.fuse(local_fits(corpus, SEEDS[0]), **FUSED[REFERENCE])  # so that no time is that of loading libraries
+        cs.fuse(
+            local_fits(corpus, SEEDS[0]), min_count=0, **FUSED[REFERENCE]
+        )  # so that no time is that of loading libraries
         for seed in SEEDS:
             path = FITS / "results" / f"passes{LDA['max_iter']}-seed{seed}.json"
             rows.append(

@@ -160,7 +160,7 @@ def local_fits(arrangement: str, seed: int) -> tuple[list[Any], float]:
 @cache
 def number_found(arrangement: str, seed: int) -> int:
     """Return the number of topics that SPAHM finds, which others are told."""
-    return cs.fuse(local_fits(arrangement, seed)[0], "spahm", rng=seed).n_components
+    return cs.fuse(local_fits(arrangement, seed)[0], "spahm", rng=seed, min_count=0).n_components
 
 
 def topics_of(name: str, arrangement: str, seed: int) -> tuple[list[Any], float]:
@@ -176,7 +176,7 @@ def topics_of(name: str, arrangement: str, seed: int) -> tuple[list[Any], float]
         model = GaussianTopics(told["n_components"], seed=seed).fit(pooled, vectors, data.words)
         return [model], time.process_time() - start
     method = {"SPAHM": "spahm", "k-means of centres": "kmeans"}.get(name, "kl")
-    model = cs.fuse(models, method, rng=seed, combine="barycenter", **told).model  # as the papers average
+    model = cs.fuse(models, method, rng=seed, min_count=0, combine="barycenter", **told).model  # as the papers average
     return [model], time.process_time() - start
 
 

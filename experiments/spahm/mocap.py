@@ -114,7 +114,8 @@ def score(name: str, trial: Trial) -> dict[str, Any]:
     result: dict[str, Any] = {"locals": sizes, "seconds": None, "decoded": None, "left_out": 0}
     begin = time.perf_counter()
     if name in FUSED:
-        fusion = cs.fuse([fit.model for fit in trial.subjects], rng=trial.seed, combine="barycenter", **FUSED[name])
+        models = [fit.model for fit in trial.subjects]
+        fusion = cs.fuse(models, rng=trial.seed, combine="barycenter", min_count=0, **FUSED[name])
         result["seconds"] = time.perf_counter() - begin
         labels = trial.through(fusion.matching.labels)
         result["left_out"] = int(np.sum(fusion.matching.labels < 0))

@@ -94,7 +94,7 @@ def fitted(recording: Recording, truncation: int, precision: float, seed: int) -
         begin = time.perf_counter()
         learner = StickyHDPHMM(truncation, mean_precision=precision, n_init=STARTS, seed=seed, **PRIOR)
         model = learner.fit(recording.rows, recording.lengths)
-        cs.save(model, path)
+        cs.save(model, path, min_count=0)
         seconds = time.perf_counter() - begin
         record.write_text(json.dumps({"bound": float(model.bound[-1]), "seconds": seconds}))
         sys.stdout.write(f"fitted {path.stem}: {model.n_states} states, {model.bound[-1]:.1f}, {seconds:.0f} s\n")

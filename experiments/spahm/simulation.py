@@ -135,7 +135,7 @@ def spahm(simulation: Simulation, setting: Setting, *, centres: bool, **options:
     points, truth = (simulation.centres, simulation.centre_labels) if centres else (simulation.moved, simulation.labels)
     posteriors = [cs.Posterior(cs.families.Point(DIM), own) for own in points]
     start = time.perf_counter()
-    fusion = cs.fuse(posteriors, "spahm", **options)
+    fusion = cs.fuse(posteriors, "spahm", min_count=0, **options)
     taken = time.perf_counter() - start
     law = {name: attached.values for name, attached in fusion.atoms.attached.items()}
     within = setting.noise**2

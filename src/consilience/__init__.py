@@ -25,7 +25,15 @@ from consilience.checkpoints.methods.task_vectors import DARE, TIES, TaskArithme
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import HarmWarning, Verdict
-from consilience.errors import ConsilienceError, FileFormatError, InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import (
+    ConsilienceError,
+    FileFormatError,
+    InputError,
+    OptionError,
+    Problem,
+    UnsupportedError,
+    WithheldWarning,
+)
 from consilience.matching import Matching
 from consilience.networks.api import barrier, permute, plane, symmetry
 from consilience.networks.fisher.api import fisher
@@ -126,6 +134,7 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "WassersteinFusion",
+    "WithheldWarning",
     "__version__",
     "as_bayesian_network",
     "barrier",

@@ -112,3 +112,7 @@ class OptionError(ConsilienceError, ValueError):
 
 class UnsupportedError(ConsilienceError, TypeError):
     """The kind of model, family or method is not supported for what was asked."""
+
+
+class WithheldWarning(UserWarning):
+    """Components were left out of a model's description; those of too few observations stay with ``min_count=0``."""

@@ -66,7 +66,7 @@ def test_the_summary_reports_what_the_method_found(folder, command):
     assert "share a cluster" in command("fuse", *TWO, "-o", FUSED, "--method", "kmeans", "--set", "n_components=1").out
     (folder / "c.safetensors").write_bytes(forged(counts=[9.0, 9.0, 0.1]))
     done = command("fuse", *TWO, "c.safetensors", "-o", FUSED)
-    assert "1 components with too few observations were left out" in done.out
+    assert "c: component 2 has 0.1 observations, fewer than 5, and was left out" in done.out
 
 
 def test_numbers_in_settings_may_have_an_exponent(command):

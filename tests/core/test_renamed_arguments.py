@@ -50,4 +50,4 @@ def test_a_renamed_option_sets_the_new_one(method):
 def test_the_keyword_arguments_of_fuse_are_the_options_of_all_methods():
     options = {field.name for method in ALL_METHODS for field in fields(method)}
     options |= {old for method in ALL_METHODS for old in getattr(method, "renamed_options", ())}
-    assert set(MethodOptions.__annotations__) == options - {"combine", "n_components"}
+    assert set(MethodOptions.__annotations__) == options - {"combine", "n_components", "min_count"}

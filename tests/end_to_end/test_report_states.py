@@ -25,7 +25,7 @@ TWO = STAY[:2, :2] / 0.95
 @pytest.fixture(scope="module")
 def fused():
     """Two sites that share one of three states."""
-    return cs.fuse([by_hand(TWO), by_hand(TWO, means=MEANS[1:3])], n_components=3)
+    return cs.fuse([by_hand(TWO), by_hand(TWO, means=MEANS[1:3])], n_components=3, n_observations="equal")
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_states_that_emit_symbols_and_a_state_that_is_never_left(path):
     model = CategoricalHMM(2, n_features=3)
     model.startprob_, model.transmat_ = np.full(2, 0.5), np.array([[0.9, 0.1], [0.0, 1.0]])
     model.emissionprob_ = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
-    fusion = cs.fuse([model, model], n_components=2)
+    fusion = cs.fuse([model, model], n_components=2, n_observations="equal")
     page = report(fusion, path, data=np.array([[0], [0], [2], [2]]), truth=list("aabb"))
     readable(page)
     found = fusion.posterior.parameters()["concentration"][1]
@@ -247,5 +247,5 @@ def test_a_truth_needs_data_and_data_a_model_that_shows_them(fused, path):
     with pytest.raises(cs.InputError, match=r"^data: nothing is shown of them beside a sklearn.Bayesian"):
         cs.fuse(mixtures(3), n_components=3).report(path, data=FIVE)
     with pytest.raises(cs.InputError, match=r"^data: an ensemble asks every model by itself"):
-        cs.fuse([by_hand(TRANSITIONS)] * 2, "ensemble").report(path, data=FIVE)
+        cs.fuse([by_hand(TRANSITIONS)] * 2, "ensemble", n_observations="equal").report(path, data=FIVE)
     assert not path.exists()

@@ -33,7 +33,7 @@ def files(tmp_path_factory):
 def other(tmp_path_factory):
     """A file of another family dimension, and one that is none."""
     folder = tmp_path_factory.mktemp("others")
-    cs.save(mixture(9, dim=1), folder / "narrow")
+    cs.save(mixture(9, dim=1), folder / "narrow", min_count=0)
     (folder / "broken").write_bytes((Path(folder) / "narrow").read_bytes()[:-7])
     (folder / "pickle").write_bytes(b"\x80\x04\x95" + bytes(4) + b"\x01" + bytes(64))
     return folder
@@ -228,8 +228,8 @@ def test_the_same_file_from_two_sites_counts_once(files):
 
 
 def test_an_expected_file_decides_against_the_majority(files, other, tmp_path):
-    cs.save(mixture(8, dim=1), tmp_path / "second")
-    cs.save(mixture(7, dim=1), tmp_path / "third")
+    cs.save(mixture(8, dim=1), tmp_path / "second", min_count=0)
+    cs.save(mixture(7, dim=1), tmp_path / "third", min_count=0)
     given = [
         contribution("a", files["a"]),
         contribution("b", files["b"]),
@@ -244,7 +244,7 @@ def test_an_expected_file_decides_against_the_majority(files, other, tmp_path):
 
 
 def test_without_a_majority_nobody_is_preferred(files, other, tmp_path):
-    cs.save(mixture(8, dim=1), tmp_path / "second")
+    cs.save(mixture(8, dim=1), tmp_path / "second", min_count=0)
     given = [
         contribution("a", files["a"]),
         contribution("b", files["b"]),

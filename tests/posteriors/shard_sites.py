@@ -32,5 +32,5 @@ def written(posteriors: list[cs.Posterior], folder: Path) -> Path:
     """Write a file for each posterior, named in their order."""
     folder.mkdir()
     for number, posterior in enumerate(posteriors):
-        cs.save(posterior, folder / f"site-{number:04d}.safetensors")
+        cs.save(posterior, folder / f"site-{number:04d}.safetensors", min_count=0)
     return folder

@@ -27,7 +27,7 @@ def agents(name, seed, sizes, near=0.3):
 
 
 def amps(sites, restarts=3, **options):
-    return cs.fuse(sites, method="amps", restarts=restarts, **options)
+    return cs.fuse(sites, method="amps", restarts=restarts, min_count=0, **options)
 
 
 @every_family

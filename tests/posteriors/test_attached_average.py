@@ -206,7 +206,7 @@ def test_components_with_too_few_observations_are_left_out():
         return {"level": cs.Attached(COUNTS[number], ("component",), "sum")}
 
     sites = sites_with(attach, np.random.default_rng(3), counts=COUNTS)
-    outcome, true = fuse(sites, None, n_components=G - 1, min_count=18.0)
+    outcome, true = fuse(sites, None, n_components=G - 1, min_matching_count=18.0)
     assert_array_equal(np.flatnonzero(outcome.matching.labels < 0), [3, 5])
     assert outcome.details["left_out"] == 2
     expected = TOTALS - np.bincount([OWN[1][0], OWN[2][0]], weights=[15.0, 5.0], minlength=G)

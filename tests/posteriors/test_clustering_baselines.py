@@ -293,7 +293,7 @@ def test_a_start_cut_short_is_reported(assignment):
         ({"restarts": 1.5}, "option restarts must be a positive integer, found 1.5"),
         ({"max_iterations": True}, "option max_iterations must be a positive integer, found True"),
         ({"direction": "both"}, "option direction must be 'forward' or 'reverse', found 'both'"),
-        ({"min_count": None}, "option min_count must be a number that is not negative, found None"),
+        ({"min_matching_count": None}, "option min_matching_count must be a number that is not negative, found None"),
     ],
 )
 def test_options_out_of_range_are_named(options, text):

@@ -209,5 +209,5 @@ def test_rows_transitions_and_starts_are_counted(name, kind):
 
 @pytest.mark.parametrize("samples", [0, -1, float("nan"), float("inf")])
 def test_impossible_numbers_of_rows_are_refused(samples):
-    with pytest.raises(cs.InputError, match="samples: expected a positive number of observations"):
+    with pytest.raises(cs.InputError, match="n_observations: expected a positive number of observations"):
         cs.describe(by_hand(TRANSITIONS), n_observations=samples)

@@ -68,7 +68,7 @@ def test_a_model_is_not_better_than_itself_in_whatever_form_it_comes(name, kind,
 def test_an_own_model_is_worse_than_the_fused_one_on_states_it_lacks():
     own, other = fitted("GaussianHMM", "full", 1, (1, 2, 3)), fitted("GaussianHMM", "full", 0)
     rows = simulated(50)[0]
-    evaluation = cs.evaluate(cs.fuse([own, other]), own, rows)
+    evaluation = cs.evaluate(cs.fuse([own, other], n_observations="equal"), own, rows)
     assert evaluation.better == "fused"
     assert "nats per row" in str(evaluation)
 
@@ -164,7 +164,7 @@ def test_impossible_posteriors_are_named(attribute, value, message):
 
 def test_models_of_other_dimensions_states_or_priors_are_told_apart():
     def message(*models):
-        return "\n".join(cs.check(models))
+        return "\n".join(problem for problem in cs.check(models) if "how many observations" not in problem)
 
     one = by_hand(TRANSITIONS)
     wider = GaussianHMM(1)

@@ -85,7 +85,7 @@ def test_files_fuse_to_the_same_bytes_in_any_order(tmp_path: Path) -> None:
         ({"method": "spahm"}, "method 'spahm'"),
         ({"method": "average"}, "method 'average'"),
         ({"method": "kl", "max_components": 2}, "max_components"),
-        ({"method": "kl", "min_count": 1000.0}, "min_count"),
+        ({"method": "kl", "min_matching_count": 1000.0}, "min_matching_count"),
         ({"method": "kl", "n_components": 4}, "n_components"),
     ],
 )

@@ -14,7 +14,7 @@ FOUR = 9.0 * np.array([[0.0, 0.0], [1.0, 0.1], [0.1, 1.2], [1.3, 1.1]])
 
 
 def found(sites, **options):
-    return cs.fuse(sites, regularization="auto", **options)
+    return cs.fuse(sites, regularization="auto", min_count=0, **options)
 
 
 def site_of(family, means, rng, *, n=80, between=0.2, counts=None):

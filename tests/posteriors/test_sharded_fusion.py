@@ -262,7 +262,7 @@ def test_mixture_weights_are_what_combine_gives() -> None:
 
 
 def test_components_with_few_observations_take_no_part(folder: Path) -> None:
-    fusion = cs.fuse(folder / "packed", n_components=6, pilot_sites=30, min_count=40.0)
+    fusion = cs.fuse(folder / "packed", n_components=6, pilot_sites=30, min_matching_count=40.0)
     blocks = [load_shard(source).components for source in cs.shards(folder / "packed").sources]
     counts = np.concatenate([block.counts for block in blocks if block.counts is not None])
     left_out = fusion.matching.labels < 0

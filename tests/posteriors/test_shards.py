@@ -45,7 +45,10 @@ def _same(posterior: cs.Posterior, expected: cs.Posterior) -> bool:
 def _mixtures(count: int) -> list[cs.Posterior]:
     rng = np.random.default_rng(0)
     models = [BayesianGaussianMixture(n_components=2 + n % 2, random_state=n, max_iter=500) for n in range(count)]
-    return [cs.describe(m.fit(rng.normal(size=(60, 2)) + 9.0 * rng.integers(0, 2, size=(60, 1)))) for m in models]
+    return [
+        cs.describe(m.fit(rng.normal(size=(60, 2)) + 9.0 * rng.integers(0, 2, size=(60, 1))), min_count=0)
+        for m in models
+    ]
 
 
 def _with_attached(count: int) -> list[cs.Posterior]:

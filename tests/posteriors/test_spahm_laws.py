@@ -192,9 +192,9 @@ def test_models_of_very_different_sizes_are_fused():
 def test_a_component_without_observations_is_left_out():
     sites = [cs.Posterior(f.Point(2), v, counts=np.full(len(v), 9.0)) for v in sites_of(1)]
     bare = cs.Posterior(f.Point(2), sites[0].natural, counts=np.array([9.0, 0.2, 9.0]))
-    fusion = cs.fuse([bare, *sites[1:]], method="spahm")
+    fusion = cs.fuse([bare, *sites[1:]], method="spahm", min_count=0)
     assert (fusion.matching.labels < 0).tolist() == [False, True, False] + [False] * (len(fusion.matching.labels) - 3)
-    assert np.all(cs.fuse([bare, *sites[1:]], method="spahm", min_count=0.0).matching.labels >= 0)
+    assert np.all(cs.fuse([bare, *sites[1:]], method="spahm", min_count=0, min_matching_count=0).matching.labels >= 0)
 
 
 # -- What an atom is.

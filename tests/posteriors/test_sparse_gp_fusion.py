@@ -304,7 +304,7 @@ def test_a_site_wider_than_its_prior_says_nothing_there_and_is_told_of():
 
 @pytest.mark.parametrize("samples", [0, -3, float("nan")])
 def test_impossible_numbers_of_samples_are_refused(samples):
-    with pytest.raises(cs.InputError, match="samples: expected a positive number"):
+    with pytest.raises(cs.InputError, match="n_observations: expected a positive number"):
         cs.describe(site(0, inputs()), n_observations=samples)
 
 

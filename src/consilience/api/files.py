@@ -18,42 +18,65 @@ def save(
     model: Any,
     path: str | Path,
     *,
+    data: Any = None,
     n_observations: float | None = None,
+    sample_weight: Any = None,
+    classes: Any = None,
+    example: Any = None,
     features: Features | None = None,
     symmetry: Symmetry | None = None,
+    min_count: float | None = None,
     samples: float | None = None,
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
     A Bayesian network's file has a mean and a variance for every parameter; its module and the module's buffers stay.
 
+    Of a statistical model, ``save(model, path, ...)`` writes what ``describe(model, ...)`` returns.
+
     Parameters
     ----------
-    model
+    model : object
         A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, or what ``consilience.fisher`` gave.
-    path
+    path : str or Path
         Where to; usually ``*.safetensors``. The file appears whole or not at all.
-    n_observations
-        Number of observations the model was fitted to, for models that do not record it
-        (GaussianMixture, GaussianHMM, CategoricalHMM).
-    features
-        What the columns mean; taken from the model where it knows.
-    symmetry
+    data : array_like of shape (n, D), DataFrame, str or Path, optional
+        Of a statistical model: the data that it was fitted to, or their file, to be counted. They are not written.
+    n_observations : float, optional
+        Number of observations the model was fitted to, for models that do not record it (GaussianMixture, GaussianHMM,
+        CategoricalHMM). Default: counted in `data`, or unknown, and fusing asks for it.
+    sample_weight : array_like of shape (n,), optional
+        Weight of every row of `data`, for the same models. Default: 1.
+    classes, example : None
+        Mean nothing for a statistical model.
+    features : Features, optional
+        What the columns mean. Default: what the model knows of them.
+    symmetry : Symmetry, optional
         Of a torch module or a BayesianNetwork, so that its file alone can be fused: what ``consilience.symmetry``
-        found. A BayesianNetwork's own if not given.
-    samples
+        found. Default: a BayesianNetwork's own.
+    min_count : float, optional
+        Components of a statistical model with fewer effective observations are withheld, and a `WithheldWarning` names
+        them; 0 withholds nothing. Default: 5.
+    samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
 
     Raises
     ------
     InputError
         When the model cannot be described or the path cannot be written.
+    OptionError
+        For what means nothing for such a model.
     UnsupportedError
         When no adapter knows the model's class.
     """
     n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
+    keywords = {
+        "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
+        "example": example, "min_count": min_count,
+    }  # fmt: skip
+    stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
-    kind.save(model, Path(path), n_observations=n_observations, features=features, symmetry=symmetry)
+    kind.save(model, Path(path), features=features, symmetry=symmetry, stated=stated)
 
 
 def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation:

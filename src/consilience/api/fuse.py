@@ -36,9 +36,10 @@ def fuse(
     method: str | Method | NetworkMethod | None = None,
     *,
     weights: Mapping[str, float] | ArrayLike | None = None,
-    n_observations: Mapping[str, float] | Sequence[float] | None = None,
+    n_observations: Mapping[str, float] | Sequence[float] | str | None = None,
     n_components: int | None = None,
     combine: str | None = None,
+    min_count: float | None = None,
     rng: int | np.random.Generator = 0,
     engine: Engine | str | Any = None,
     progress: bool | Progress = False,
@@ -70,9 +71,10 @@ def fuse(
         networks that come with Fisher information.
     weights : array_like of shape (n_models,), or mapping of str to float, optional
         How much each model counts. Default: all the same.
-    n_observations : sequence of shape (n_models,), or mapping of str to float, optional
+    n_observations : sequence of shape (n_models,), mapping of str to float, or "equal", optional
         Number of observations behind each model, for models that do not record it (GaussianMixture, GaussianHMM,
-        CategoricalHMM).
+        CategoricalHMM); ``"equal"`` counts all models alike. Default: what models and files say; where one of them does
+        not, the fusion is refused.
     n_components : int, optional
         Number of fused components, for methods that can be told. Default: found.
     combine : {"auto", "hierarchical", "product", "barycenter"}, optional
@@ -80,6 +82,9 @@ def fuse(
         sites, their Bayes product with the prior counted once, or their Kullback-Leibler barycenter. Default: the
         method's, mostly ``"auto"``: hierarchical where every model states its prior and its counts, else the
         barycenter; ``details["average"]`` says which and why.
+    min_count : float, optional
+        Components of statistical models with fewer effective observations are left out (label -1), each by name in
+        ``details["withheld"]``; 0 leaves out nothing. Default: 5.
     rng : int or Generator
         Seed or generator; the same seed gives the same bytes.
     engine : Engine, address or client, optional
@@ -140,9 +145,9 @@ def fuse(
     ['lund', 'oslo']
     """
     arguments = {
-        "n_components": n_components, "combine": combine, "example": example, "inputs": inputs, "symmetry": symmetry,
-        "module": module, "target": target, "target_widths": target_widths, "fishers": fishers, "reference": reference,
-        "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+        "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
+        "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
+        "fishers": fishers, "reference": reference, "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
     with open_request(
@@ -161,9 +166,10 @@ def check(
     method: str | Method | NetworkMethod | None = None,
     *,
     weights: Mapping[str, float] | ArrayLike | None = None,
-    n_observations: Mapping[str, float] | Sequence[float] | None = None,
+    n_observations: Mapping[str, float] | Sequence[float] | str | None = None,
     n_components: int | None = None,
     combine: str | None = None,
+    min_count: float | None = None,
     engine: Engine | str | Any = None,
     example: Any = None,
     symmetry: Symmetry | str | Path | None = None,
@@ -191,9 +197,9 @@ def check(
         When the method or an option does not exist.
     """
     arguments = {
-        "n_components": n_components, "combine": combine, "example": example, "inputs": inputs, "symmetry": symmetry,
-        "module": module, "target": target, "target_widths": target_widths, "fishers": fishers, "reference": reference,
-        "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+        "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
+        "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
+        "fishers": fishers, "reference": reference, "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
     with open_request(

@@ -46,7 +46,7 @@ class MethodOptions(TypedDict, total=False):
     max_units: int | Mapping[str, int] | None
     mean: Literal["probabilities", "logits"]
     metric: str
-    min_count: float
+    min_matching_count: float
     minority: Literal["keep", "drop"]
     mode: str
     momentum: float

@@ -16,7 +16,7 @@ from consilience.bayesian.methods import BAYESIAN_METHODS, make_bayesian_method
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import is_bayesian
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts
+from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, refuse_statements
 from consilience.errors import InputError
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.evaluation import NetworkEvaluation
@@ -77,9 +77,10 @@ class BayesianNetworks(Kind):
         refuse_not_finite(file, {**bnn.means, **variances})
         return SiteFacts(network_facets("bayesian", bnn.means, bnn.symmetry, False))
 
-    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write means and variances of all parameters with their symmetry."""
-        del n_observations, features  # of statistical models
+        del features  # of statistical models
+        refuse_statements(model, stated)
         write_bayesian_network(path, model, symmetry)
 
     def writes(self, model: object) -> bool:

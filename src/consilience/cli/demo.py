@@ -38,6 +38,8 @@ CLASSES_OF_SITES: Final = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 6, 7), (6, 7, 8, 9
 """Digits that each site holds: a ring in which neighbours share two. Chosen by hand."""
 DIM: Final = 10
 """Number of cosine coefficients D. Chosen by hand, and fixed beforehand (docs/demo.md)."""
+PUBLIC_DATA: Final = 0
+"""The ``min_count`` of the demo. Images of digits are no secret, and the naive average needs sites of equal size."""
 LOCAL_COMPONENTS: Final = 5
 """Components of a site's mixture, one more than it has digits. Chosen by hand, and fixed beforehand (docs/demo.md)."""
 POOLED_COMPONENTS: Final = 10
@@ -220,19 +222,19 @@ def _repeat(folder: Path, values: Array, classes: Labels, names: tuple[str, ...]
     for number, rows in enumerate(sites, 1):
         model = _fit_mixture(values[rows], LOCAL_COMPONENTS, seed)
         path = folder / f"site-{number}.safetensors"
-        api.save(model, path, features=Features(names=names))
+        api.save(model, path, features=Features(names=names), min_count=PUBLIC_DATA)
         paths.append(str(path))
         local_models.append(model)
         labels += _commonest_digits(classes[rows], model.predict(values[rows]), LOCAL_COMPONENTS)
-    fused = api.fuse(paths, rng=seed)
+    fused = api.fuse(paths, rng=seed, min_count=PUBLIC_DATA)
     fused.save(folder / "fused.safetensors")
     candidates: dict[str, Any] = {FUSED: rebuild(read_posterior(folder / "fused.safetensors")[0])}
     candidates |= {f"site {number}": model for number, model in enumerate(local_models, 1)}
-    told = api.fuse(paths, "kmeans", rng=seed, n_components=POOLED_COMPONENTS)
+    told = api.fuse(paths, "kmeans", rng=seed, min_count=PUBLIC_DATA, n_components=POOLED_COMPONENTS)
     candidates |= {
-        "naive average": api.fuse(paths, "average", rng=seed).model,
+        "naive average": api.fuse(paths, "average", rng=seed, min_count=PUBLIC_DATA).model,
         f"k-means, {POOLED_COMPONENTS} told": told.model,
-        "concatenation": api.fuse(paths, "concatenate", rng=seed).model,
+        "concatenation": api.fuse(paths, "concatenate", rng=seed, min_count=PUBLIC_DATA).model,
         POOLED: _fit_mixture(values[np.concatenate(sites)], POOLED_COMPONENTS, seed),
     }
     test, truth = values[held_out], classes[held_out]

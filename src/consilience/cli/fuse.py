@@ -15,6 +15,9 @@ from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.posteriors.sharded.fuse import OPTIONS as SHARD_OPTIONS
 
+FUSE_OPTIONS = (*SHARD_OPTIONS, "min_count")
+"""Options of ``fuse`` that are no method's."""
+
 
 @click.command()
 @fusion_options
@@ -33,9 +36,9 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
     target = output or (None if recipe.output is None else Path(recipe.output))
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    # A method without a file is refused before any model is read. Options of shards are not the method's.
+    # A method without a file is refused before any model is read. Some options are not the method's.
     if recipe.method is not None:
-        options = {name: value for name, value in recipe.options.items() if name not in SHARD_OPTIONS}
+        options = {name: value for name, value in recipe.options.items() if name not in FUSE_OPTIONS}
         if plan.kind.make_method(recipe.method, options).keeps_models:
             raise InputError(target, f"{plan.kind.no_file}")
     refuse_unwritable(target)
@@ -51,7 +54,7 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
         raise InputError(target, "is read here", "give another output")
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
-    fusion = api.fuse(plan.models, recipe.method, weights=recipe.weights, rng=seed, progress=not quiet, **options)
+    fusion = api.fuse(plan.models, recipe.method, rng=seed, progress=not quiet, **options)
     fusion.save(target)
     if page is not None:
         fusion.report(page)
@@ -66,7 +69,7 @@ def check(**plan_options: Any) -> None:
     """Say everything that would go wrong when fusing MODELS; exit 1 if anything would."""
     plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
-    problems = api.check(plan.models, recipe.method, weights=recipe.weights, **recipe.options, **plan.arguments())
+    problems = api.check(plan.models, recipe.method, **recipe.options, **plan.arguments())
     if problems:
         raise InputError(problems)
     click.echo(f"ok: {plan.n_models()} models can be fused")

@@ -21,6 +21,7 @@ from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import OptionError
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
+from consilience.posteriors.observation_counts import EQUAL
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 
 Command = Callable[..., None]
@@ -68,6 +69,16 @@ def fusion_options(command: Command) -> Command:
         click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]"),
         click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method."),
         click.option("--weights", help="How much each model counts, separated by commas.  [default: all the same]"),
+        click.option(
+            "--n-observations",
+            metavar="N,N,...|equal",
+            help="Rows behind each model, for files that do not say; equal counts all alike.",
+        ),
+        click.option(
+            "--min-count",
+            type=click.FloatRange(0),
+            help="Observations that a component needs; those with fewer are left out.  [default: 5]",
+        ),
         click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these settings."),
         module_option(),
         example_option(),
@@ -119,9 +130,10 @@ class FusionPlan:
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of ``fuse`` beside options of the method, after importing modules and reading inputs."""
+        stated = {"weights": self.recipe.weights, "n_observations": self.recipe.n_observations}
         if not self.files:
-            return {"engine": self.engine}
-        return {} if self.kind is POSTERIORS else _network_arguments(self.recipe, self.files)
+            return {"engine": self.engine, **stated}
+        return stated if self.kind is POSTERIORS else {**stated, **_network_arguments(self.recipe, self.files)}
 
 
 def make_fusion_plan(
@@ -129,6 +141,8 @@ def make_fusion_plan(
     method: str | None,
     settings: Sequence[str],
     weights: str | None,
+    n_observations: str | None,
+    min_count: float | None,
     recipe: Path | None,
     allow_import: bool,
     widths: Sequence[str],
@@ -144,6 +158,10 @@ def make_fusion_plan(
         Files on the command line; they replace those of the recipe.
     method, weights : str or None
         Name of the method; weights separated by commas.
+    n_observations : str or None
+        Numbers of observations separated by commas, or ``equal``.
+    min_count : float or None
+        Observations that a component needs; it replaces the option of that name.
     settings : sequence of str
         Options of the method, each OPTION=VALUE; they replace the recipe's one by one.
     recipe : Path or None
@@ -175,6 +193,8 @@ def make_fusion_plan(
                 f"repeat --{name} {target}, or give --allow-import",
             )
     options = {**stored.options, **parse_settings(settings)}
+    if min_count is not None:
+        options["min_count"] = min_count
     if reserved := sorted(_FUSE_KEYWORDS & set(options)):
         raise OptionError(", ".join(reserved), "not an option of a method")
     update: dict[str, Any] = {"options": options}
@@ -192,6 +212,14 @@ def make_fusion_plan(
             update["weights"] = [float(part) for part in weights.split(",")]
         except ValueError as error:
             raise OptionError(f"--weights {weights}: expected numbers separated by commas") from error
+    if n_observations is not None:
+        try:
+            numbers = [float(part) for part in n_observations.split(",")] if n_observations != EQUAL else EQUAL
+        except ValueError as error:
+            raise OptionError(
+                f"--n-observations {n_observations}: expected numbers separated by commas, or equal"
+            ) from error
+        update["n_observations"] = numbers
     merged = stored.model_copy(update=update)
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")

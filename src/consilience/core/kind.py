@@ -210,6 +210,18 @@ class SiteFacts:
     components: int = 0
 
 
+def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
+    """Raise OptionError where `save` was told of a network what is said of statistical models only.
+
+    A number of observations is left unread there, as it always was: networks are weighed by ``weights``.
+    """
+    if meant_for_others := sorted(set(stated) - {"n_observations"}):
+        raise OptionError(
+            ", ".join(meant_for_others),
+            f"is for statistical models, and a {type(model).__name__} is none; leave it out",
+        )
+
+
 @dataclass(frozen=True)
 class Kind(ABC):
     """A kind of model: how it is recognised, and what each stage of the pipeline is for it."""
@@ -267,8 +279,12 @@ class Kind(ABC):
         """Write a page about a fused file and those of its sites."""
 
     @abstractmethod
-    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
-        """Write a model to a file that can be fused; see ``consilience.save``."""
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+        """Write a model to a file that can be fused; see ``consilience.save``.
+
+        `stated` are the keywords that say more of it and were given: data, n_observations, sample_weight, classes,
+        example and min_count.
+        """
 
     def writes(self, model: object) -> bool:
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""

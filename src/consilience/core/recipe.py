@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,6 +28,7 @@ class Recipe(BaseModel):
     method: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     weights: list[float] | None = None
+    n_observations: list[float] | Literal["equal"] | None = None
     seed: int | None = Field(default=None, ge=0)
     output: str | None = None
     report: str | None = None

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 import numpy as np
 
 from consilience.checks import Array, Labels, as_rows, as_weights
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from consilience.families.evidence import EvidenceFamily
@@ -124,6 +124,28 @@ class Family(ABC):
         are (n, D, D), or (n, R) for R independent blocks of dimensions. None for families that are no such posterior.
         """
         return None
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the law (n, P) of the parameters of A z + b where `eta` is that of the parameters of data z.
+
+        Means go to A m + b and covariances to A S A^T. The map of natural parameters is linear, so it serves improper
+        priors too: "nothing observed" stays that.
+
+        Parameters
+        ----------
+        eta : ndarray of shape (n, P)
+            Natural parameters, proper or not.
+        matrix : ndarray of shape (D, D)
+            A, invertible.
+        shift : ndarray of shape (D,)
+            b.
+
+        Raises
+        ------
+        UnsupportedError
+            Where the image is outside the family, or the family is none of Gaussian data.
+        """
+        raise UnsupportedError(f"{self.name} components do not follow an affine map of the data")
 
     def log_normalizer_of_sums(self, eta: Array) -> Array:
         """Return A(eta) (n,) of very many rows, each a law of ``EvidenceFamily.discounts`` plus a sum of its pieces.

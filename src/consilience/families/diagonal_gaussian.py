@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_rows, as_weights
 from consilience.families.base import Draws, Parameters
+from consilience.families.linalg import diagonal_of
 from consilience.families.random_effects import RandomEffectsPrecisionFamily
 from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import squared_distances
@@ -94,6 +95,13 @@ class DiagonalGaussian(RandomEffectsPrecisionFamily):
     def precisions(self, eta: Array) -> Array:
         """Return the precisions (n, D)."""
         return self._split(eta)[1]
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the Gaussians N(A m + b, A v A), A being diagonal."""
+        linear, precision = self._split(eta)
+        scale = diagonal_of(matrix)
+        image = precision / scale**2
+        return np.concatenate([linear / scale + image * shift, -0.5 * image], axis=1)
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means and variances (n, D)."""

@@ -18,13 +18,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights
+from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.families.base import Draws, Parameters
 from consilience.families.linalg import (
     cholesky,
     flatten,
     half_solve,
     inverse,
+    isotropic_square,
     log_det_divergence,
     log_determinant,
     not_positive_definite,
@@ -122,6 +123,13 @@ class Gaussian(RandomEffectsPrecisionFamily):
     def precisions(self, eta: Array) -> Array:
         """Return precisions (n, D, D)."""
         return self._split(eta)[1]
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the Gaussians N(A m + b, A S A^T): the precision is A^-T Lambda A^-1."""
+        linear, precision = self._split(eta)
+        back = np.linalg.inv(matrix)
+        image = symmetric_part(back.T @ precision @ back)
+        return np.concatenate([linear @ back + image @ shift, flatten(-0.5 * image)], axis=1)
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means (n, D) and covariances (n, D, D)."""
@@ -238,6 +246,13 @@ class SphericalGaussian(RandomEffectsPrecisionFamily):
     def precisions(self, eta: Array) -> Array:
         """Return the one precision for every dimension (n, D)."""
         return np.repeat(self._split(eta)[1][:, None], self.dim, axis=1)
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the Gaussians N(A m + b, c^2 v I), A being c times an orthogonal matrix."""
+        linear, precision = self._split(eta)
+        square = isotropic_square(matrix)
+        image = precision / square
+        return np.concatenate([linear @ matrix.T / square + image[:, None] * shift, -0.5 * image[:, None]], axis=1)
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means and variances (n, D)."""

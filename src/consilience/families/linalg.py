@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from consilience.checks import Array, symmetric_part
-from consilience.errors import InputError
+from consilience.errors import InputError, UnsupportedError
 from consilience.families.special import u_minus_log1p
 
 _EIGENVALUE_NEAR = 0.5
@@ -114,3 +114,52 @@ def not_positive_definite(matrices: Array, what: str) -> list[tuple[int, str]]:
     smallest = np.linalg.eigvalsh(np.where(finite, matrices, 0.0))[:, 0]
     bad = np.flatnonzero(~(smallest > 0))
     return [(int(i), f"has a {what} that is not positive definite") for i in bad]
+
+
+ISOTROPY_ROUNDING = 1e-9
+"""Relative error of A A^T up to which A is a multiple of an orthogonal matrix. Chosen by hand, far above rounding."""
+
+
+def diagonal_of(matrix: Array) -> Array:
+    """Return the diagonal (D,) of a diagonal matrix.
+
+    Raises
+    ------
+    UnsupportedError
+        For another matrix, which maps diagonal covariances to others.
+
+    Examples
+    --------
+    >>> diagonal_of(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    array([2., 3.])
+    """
+    diagonal: Array = np.diagonal(matrix)
+    if not np.array_equal(matrix, np.diag(diagonal)):
+        raise UnsupportedError(
+            "", "mixes columns, which diagonal covariances cannot follow", "fit with covariance_type='full'"
+        )
+    return diagonal
+
+
+def isotropic_square(matrix: Array) -> Array:
+    """Return c^2 of a matrix that is c times an orthogonal one, as an array ().
+
+    Raises
+    ------
+    UnsupportedError
+        For another matrix, which maps multiples of the identity to other covariances.
+
+    Examples
+    --------
+    >>> isotropic_square(np.array([[0.0, 2.0], [-2.0, 0.0]]))
+    array(4.)
+    """
+    gram = matrix @ matrix.T
+    square = np.asarray(np.trace(gram) / len(gram))
+    if not np.allclose(gram, square * np.eye(len(gram)), rtol=0.0, atol=ISOTROPY_ROUNDING * float(square)):
+        raise UnsupportedError(
+            "",
+            "scales columns by different numbers, which spherical covariances cannot follow",
+            "fit with covariance_type='diag', or scale all columns alike",
+        )
+    return square

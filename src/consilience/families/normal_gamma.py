@@ -25,6 +25,7 @@ from scipy.special import digamma, gammaln, stdtrit
 from consilience.checks import Array, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
+from consilience.families.linalg import diagonal_of, isotropic_square
 from consilience.families.random_effects import (
     CopyGroups,
     CovarianceDispersion,
@@ -196,6 +197,16 @@ class _NormalGammaFamily(RandomEffectsFamily):
         variance = self._repeat_by_rate(rate / shape[:, None]) / kappa[:, None]
         half_width = stdtrit(2.0 * shape, 0.5 + 0.5 * level)[:, None] * np.sqrt(variance)
         return mean, mean - half_width, mean + half_width
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the law of the mean A mu + b and of the precisions of A z + b: rates times the squares of A."""
+        squares = isotropic_square(matrix)[None] if self.n_rates < self.dim else diagonal_of(matrix) ** 2  # (R,)
+        kappa = -2.0 * eta[:, self.dim]
+        moved = eta[:, : self.dim] @ matrix.T  # kappa A m, (n, D)
+        # b + kappa [m^2] / 2 becomes a^2 (b + kappa [m^2] / 2) + kappa [A m . s] + kappa [s^2] / 2 for a shift s.
+        second = eta[:, self.dim + 1 : -1] * squares
+        second -= self._sum_by_rate(moved * shift) + 0.5 * kappa[:, None] * self._sum_by_rate(shift**2)
+        return np.concatenate([moved + kappa[:, None] * shift, eta[:, self.dim, None], second, eta[:, -1:]], axis=1)
 
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means m and variances b / a (n, D)."""

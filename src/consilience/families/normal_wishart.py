@@ -339,6 +339,18 @@ class NormalWishart(RandomEffectsFamily):
         half_width = stdtrit(student_dof, 0.5 + 0.5 * level)[:, None] * np.sqrt(variance)
         return mean, mean - half_width, mean + half_width
 
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the law of (A mu + b, A^-T Lambda A^-1): m to A m + b, W^-1 to A W^-1 A^T; kappa and nu stay."""
+        kappa = -2.0 * eta[:, self.dim]
+        second = -2.0 * unflatten(eta[:, self.dim + 1 : -1], self.dim)  # W^-1 + kappa m m^T, (n, D, D)
+        moved = eta[:, : self.dim] @ matrix.T  # kappa A m, (n, D)
+        cross = moved[:, :, None] * shift  # kappa A m b^T
+        image = matrix @ second @ matrix.T + cross + np.swapaxes(cross, 1, 2)
+        image += kappa[:, None, None] * np.outer(shift, shift)
+        linear = moved + kappa[:, None] * shift
+        columns = [linear, eta[:, self.dim, None], flatten(-0.5 * symmetric_part(image)), eta[:, -1:]]
+        return np.concatenate(columns, axis=1)
+
     def plug_in(self, eta: Array) -> tuple[Array, Array]:
         """Return means m (n, D) and covariances W^-1 / nu (n, D, D)."""
         mean, _, inverse_scale, dof = self.standard(eta)

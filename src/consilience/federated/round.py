@@ -271,7 +271,7 @@ def refuse_options(plan: RoundPlan) -> None:
     """
     _expected_facets(plan)
     name: Any = plan.method
-    options = {key: value for key, value in plan.options.items() if key not in ARGUMENTS}
+    options = {key: value for key, value in plan.options.items() if key not in (*ARGUMENTS, "min_count")}
     method_name = name if name is None or isinstance(name, str) else name.name
     candidates = [kind for kind in (POSTERIORS, NETWORKS, BAYESIAN) if name is None or kind.has_method(method_name)]
     refusals = []

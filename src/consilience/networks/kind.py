@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import WIDTHS, Facets, FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
+from consilience.core.kind import (
+    WIDTHS,
+    Facets,
+    FileFormat,
+    Inspection,
+    Kind,
+    Prepared,
+    Request,
+    SiteFacts,
+    facet,
+    refuse_statements,
+)
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.evaluation import NetworkEvaluation
@@ -112,9 +123,10 @@ class Networks(Kind):
             gather_information([described], None, [NamedInput(companion.label, companion.label, file=companion)])
         return SiteFacts(network_facets("network", network.arrays, network.symmetry, companion is not None))
 
-    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write a network's arrays with its symmetry, or Fisher information."""
-        del n_observations, features  # of statistical models
+        del features  # of statistical models
+        refuse_statements(model, stated)
         if isinstance(model, FisherInformation):
             write_fisher(path, model)
         elif isinstance(model, Network):

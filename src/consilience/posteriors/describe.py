@@ -1,21 +1,47 @@
-"""Describe: the posterior over the components of a fitted model, by the adapter of its class."""
+"""Describe: the posterior over the components of a fitted model, by the adapter of its class.
+
+Components with few observations can betray who was observed, so ``describe`` withholds them (docs/threat_model.md), and
+a warning at the site says which.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from consilience.checks import is_number
 from consilience.core.deprecated import renamed_keyword
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning
+from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
+from consilience.posteriors.observation_counts import count_observations, is_stated, require_same_as_recorded
 from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.rebuild import adapter_of
+from consilience.posteriors.scaling import describe_pipeline, final_model, is_pipeline
+from consilience.posteriors.thin_components import (
+    MIN_COUNT,
+    nothing_left_in,
+    remaining_components,
+    thin_components,
+    without_components,
+)
+
+_MAX_NAMED = 8
+"""Withheld components that a warning names at most; more are counted. Chosen by hand."""
 
 
 def describe(
     model: Any,
+    data: Any = None,
     *,
     n_observations: float | None = None,
+    classes: Any = None,
+    example: Any = None,
+    sample_weight: Any = None,
     features: Features | None = None,
+    min_count: float = MIN_COUNT,
     samples: float | None = None,
 ) -> Posterior:
     """Return the posterior over the components of a fitted model: what a site sends.
@@ -23,11 +49,24 @@ def describe(
     Parameters
     ----------
     model : fitted model or Posterior
-        A fitted model of a class that an adapter accepts; a Posterior is returned as it is.
+        A fitted model of a class that an adapter accepts, a scikit-learn Pipeline of affine scalings and such a model,
+        which is described in the units of the data before any scaling, or a Posterior.
+    data : array_like of shape (n, D), DataFrame, str or Path, optional
+        The data that the model was fitted to, or the path of a .csv, .npy or .npz file: they are counted, and leave
+        nothing else in the posterior. Default: not counted.
     n_observations : float, optional
-        Number of observations it was fitted to; needed for models that do not record it (GaussianMixture).
+        Number of observations it was fitted to, for models that do not record it (GaussianMixture, GaussianHMM,
+        CategoricalHMM). Default: counted in `data`; without these the posterior says that the number is not known, and
+        fusing asks for it.
+    classes, example : None
+        For networks only.
+    sample_weight : array_like of shape (n,), optional
+        Weight of every row of `data` in the fit, for models that do not record the number of observations. Default: 1.
     features : Features, optional
         What the columns mean. Default: what the model itself records.
+    min_count : float, default 5
+        Components with fewer effective observations are withheld, and a `WithheldWarning` names them; 0 withholds
+        nothing.
     samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
 
@@ -41,30 +80,140 @@ def describe(
     UnsupportedError
         When no adapter knows the model's class.
     InputError
-        When the model is not fitted or has parameters outside its family.
+        When the model is not fitted or has parameters outside its family, the data do not fit it or contradict what it
+        records, or every component would be withheld.
+    OptionError
+        For arguments that mean nothing for such a model.
 
     Examples
     --------
     >>> from sklearn.cluster import KMeans
-    >>> model = KMeans(n_clusters=2, n_init=1, random_state=0).fit([[0.0], [0.1], [5.0], [5.1]])
-    >>> describe(model).counts
-    array([2., 2.])
+    >>> rows = [[0.0], [0.1], [0.2], [0.3], [0.4], [5.0], [5.1], [5.2], [5.3], [5.4]]
+    >>> describe(KMeans(n_clusters=2, n_init=1, random_state=0).fit(rows)).counts
+    array([5., 5.])
     """
     if samples is not None:
         n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
+    for name, value in (("classes", classes), ("example", example)):
+        if value is not None:
+            raise OptionError(name, "is for networks, and this model is none; leave it out")
+    if sample_weight is not None and data is None:
+        raise OptionError("sample_weight", "weighs rows of data; give data too")
+    if not is_number(min_count):
+        raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+    if n_observations is not None and not (is_number(n_observations) and n_observations > 0):
+        raise InputError("n_observations", f"expected a positive number of observations, found {n_observations!r}")
+    posterior = describe_all(model, data, n_observations, sample_weight)
+    if unusable := unusable_components(model):
+        _warn(f"{len(unusable)} components have no usable parameters and were left out: {_listed(unusable)}")
+    if features is not None:
+        posterior = _with_features(posterior, features, is_told=isinstance(model, Posterior))
+    return withhold(posterior, min_count)
+
+
+def describe_all(
+    model: Any, data: Any = None, n_observations: float | None = None, sample_weight: Any = None
+) -> Posterior:
+    """Return the posterior of a model with all its components, its observations counted or told; see ``describe``."""
     if isinstance(model, Posterior):
-        return model if features is None else replace(model, features=features)
+        if data is None and n_observations is None:
+            return model
+        adapter, posterior = adapter_of(model), model
+        if adapter is None:
+            raise OptionError(
+                "data, n_observations", "are for fitted models; this Posterior says what it says by its counts"
+            )
+    else:
+        adapter = _adapter_for(model)
+        posterior = _describe_fitted(model, adapter, n_observations)
+    if data is not None:
+        counted = count_observations(model, adapter, posterior, data, sample_weight)
+        if n_observations is not None and n_observations != counted:
+            raise OptionError("n_observations", f"is {n_observations:g}, but data has {counted:g} observations")
+        n_observations = counted
+    if n_observations is None:
+        return posterior
+    subject = "n_observations" if data is None else "the number of rows of data"
+    if not adapter.records_n_observations:
+        if not isinstance(model, Posterior):
+            return _describe_fitted(model, adapter, n_observations)
+        if not is_stated(posterior):
+            return adapter.recount(posterior, n_observations)
+    require_same_as_recorded(adapter, posterior, n_observations, subject)
+    return posterior
+
+
+def _describe_fitted(model: Any, adapter: Adapter, n_observations: float | None) -> Posterior:
+    """Return the posterior of a fitted model, or of a Pipeline in the units of the data."""
+    if is_pipeline(model):
+        return describe_pipeline(model, adapter, n_observations)
+    return adapter.describe(model, n_observations)
+
+
+def _adapter_for(model: Any) -> Adapter:
+    """Return the adapter that accepts a model, or the last step of a Pipeline."""
+    if is_pipeline(model):
+        model = final_model(model)
     for adapter in known_adapters():
         if adapter.accepts(model):
-            posterior = adapter.describe(model, n_observations)
-            if features is None:
-                return posterior
-            if not isinstance(features, Features):
-                raise InputError("features", f"expected consilience.Features, found {type(features).__name__}")
-            recorded = posterior.features
-            if differences := recorded.differences(features):
-                raise InputError("features", f"what is told {differences[0]}, as the model itself was trained")
-            names = recorded.names if features.names is None else features.names
-            return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
+            return adapter
     kinds = ", ".join(adapter.kind for adapter in known_adapters())
     raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {kinds}")
+
+
+def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -> Posterior:
+    """Return a posterior whose columns mean what `features` say; those of a model must not contradict its own."""
+    if is_told:
+        return replace(posterior, features=features)
+    if not isinstance(features, Features):
+        raise InputError("features", f"expected consilience.Features, found {type(features).__name__}")
+    recorded = posterior.features
+    if differences := recorded.differences(features):
+        raise InputError("features", f"what is told {differences[0]}, as the model itself was trained")
+    names = recorded.names if features.names is None else features.names
+    return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
+
+
+def withhold(posterior: Posterior, min_count: float) -> Posterior:
+    """Return a posterior without its components of fewer than `min_count` effective observations, and warn of them.
+
+    What is attached follows; see ``thin_components``.
+
+    Raises
+    ------
+    InputError
+        When nothing would be left.
+    """
+    thin = thin_components(posterior, min_count)
+    if not len(thin):
+        return posterior
+    assert posterior.counts is not None  # noqa: S101  (narrows the type; without counts no component is thin)
+    if problems := nothing_left_in("", posterior, min_count):
+        raise InputError(problems)
+    named = _listed([f"{number} ({posterior.counts[number]:.3g})" for number in thin])
+    _warn(
+        f"{len(thin)} of {posterior.n_components} components have fewer than {min_count:g} effective observations and"
+        f" were withheld: {named}; min_count=0 keeps them",
+        stacklevel=4,
+    )
+    return without_components(posterior, remaining_components(posterior, min_count))
+
+
+def unusable_components(model: Any) -> list[int]:
+    """Return the numbers of the components of a fitted model that no description has; see the adapters."""
+    if isinstance(model, Posterior):
+        return []
+    fitted = final_model(model) if is_pipeline(model) else model
+    unusable: list[int] = _adapter_for(fitted).unusable_components(fitted).tolist()
+    return unusable
+
+
+def _listed(numbers: Sequence[object]) -> str:
+    """Return the first numbers for a warning, and how many more there are."""
+    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
+    return ", ".join(map(str, numbers[:_MAX_NAMED])) + more
+
+
+def _warn(text: str, stacklevel: int = 3) -> None:
+    """Warn whoever called ``describe`` of components that are left out."""
+    warnings.warn(text, WithheldWarning, stacklevel=stacklevel)

@@ -22,14 +22,16 @@ from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
-from consilience.posteriors.describe import describe
+from consilience.posteriors.describe import describe_all
 from consilience.posteriors.evaluation import Evaluation, Score
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores, mixture_values
+from consilience.posteriors.observation_counts import is_stated
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of, rebuild
+from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.scores import ScoreKind, Scores
 from consilience.posteriors.topics.adapter import TopicAdapter
 from consilience.posteriors.topics.coherence import N_WORDS, npmi
@@ -185,7 +187,10 @@ def _compared_model(model: NamedInput) -> _ComparedModel:
             posterior = value if model.file is None else read_posterior(model.file)[0]
             fitted = rebuild(posterior)
         else:
-            posterior, fitted = describe(value), value
+            posterior, fitted = describe_all(value), value
+        if is_of_pipeline(posterior):  # scored in the units of the data, whatever scaling each model has of its own
+            posterior = without_pipeline(posterior)
+            fitted = rebuild(posterior)
     except ConsilienceError as error:
         # The readers of files already say the file's name; everybody else's problems get the input's.
         is_named = model.file is not None
@@ -336,8 +341,11 @@ def _notes(fused: _ComparedModel, own: _ComparedModel, fused_scores: Scores, own
     if guessing:
         notes.append(f"no predictive density is compared, {_GUESSED_COUNTS}: {', '.join(guessing)}")
     counts, n_used = own.posterior.counts, int(own_scores.usage.sum())
-    are_counts_known = own.posterior.source.get("samples") != "assumed"
-    if are_counts_known and counts is not None and abs(float(counts.sum()) - n_used) < COUNT_ROUNDING * max(n_used, 1):
+    if (
+        is_stated(own.posterior)
+        and counts is not None
+        and abs(float(counts.sum()) - n_used) < COUNT_ROUNDING * max(n_used, 1)
+    ):
         unit = own_scores.usage_unit
         notes.append(f"your own model was trained on as many {unit} as these, {n_used}: are they the same?")
     n_scored = int(np.count_nonzero(own_scores.weights > 0))

@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels, is_number
 from consilience.core.inputs import in_order
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
-from consilience.errors import OptionError, Problem
+from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
@@ -26,8 +26,19 @@ from consilience.posteriors.labels import group_by_label, has_labels, with_label
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
+from consilience.posteriors.observation_counts import EQUAL, stated_numbers
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of, adapter_of_source, rebuild
+from consilience.posteriors.scaling import without_pipeline
+from consilience.posteriors.thin_components import (
+    MIN_COUNT,
+    left_out_record,
+    matching_of_all,
+    nothing_left_in,
+    remaining_components,
+    rows_of,
+    without_components,
+)
 from consilience.posteriors.verdict import judge_fusion
 from consilience.posteriors.vocabulary import VocabularyAlignment
 
@@ -38,7 +49,9 @@ RECOMMENDED = "kl"
 def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
     described, alignment, problems = describe_inputs(request.inputs, request.n_observations)
-    method = recommended_method(request.method, request.options, described[0].posterior.source if described else {})
+    options = dict(request.options)
+    min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
+    method = recommended_method(request.method, options, described[0].posterior.source if described else {})
     weights = request.weights
     if weights is not None:
         weights = in_order(weights, [named_input.name for named_input in request.inputs], "weights")
@@ -46,13 +59,57 @@ def prepare_posteriors(request: Request) -> Prepared:
     try:
         if len({site.posterior.family for site in described}) == 1:
             all_described = len(described) == len(request.inputs)
+            problems += [text for site in described for text in nothing_left_in(site.label, site.posterior, min_count)]
             ensemble = ensemble_of_inputs(described, weights if all_described else None)
+            if not problems:
+                ensemble = _remaining(ensemble, min_count, method)[0]
             adapter = None if problems else _rebuilding_adapter(method, ensemble)
             problems = problems + method.refuse(ensemble) + _refusals(adapter, method, ensemble)
     except OptionError as option_error:
         error = option_error
-    fuse = partial(fuse_described, described, method, alignment, weights, request.rng, request.seed, request.progress)
+    stated = {} if request.n_observations is None else {"n_observations": _stated_numbers(request)}
+    fuse = partial(
+        fuse_described,
+        described,
+        method,
+        alignment,
+        weights,
+        request.rng,
+        request.seed,
+        request.progress,
+        stated,
+        min_count,
+    )
     return Prepared(problems, fuse, error)
+
+
+def _stated_numbers(request: Request) -> str | dict[str, float]:
+    """Return the numbers of observations that the call stated, by name, or that all models count alike."""
+    names = [named_input.name for named_input in request.inputs]
+    numbers = stated_numbers(request.n_observations, names)
+    return EQUAL if numbers is None else dict(zip(names, numbers, strict=True))
+
+
+def checked_min_count(min_count: object) -> float:
+    """Return the effective observations that a component needs, or raise OptionError."""
+    if not is_number(min_count):
+        raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+    return float(cast(float, min_count))
+
+
+def _remaining(ensemble: Ensemble, min_count: float, method: Method) -> tuple[Ensemble, list[Labels]]:
+    """Return the ensemble of components with enough observations, and which of each model's they are.
+
+    Methods for models of equal size match all components, and leave those of few observations out of the average.
+    """
+    remaining = [remaining_components(posterior, min_count) for posterior in ensemble.posteriors]
+    pairs = zip(ensemble.posteriors, remaining, strict=True)
+    posteriors = tuple(without_components(posterior, rows) for posterior, rows in pairs)
+    if method.needs_equal_sizes or all(
+        posterior is whole for posterior, whole in zip(posteriors, ensemble.posteriors, strict=True)
+    ):
+        return ensemble, remaining
+    return Ensemble(posteriors, ensemble.site_weights, ensemble.names), remaining
 
 
 def ensemble_of_inputs(described: Sequence[DescribedInput], weights: ArrayLike | None) -> Ensemble:
@@ -73,6 +130,8 @@ def fuse_described(
     rng: np.random.Generator,
     seed: int | None,
     progress: Progress,
+    stated: Mapping[str, Any] | None = None,
+    min_count: float = MIN_COUNT,
 ) -> PosteriorFusion:
     """Match, average and rebuild posteriors that were described and checked.
 
@@ -90,13 +149,30 @@ def fuse_described(
         The generator, and the seed that it was made of where there was one, for provenance.
     progress : callable
         Gets the steps of the method.
+    stated : mapping of str to JSON values, optional
+        What the call said of the models, for details and provenance. Default: nothing.
+    min_count : float, optional
+        Components with fewer effective observations are left out. Default: 5.
+
+    Raises
+    ------
+    InputError
+        When nothing of a model is left.
     """
-    ensemble = ensemble_of_inputs(described, weights)
+    if problems := [text for site in described for text in nothing_left_in(site.label, site.posterior, min_count)]:
+        raise InputError(problems)
+    all_components = ensemble_of_inputs(described, weights)
+    ensemble, remaining = _remaining(all_components, min_count, method)
+    left_out = left_out_record(ensemble.names, all_components.posteriors, remaining, min_count)
+    unusable = {site.name: list(site.unusable) for site in described if site.unusable}
     adapter = _rebuilding_adapter(method, ensemble)
     groups = None
     if adapter is not None and adapter.components == "labelled":
         groups = group_by_label(ensemble.posteriors, ensemble.site_weights)
-    outcome = method.fuse(ensemble, rng, progress, groups)
+    thin = None
+    if left_out and method.needs_equal_sizes:
+        thin = np.setdiff1d(np.arange(len(ensemble.natural)), rows_of(all_components.posteriors, remaining))
+    outcome = method.fuse(ensemble, rng, progress, groups, thin)
     if groups is not None:
         fused = with_labels(outcome.posterior, ensemble.posteriors, outcome.matching.labels)
         outcome = replace(outcome, posterior=fused)
@@ -111,8 +187,20 @@ def fuse_described(
         outcome = replace(outcome, posterior=unlabelled)
     if alignment is not None:
         outcome = replace(outcome, details={**outcome.details, "vocabulary": alignment.details()})
+    labels = outcome.matching.labels  # of the components that were not left out
+    outcome = replace(
+        outcome,
+        matching=matching_of_all(outcome.matching, all_components.posteriors, remaining),
+        details={
+            **outcome.details,
+            **(stated or {}),
+            **left_out,
+            **({"unusable": unusable} if unusable else {}),
+        },
+    )
     if adapter is not None:
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
+    options = {**asdict(method), "min_count": float(min_count)}
     inputs = [
         _input_record(described_input, float(weight), outcome.matching, site)
         for site, (described_input, weight) in enumerate(zip(described, ensemble.site_weights, strict=True))
@@ -123,6 +211,7 @@ def fuse_described(
         "objective": outcome.objective if math.isfinite(outcome.objective) else None,
         "history": history_values(outcome.history),
         **outcome.details,
+        "site_digests": _site_digests(described),
     }
     return PosteriorFusion(
         posterior=outcome.posterior,
@@ -131,7 +220,7 @@ def fuse_described(
         history=outcome.history,
         status=outcome.status,
         details=outcome.details,
-        provenance=make_provenance(method.name, asdict(method), seed, sorted(inputs, key=_input_key), result),
+        provenance=make_provenance(method.name, options, seed, sorted(inputs, key=_input_key), result),
         inputs=tuple(
             FusionInput(site.name, site.posterior, float(weight), site.digest)
             for site, weight in zip(described, ensemble.site_weights, strict=True)
@@ -141,7 +230,7 @@ def fuse_described(
             judge_fusion,
             ensemble,
             outcome.posterior,
-            outcome.matching.labels,
+            labels,
             outcome.details,
             is_mixture=adapter is None or adapter.mixture(outcome.posterior) is not None,
             matches=method.matches,
@@ -150,6 +239,18 @@ def fuse_described(
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )
+
+
+def _site_digests(described: Sequence[DescribedInput]) -> dict[str, str]:
+    """Return the names of all that a fusion rests on, fused files' own sites included, by digests.
+
+    Contents with two names keep the first in alphabetical order, whoever came first.
+    """
+    names: dict[str, str] = {}
+    for site in described:
+        for digest, name in site.site_digests().items():
+            names[digest] = min(name, names.get(digest, name))
+    return names
 
 
 def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[Problem]:
@@ -194,7 +295,9 @@ def _rebuilder(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]
     """Return the function that makes a model of the fused posterior, or puts all models side by side."""
     if not method.keeps_models:
         return rebuild
-    return lambda _: ensemble_of([rebuild(posterior) for posterior in ensemble.posteriors], ensemble.site_weights)
+    return lambda _: ensemble_of(
+        [rebuild(without_pipeline(posterior)) for posterior in ensemble.posteriors], ensemble.site_weights
+    )
 
 
 def _input_record(described: DescribedInput, weight: float, matching: Matching, site: int) -> dict[str, Any]:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consilience.checks import as_weights
-from consilience.core.inputs import NamedInput, files_given_twice, in_order, too_few_models
+import numpy as np
+
+from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError
-from consilience.posteriors.describe import describe
+from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.labels import has_labels, label_problems
+from consilience.posteriors.observation_counts import (
+    EQUAL,
+    is_stated,
+    require_same_as_recorded,
+    stated_numbers,
+    unknown_number,
+)
 from consilience.posteriors.posterior import Features, Posterior
 from consilience.posteriors.rebuild import adapter_of
+from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
+
+MAX_SHARED = 5
+"""Sites that a message names at most. Chosen by hand."""
+
+MAX_WEIGHT_DIFFERENCE = 0.8
+"""Part of a mixture up to which weights and shares of counts may differ.
+
+Weights are the mean of a posterior whose prior counts as much as A observations; beside N of data it moves at most the
+part A / (N + A), which exceeds this only where the prior counts four times all data. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +49,26 @@ class DescribedInput:
         The posterior over its components.
     digest : str or None
         SHA-256 of its file; None for an object in memory.
+    unusable : tuple of int, optional
+        Components of a fitted model that the posterior lacks, since nothing is known of them. Default: none.
+    content : str, optional
+        Digest of the posterior as it was handed in. Default: that of `posterior`.
+    ancestors : mapping of str to str, optional
+        Names of what a fused file was fused from, by their digests. Default: none.
     """
 
     name: str
     label: str
     posterior: Posterior
     digest: str | None
+    unusable: tuple[int, ...] = ()
+    content: str = ""
+    ancestors: Mapping[str, str] = field(default_factory=dict)
+
+    def site_digests(self) -> dict[str, str]:
+        """Return the names of the input and of all that it was fused from, by digests of contents and files."""
+        own = {self.content or self.posterior.digest: self.name}
+        return {**({} if self.digest is None else {self.digest: self.name}), **own, **self.ancestors}
 
 
 def describe_inputs(
@@ -50,38 +82,47 @@ def describe_inputs(
     ----------
     inputs : sequence of NamedInput
         The models.
-    n_observations : sequence of float, mapping of str to float, or None
-        Observations behind each model, for models that do not record it.
+    n_observations : sequence of float, mapping of str to float, "equal", or None
+        Observations behind each model, for models that do not record it; ``"equal"`` counts them all alike.
 
     Raises
     ------
     OptionError
         For `n_observations` that are not one positive number for each input.
     """
-    counts = n_observations
-    if counts is not None:
-        counts = in_order(counts, [named_input.name for named_input in inputs], "n_observations")
-        counts = as_weights(counts, len(inputs), "n_observations").tolist()
+    numbers = stated_numbers(n_observations, [named_input.name for named_input in inputs])
+    are_equal = numbers is None and n_observations is not None
     described: list[DescribedInput] = []
     problems: list[Problem] = []
     files = [named_input.file for named_input in inputs if named_input.file is not None]
     contents = iter(read_posteriors(files) if files else ())
     for position, named_input in enumerate(inputs):
+        is_read, unusable, ancestors = True, tuple[int, ...](), dict[str, str]()
         try:
             if named_input.file is not None:
                 content = next(contents)
                 if isinstance(content, InputError):
+                    is_read = False
                     raise content
                 posterior, digest = content[0], named_input.file.sha256
+                ancestors = ancestors_of(content[1])
             else:
-                n_fitted = None if counts is None else float(counts[position])
-                posterior, digest = describe(named_input.model, n_observations=n_fitted), None
-            adapter_of(posterior)  # raises where no adapter is registered for its kind
-            described.append(DescribedInput(named_input.name, named_input.label, posterior, digest))
+                posterior, digest = describe_all(named_input.model), None
+                unusable = tuple(unusable_components(named_input.model))
+            content_digest = posterior.digest
+            n_fitted = None if numbers is None else numbers[position]
+            posterior = _with_number(named_input, posterior, n_fitted, problems, are_equal=are_equal)
+            described.append(
+                DescribedInput(
+                    named_input.name, named_input.label, posterior, digest, unusable, content_digest, ancestors
+                )
+            )
         except (InputError, UnsupportedError) as error:
             # Readers of files say whose problems theirs are.
-            is_named = named_input.file is not None and isinstance(error, InputError)
-            problems += [problem if is_named else problem.about(named_input.label) for problem in error.problems]
+            problems += [problem.about(named_input.label) if is_read else problem for problem in error.problems]
+    if not all(is_of_pipeline(site.posterior) for site in described):
+        # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
+        described = [replace(site, posterior=without_pipeline(site.posterior)) for site in described]
     posteriors, alignment, unaligned = align_vocabularies(
         [site.label for site in described], [site.posterior for site in described]
     )
@@ -89,10 +130,130 @@ def describe_inputs(
     digests = [site.digest for site in described if site.digest is not None]
     if len(set(digests)) < len(digests):
         problems += files_given_twice(inputs)
+    problems += counted_twice(described)
+    problems += [problem for site in described for problem in _count_problems(site)]
+    stated = [site.posterior.counts for site in described]
+    if described and all(counts is not None and not np.any(counts > 0) for counts in stated):
+        problems.append(
+            Problem(
+                ", ".join(site.label for site in described[:MAX_SHARED]),
+                "state counts that are all zero, expected the observations behind each component",
+                "leave counts out where they are not known",
+            )
+        )
     problems += _disagreements(described, unaligned)
     if len(inputs) < 2:
         problems += too_few_models(len(inputs))
     return described, alignment, problems
+
+
+def ancestors_of(provenance: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the names of what a file was fused from, by their digests; empty for a file that was not fused."""
+    if provenance is None:
+        return {}
+    files = {record["sha256"]: record["name"] for record in provenance["inputs"] if record.get("sha256")}
+    recorded = provenance["result"].get("site_digests")
+    of_sites = recorded if isinstance(recorded, Mapping) else {}
+    return {**{str(digest): str(name) for digest, name in of_sites.items()}, **files}
+
+
+def counted_twice(described: Sequence[DescribedInput]) -> list[Problem]:
+    """Return which inputs were fused from others that are given too, or share a site with one, a line each.
+
+    What is compared are digests of files and of contents. Copies of a model are not refused: they may be meant.
+    """
+    problems: list[Problem] = []
+    fused = [site for site in described if site.ancestors]
+    for number, site in enumerate(fused):
+        for other in described:
+            own = {other.content, other.digest} & set(site.ancestors)
+            if other is not site and own:
+                problems.append(
+                    Problem(
+                        site.label,
+                        f"was fused from {other.label}, which is given too: it would count twice",
+                        f"leave {other.label} out, or fuse the sites' own files",
+                    )
+                )
+        for other in fused[number + 1 :]:
+            shared = sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)})
+            if shared:
+                problems.append(
+                    Problem(
+                        other.label,
+                        f"was fused from {', '.join(shared[:MAX_SHARED])}{', ...' if len(shared) > MAX_SHARED else ''},"
+                        f" as {site.label} was: what they share would count twice",
+                        "fuse the sites' own files",
+                    )
+                )
+    return problems
+
+
+def _count_problems(site: DescribedInput) -> list[Problem]:
+    """Return what is wrong with the counts of an input: such that its weights contradict them."""
+    counts, weights = site.posterior.counts, site.posterior.weights
+    if counts is None or weights is None or not (np.any(counts > 0) and np.any(weights > 0)):
+        return []
+    # Half of the sum of absolute differences: the part of the mixture that is elsewhere.
+    difference = 0.5 * float(np.abs(weights / weights.sum() - counts / counts.sum()).sum())
+    if difference <= MAX_WEIGHT_DIFFERENCE:
+        return []
+    return [
+        Problem(
+            site.label,
+            f"has weights that contradict its counts: {100 * difference:.0f} % of the mixture is on other components",
+            "give counts and weights in the same order of components, or leave one of them out",
+        )
+    ]
+
+
+def _with_number(
+    named_input: NamedInput,
+    posterior: Posterior,
+    n_observations: float | None,
+    problems: list[Problem],
+    *,
+    are_equal: bool,
+) -> Posterior:
+    """Return the posterior of an input whose number of observations is known, or whose models all count alike.
+
+    Where it is neither, that is added to `problems`, and the posterior can still be compared with others.
+
+    Raises
+    ------
+    InputError
+        Where what is told contradicts what is recorded.
+    UnsupportedError
+        Where no adapter is registered for its kind.
+    """
+    adapter = adapter_of(posterior)
+    if adapter is None:
+        return posterior  # what is no library's model says all that it says by its counts
+    if adapter.records_n_observations:
+        if are_equal:
+            raise InputError(
+                "n_observations",
+                f"is {EQUAL!r}, but a {adapter.kind} records its observations",
+                "leave it out, and give weights if models are to count otherwise",
+            )
+        if n_observations is None:
+            return posterior
+        if named_input.file is None and not isinstance(named_input.model, Posterior):
+            return describe_all(named_input.model, n_observations=n_observations)  # some take it where they lack it
+        require_same_as_recorded(adapter, posterior, n_observations)
+        return posterior
+    if are_equal:
+        return adapter.recount(posterior, None)
+    if n_observations is None:
+        if not is_stated(posterior):
+            problems.append(unknown_number(named_input.label, adapter.kind))
+        return posterior
+    if is_stated(posterior):
+        require_same_as_recorded(adapter, posterior, n_observations)
+        return posterior
+    if named_input.file is None and not isinstance(named_input.model, Posterior):
+        return describe_all(named_input.model, n_observations=n_observations)
+    return adapter.recount(posterior, n_observations)
 
 
 def _disagreements(described: list[DescribedInput], unaligned: list[Problem]) -> list[Problem]:
@@ -127,10 +288,10 @@ def _disagreements(described: list[DescribedInput], unaligned: list[Problem]) ->
 def _feature_disagreements(described: list[DescribedInput], fields: Sequence[str]) -> list[Problem]:
     """Return the models whose `fields` of features differ from those of the first model that states them."""
     problems: list[Problem] = []
-    for field in fields:
-        stating = [site for site in described if getattr(site.posterior.features, field) is not None]
+    for name in fields:
+        stating = [site for site in described if getattr(site.posterior.features, name) is not None]
         for site in stating[1:]:
-            first, other = (Features(**{field: getattr(s.posterior.features, field)}) for s in (stating[0], site))
+            first, other = (Features(**{name: getattr(s.posterior.features, name)}) for s in (stating[0], site))
             problems += [Problem(site.label, text) for text in first.differences(other)]
     return problems
 

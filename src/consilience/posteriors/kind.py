@@ -22,6 +22,7 @@ from consilience.posteriors.methods import METHODS
 from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.model_ensemble import ModelEnsemble
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.scaling import is_pipeline
 from consilience.posteriors.vocabulary import is_topic_posterior
 
 
@@ -49,6 +50,7 @@ class Posteriors(Kind):
         """Return which models are posteriors, of a library in the table of adapters, or fusions of such."""
         return [
             isinstance(model, Posterior | PosteriorFusion | ModelEnsemble)
+            or is_pipeline(model)
             or any(adapter.accepts(model) for adapter in known_adapters())
             for model in models
         ]
@@ -104,10 +106,10 @@ class Posteriors(Kind):
         counts = posterior.counts
         return SiteFacts(facets, None if counts is None else float(counts.min()), posterior.n_components)
 
-    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Describe a model and write its posterior."""
         del symmetry  # of a network, of which a posterior has none
-        write_posterior(path, describe(model, n_observations=n_observations, features=features))
+        write_posterior(path, describe(model, features=features, **stated))
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused posterior file; `shown` has data and their truth."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_number
 from consilience.core.options import Options, Requirement
@@ -228,6 +229,11 @@ class Method(Options, ABC):
         """Whether it can match some components of the models and leave the others for later."""
         return self.matches and self.relabels
 
+    @property
+    def needs_equal_sizes(self) -> bool:
+        """Whether all models must have as many components: then those of few observations are matched, not averaged."""
+        return False
+
     def site_needs(self) -> tuple[SiteNeed, ...]:
         """Return what every site must state, with these options; ``check`` asks for it."""
         if self.combine == "hierarchical":
@@ -290,6 +296,7 @@ class Method(Options, ABC):
         rng: np.random.Generator,
         progress: Progress = silent,
         groups: Labels | None = None,
+        thin: Labels | None = None,
     ) -> PosteriorOutcome:
         """Match and average.
 
@@ -300,6 +307,8 @@ class Method(Options, ABC):
         groups : Labels of shape (L,), optional
             Which components are the same thing, where their labels say so: consecutive numbers over the models of
             positive weight, -1 for a component in none. Default: they are matched.
+        thin : Labels of shape (n,), optional
+            Rows of components that are matched but not averaged (label -1), where `needs_equal_sizes`. Default: none.
 
         Raises
         ------
@@ -322,6 +331,10 @@ class Method(Options, ABC):
             assignment = match_supported_first(
                 voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
             )
+        thin_rows = np.zeros(n_rows, dtype=np.bool_)
+        if thin is not None:
+            thin_rows[thin] = True
+            assignment = _without_rows(assignment, thin_rows[origin[canonical.row_weights > 0]])
         if self.minority == "drop" and self.matches:
             assignment = without_minority(assignment, voting)
         n_components = int(assignment.labels.max()) + 1
@@ -355,6 +368,7 @@ class Method(Options, ABC):
                 same_group = groups[origin[rows], None] == groups[origin]  # (L_j, L)
                 assignment.labels[rows] = np.where(same_group, assignment.labels, -1).max(axis=1, initial=-1)
         assignment = expand_assignment(assignment, origin, n_rows)
+        assignment.labels[thin_rows] = -1
         matching = Matching(
             assignment.labels,
             ensemble.owner,
@@ -384,6 +398,19 @@ def component_names(ensemble: Ensemble, rows: Labels) -> list[dict[str, Any]]:
         {"model": ensemble.names[site], "component": number}
         for site, number in zip(sites.tolist(), numbers.tolist(), strict=True)
     ]
+
+
+def _without_rows(assignment: Assignment, left_out: NDArray[np.bool_]) -> Assignment:
+    """Return an assignment without some components (n,), and without groups that had no others."""
+    labels = np.where(left_out, -1, assignment.labels)
+    used = np.unique(labels[labels >= 0])
+    numbers = np.full(int(assignment.labels.max()) + 2, -1, dtype=np.int64)  # index -1 reads the last entry
+    numbers[used] = np.arange(len(used))
+    return replace(
+        assignment,
+        labels=numbers[labels],
+        coupling=None if assignment.coupling is None else assignment.coupling[:, used] * ~left_out[:, None],
+    )
 
 
 def _renumbered(assignment: Assignment, order: Labels) -> Assignment:

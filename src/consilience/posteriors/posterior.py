@@ -6,6 +6,8 @@ weights (L,), attached arrays and the meaning of the data columns (``Features``)
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -237,6 +239,29 @@ class Posterior:
     def n_components(self) -> int:
         """Number L of components."""
         return int(self.natural.shape[0])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what it says: family, components with counts, weights and what is attached, and the prior.
+
+        Components are taken in the order of their bytes, so relabelling them changes nothing. Names, source and what
+        the columns mean are not covered. A fused file records the digests of what it was fused from.
+        """
+        columns = [values[:, None] for values in (self.counts, self.weights) if values is not None]
+        rows = np.ascontiguousarray(np.concatenate([self.natural, *columns], axis=1) + 0.0)  # -0 becomes 0
+        keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+        order = np.argsort(keys, kind="stable")
+        stated = [name for name in ("prior", "counts", "weights") if getattr(self, name) is not None]
+        digest = hashlib.sha256(json.dumps([self.family.name, self.family.config(), stated], sort_keys=True).encode())
+        digest.update(rows[order].tobytes())
+        if self.prior is not None:
+            digest.update((self.prior + 0.0).tobytes())
+        for name, attached in sorted(self.attached.items()):
+            taken = attached.take(order)
+            digest.update(json.dumps([name, attached.axes, attached.rule, attached.values.shape]).encode())
+            for values in (taken.values, taken.precision):
+                digest.update(b"" if values is None else np.ascontiguousarray(values + 0.0).tobytes())
+        return digest.hexdigest()
 
     def _problems(self) -> list[str]:
         """Return everything that is wrong with the fields, a line each."""

@@ -9,6 +9,7 @@ from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.scaling import is_of_pipeline, rebuild_pipeline
 
 
 def adapter_of(posterior: Posterior) -> Adapter | None:
@@ -58,7 +59,7 @@ def rebuild(posterior: Posterior) -> Any:
     Examples
     --------
     >>> from sklearn.cluster import KMeans
-    >>> model = KMeans(n_clusters=2, n_init=1, random_state=0).fit([[0.0], [0.1], [5.0], [5.1]])
+    >>> model = KMeans(n_clusters=2, n_init=1, random_state=0).fit([[0.0], [0.1], [5.0], [5.1]] * 5)
     >>> from consilience import describe
     >>> rebuild(describe(model)).predict([[4.9]]).shape
     (1,)
@@ -67,6 +68,6 @@ def rebuild(posterior: Posterior) -> Any:
     if adapter is None:
         return posterior
     try:
-        return adapter.rebuild(posterior)
+        return rebuild_pipeline(posterior, adapter) if is_of_pipeline(posterior) else adapter.rebuild(posterior)
     except KeyError as error:
         raise InputError(f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs") from error

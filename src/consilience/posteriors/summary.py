@@ -29,6 +29,11 @@ def summary(fusion: Fusion) -> str:
         lines.append(f"regularization {fusion.details['regularization']:.4g}")
     if fusion.details.get("left_out"):
         lines.append(f"{fusion.details['left_out']} components with too few observations were left out")
+    lines += [
+        f"{printable(name)}: components {', '.join(map(str, numbers))} have no usable parameters, and were left out"
+        for name, numbers in fusion.details.get("unusable", {}).items()
+    ]
+    lines += _withheld(fusion.details.get("withheld"))
     lines += [f"{printable(record['name'])}: {record['why']}" for record in fusion.details.get("outliers", [])]
     lines += _minority(fusion.details)
     if "vocabulary" in fusion.details:
@@ -45,6 +50,20 @@ def _average(average: Mapping[str, Any]) -> list[str]:
     reason = f": {printable(average['reason'])}" if average.get("reason") else ""
     line = f"average {average['name']}{reason}"
     return [line, f"priors: {printable(average['priors'])}"] if average.get("priors") else [line]
+
+
+def _withheld(withheld: Mapping[str, Any] | None) -> list[str]:
+    """Return what is said of components that were left out for too few observations, a line each."""
+    if withheld is None:
+        return []
+    named = withheld["components"][:MAX_NAMED]
+    lines = [
+        f"{printable(record['model'])}: component {record['component']} has {record['observations']:.3g} observations,"
+        f" fewer than {withheld['min_count']:g}, and was left out"
+        for record in named
+    ]
+    n_more = withheld["count"] - len(named)
+    return [*lines, *([f"{n_more} more components with as few observations were left out"] if n_more else [])]
 
 
 def _minority(details: Mapping[str, Any]) -> list[str]:

@@ -102,7 +102,7 @@ def aligned(sites, fusion):
 def test_the_objective_is_minus_the_weight_of_the_product_that_is_returned(name, near):
     for seed in range(3):
         sites = agents(name, seed, (3, 3, 3, 3), near)
-        fusion = cs.fuse(sites, method="amps", restarts=2)
+        fusion = cs.fuse(sites, method="amps", min_count=0, restarts=2)
         groups = aligned(sites, fusion)
         assert_allclose(fusion.objective, -sum(weight(sites, g) for g in groups), rtol=EXACT, atol=EXACT)
         products = np.stack([merged(sites, g) for g in groups])
@@ -116,7 +116,7 @@ def test_two_agents_are_aligned_by_one_linear_assignment(name, size):
         sites = agents(name, seed, (size, size), 0.5 if seed else None)
         gain = np.array([[weight(sites, [(0, k), (1, m)]) for m in range(size)] for k in range(size)])
         chosen = linear_sum_assignment(gain, maximize=True)
-        fusion = cs.fuse(sites, method="amps", restarts=1)
+        fusion = cs.fuse(sites, method="amps", min_count=0, restarts=1)
         assert_allclose(-fusion.objective, gain[chosen].sum(), rtol=EXACT, atol=EXACT)
         if size <= 3:
             assert_allclose(-fusion.objective, best_alignment(sites), rtol=EXACT, atol=EXACT)
@@ -130,7 +130,7 @@ def test_the_best_of_all_alignments_is_found(name, near):
     for seed in range(15):
         size = 2 + seed % 2
         sites = agents(name, seed, (size,) * 3, near)
-        fusion = cs.fuse(sites, method="amps", restarts=15)
+        fusion = cs.fuse(sites, method="amps", min_count=0, restarts=15)
         assert_allclose(-fusion.objective, best_alignment(sites), rtol=EXACT, atol=EXACT)
 
 
@@ -138,7 +138,7 @@ def test_the_best_of_all_alignments_is_found(name, near):
 def test_mixing_alignments_weighs_no_more_than_the_best(name):
     """The weight is convex in doubly stochastic plans, so that a maximum is an alignment."""
     sites, rng = agents(name, 0, (3, 3, 3), 0.5), np.random.default_rng(0)
-    best, family = -cs.fuse(sites, method="amps").objective, sites[0].family
+    best, family = -cs.fuse(sites, method="amps", min_count=0).objective, sites[0].family
     for _ in range(30):
         total = sites[0].natural.copy()
         for site in sites[1:]:
@@ -159,7 +159,7 @@ def test_products_of_topics_are_the_posterior_of_all_words():
     counts = [np.stack([rng.multinomial(200, topics[k]) for k in order]) for order in orders]
     base = family.to_natural(concentration=prior[None])[0]
     sites = [cs.Posterior(family, family.to_natural(concentration=c + prior), prior=base) for c in counts]
-    fusion = cs.fuse(sites, method="amps")
+    fusion = cs.fuse(sites, method="amps", min_count=0)
     pooled = prior + sum(c[np.argsort(order)] for c, order in zip(counts, orders, strict=True))
     for site, order in enumerate(orders):
         back = fusion.posterior.natural[fusion.matching.of_site(site)]
@@ -175,7 +175,7 @@ def test_products_of_mixture_components_are_the_posterior_of_all_observations(fa
     centres = np.array([[0.0, 0.0], [6.0, 1.0], [-2.0, 7.0], [9.0, 9.0]])
     orders = [rng.permutation(4) for _ in range(4)]
     data = [[c + rng.normal(size=(rng.integers(5, 40), 2)) for c in centres[order]] for order in orders]
-    fusion = cs.fuse([conjugate_site(family, site) for site in data], method="amps")
+    fusion = cs.fuse([conjugate_site(family, site) for site in data], method="amps", min_count=0)
     places = [np.argsort(order) for order in orders]
     whole = [np.concatenate([site[place[k]] for site, place in zip(data, places, strict=True)]) for k in range(4)]
     pooled = conjugate_site(family, whole)
@@ -213,7 +213,7 @@ def test_growth_mostly_finds_the_best_of_all_matchings_and_never_exceeds_it(name
     for sizes, seed in itertools.product([(2, 2, 2), (3, 1, 2)], range(5)):
         sites = agents(name, seed, sizes, (None, 0.1, 0.3, 0.6, 0.9)[seed], spread=0.2)
         known = functools.cache(lambda rows, sites=sites: group_value(sites, rows, concentration))
-        fusion = cs.fuse(sites, method="amps", growth=True, concentration=concentration, restarts=6)
+        fusion = cs.fuse(sites, method="amps", min_count=0, growth=True, concentration=concentration, restarts=6)
         value = grown(sites, fusion.matching.labels, known)
         assert_allclose(-fusion.objective, value, rtol=EXACT, atol=EXACT)
         gaps.append(max(grown(sites, labels, known) for labels in matchings(sizes)) - value)
@@ -249,7 +249,7 @@ def test_a_single_pass_takes_each_agent_once_in_the_order_of_contents(name, grow
                 if best is None or value > best[0]:
                     best = value, trial
             groups = best[1]
-        fusion = cs.fuse(sites, method="amps", growth=growth, revisit=False, restarts=3)
+        fusion = cs.fuse(sites, method="amps", min_count=0, growth=growth, revisit=False, restarts=3)
         assert_allclose(-fusion.objective, best[0], rtol=EXACT, atol=EXACT)
         assert len(fusion.history) == 1
 

@@ -351,7 +351,7 @@ def test_counts_mixture_weights_and_priors_are_sums_in_loops(place: Place, weigh
 
 def test_components_with_few_observations_have_no_say_but_the_best_of_a_site(place: Place) -> None:
     posteriors, where = place("gamma")
-    found = read(where, posteriors, **EQUATION_6, **{**FAST, "min_count": 40.0})
+    found = read(where, posteriors, **EQUATION_6, **{**FAST, "min_matching_count": 40.0})
     for one, own in zip(posteriors, found.labels, strict=True):
         asked = one.counts >= 40.0
         asked[one.counts.argmax()] = True
@@ -402,7 +402,7 @@ def test_transitions_of_hidden_markov_models_go_through_packing_and_fusing(tmp_p
         start, transitions = hmmlearn_sites.only(tuple(states.tolist()))
         means = hmmlearn_sites.MEANS[states] + 0.1 * rng.standard_normal((len(states), 2))
         models.append(hmmlearn_sites.by_hand(transitions, "diag", start, means))
-    posteriors = [cs.describe(model) for model in models]
+    posteriors = [cs.describe(model, n_observations=1000) for model in models]
     where = packed(posteriors, tmp_path, shard_bytes=600)
     found = read(where, posteriors, method="kl", n_components=4)
     moves, first = np.zeros((4, 4)), np.zeros(4)

@@ -10,7 +10,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.cluster import KMeans
 from sklearn.decomposition import LatentDirichletAllocation
-from sklearn.mixture import GaussianMixture
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PowerTransformer
 
 import consilience as cs
 from consilience import families as f
@@ -34,6 +36,18 @@ from tests.refusals.tables.things import (
     two_files,
     written,
 )
+
+
+def fused_of_two():
+    """Fuse two files, and return the path of the fused one."""
+    cs.fuse(two_files()).save("fused.safetensors")
+    return "fused.safetensors"
+
+
+def power_pipeline():
+    """Return a Pipeline whose first step cannot be undone from what is known of it."""
+    return make_pipeline(PowerTransformer(), BayesianGaussianMixture(n_components=2, random_state=0)).fit(rows())
+
 
 # -- What is handed in: models, and options.
 
@@ -124,6 +138,19 @@ MODELS = by_fuse_and_check({
         [normal(n) for n in range(4)], {"method": "concatenate", "robust": "trim"}),
     "robust with counts that one lacks": lambda: (
         [normal(0), normal(1), normal(2, counts=None)], {"robust": "trim"}),
+    # What sites say.
+    "a number of observations that nobody states": lambda: ([gaussian_mixture(), gaussian_mixture(1)], {}),
+    "a number that contradicts what is recorded": lambda: ([mixture(), mixture(1)], {"n_observations": [9, 7000]}),
+    "equal numbers where they are recorded": lambda: ([mixture(), mixture(1)], {"n_observations": "equal"}),
+    "numbers in words": lambda: ([gaussian_mixture(), gaussian_mixture(1)], {"n_observations": "alike"}),
+    "a min_count that leaves nothing": lambda: ([mixture(), mixture(1)], {"min_count": 1e6}),
+    "a min_count below zero": lambda: (pair(), {"min_count": -1}),
+    "counts of zero": lambda: (
+        pair(counts=[0.0, 0.0, 0.0], second={"counts": [0.0, 0.0, 0.0]}), {"min_count": 0}),
+    "weights that contradict counts": lambda: (
+        pair(second={"counts": [90.0, 5.0, 5.0], "weights": [0.05, 0.05, 0.9]}), {}),
+    "a fused file and its own site": lambda: ([fused_of_two(), "a.safetensors"], {}),
+    "a pipeline of a step that is not affine": lambda: ([mixture(), power_pipeline()], {}),
     # Words.
     "words that only some name": lambda: (
         [topics(), topics(1, features=cs.Features()), topics(2, words=WORDS[::-1])], {}),
@@ -152,13 +179,13 @@ FEW = {
 
 OPTIONS = {
     "kl": "combine robust trim minority n_components regularization max_components assignment direction divergence"
-          " order restarts max_iterations tolerance gap min_count",
+          " order restarts max_iterations tolerance gap min_matching_count",
     "spahm": "combine robust trim minority likelihood concentration mass within_variance between_variance "
-             "variances max_components restarts max_iterations clip min_count",
+             "variances max_components restarts max_iterations clip min_matching_count",
     "amps": "combine robust trim minority growth concentration revisit restarts max_iterations",
-    "kmeans": "combine robust trim minority n_components direction restarts max_iterations min_count",
+    "kmeans": "combine robust trim minority n_components direction restarts max_iterations min_matching_count",
     "dp": "combine robust trim minority assignment covariance_type concentration max_components penalty direction"
-          " restarts max_iterations min_count",
+          " restarts max_iterations min_matching_count",
     "average": "combine robust trim minority",
     "concatenate": "combine robust trim minority",
     "ensemble": "combine robust trim minority",
@@ -206,6 +233,11 @@ THEMSELVES = {
     "describe, an unknown class": lambda at: cs.describe(object()),
     "describe, not fitted": lambda at: cs.describe(GaussianMixture(2)),
     "describe, no samples": lambda at: cs.describe(gaussian_mixture(), n_observations=0),
+    "describe, classes of a mixture": lambda at: cs.describe(mixture(), classes=2),
+    "describe, weights of no rows": lambda at: cs.describe(mixture(), sample_weight=np.ones(3)),
+    "describe, data of other columns": lambda at: cs.describe(mixture(), np.ones((60, 5))),
+    "describe, data of another length": lambda at: cs.describe(mixture(), np.ones((7, 2))),
+    "describe, everything withheld": lambda at: cs.describe(mixture(), min_count=1e6),
     "describe, features that are none": lambda at: cs.describe(mixture(), features={"names": ["x"]}),
     "rebuild, no library's model": lambda at: cs.rebuild(normal(source={"kind": "prophet.Oracle"})),
     "rebuild, another family": lambda at: cs.rebuild(normal(source={"kind": "sklearn.KMeans"})),

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
+from consilience.checks import Labels
 from consilience.errors import InputError, Problem
 from consilience.families import Family
 from consilience.posteriors.ensemble import Ensemble
@@ -24,7 +25,8 @@ from consilience.posteriors.scores import Scores
 ASSUMED_SAMPLES = 1000.0
 """Observations that a model is taken to be fitted to when neither it nor the user says how many.
 
-Chosen by hand; nobody has measured other values. Where it is the same for all models, relative weights are right."""
+Such a posterior says so in its source, and is not fused unless all models are said to count alike (then any number
+gives the same relative weights) or the true numbers are given. Chosen by hand; nobody has measured other values."""
 
 
 class Adapter(ABC):
@@ -48,6 +50,16 @@ class Adapter(ABC):
     """The method that ``method=None`` takes for such models."""
     recommended_options: ClassVar[Mapping[str, Any]] = {}
     """Options of the recommended method where they are not its defaults."""
+    records_n_observations: ClassVar[bool] = True
+    """Whether fitted models record how many observations they were fitted to. If not, ``describe`` is told the number,
+    ``source["samples"]`` of its posterior is ``"given"`` or ``"assumed"``, and ``recount`` states another."""
+    counts_are_rows: ClassVar[bool] = False
+    """Whether the counts of all components add up to the rows of the data, so that a stated number can be checked."""
+    follows_units: ClassVar[bool] = False
+    """Whether components are laws of Gaussian data, so that a model of scaled data can be told in the data's own units
+    (``scaling``). What is attached then has no units, but for `in_squared_units`."""
+    in_squared_units: ClassVar[tuple[str, ...]] = ()
+    """Names of attached arrays in squared units of the data: numbers, or matrices (..., D, D)."""
     recombines: ClassVar[bool] = False
     """Whether ``recombine`` computes something from all sites, whichever of them have a component."""
 
@@ -62,6 +74,26 @@ class Adapter(ABC):
         samples : float or None
             Number of observations it was fitted to, for models that do not record it.
         """
+
+    def unusable_components(self, model: Any) -> Labels:
+        """Return the numbers of a fitted model's components that ``describe`` leaves out: nothing is known of them.
+
+        Components without observations may have no parameters (NaN), or such that no density belongs to them.
+        """
+        del model
+        return np.zeros(0, dtype=np.int64)
+
+    def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:
+        """Return what `posterior` would be had its model been fitted to another number of observations.
+
+        Parameters
+        ----------
+        posterior : Posterior
+            A posterior of this kind, of which models do not record the number.
+        n_observations : float or None
+            The number; None assumes one, as ``describe`` does.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how {n_observations} observations would change")
 
     @abstractmethod
     def rebuild(self, posterior: Posterior) -> Any:

@@ -27,6 +27,7 @@ class StickyHDPHMMAdapter(Adapter):
     kind: ClassVar[str] = KIND
     library: ClassVar[str] = "consilience"
     class_name: ClassVar[str] = "HiddenMarkovModel"
+    counts_are_rows: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior; `samples` is not needed, since the model records its counts."""

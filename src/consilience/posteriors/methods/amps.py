@@ -101,6 +101,11 @@ class AMPS(Method):
         """Whether sizes may differ."""
         return self.growth
 
+    @property
+    def needs_equal_sizes(self) -> bool:
+        """Whether all models must have as many components."""
+        return not self.growth
+
     def site_needs(self) -> tuple[SiteNeed, ...]:
         """Return that every site must state its prior, and with `growth` a proper one and counts."""
         if self.growth:

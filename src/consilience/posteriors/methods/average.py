@@ -39,6 +39,11 @@ class Average(Method):
         """What is averaged in federated averaging."""
         return super().own_average or "federated averaging takes the mean of parameters"
 
+    @property
+    def needs_equal_sizes(self) -> bool:
+        """Whether all models must have as many components, which they must."""
+        return True
+
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse models of different sizes."""
         reasons = super().refuse(ensemble)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Labels, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -24,6 +24,7 @@ from consilience.posteriors.methods.kl.descent import fit_clusters
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 
 
+@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class KMeans(Method):
     """Bregman hard clustering (Banerjee et al. 2005, algorithm 1) of all local components.
@@ -41,8 +42,9 @@ class KMeans(Method):
         Starts from other seeds; the lowest objective wins.
     max_iterations : int, default 100
         Steps at most in one start.
-    min_count : float, default 1.0
-        Local components with fewer effective observations are left out (label -1).
+    min_matching_count : float, default 1.0
+        Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
+        lets in.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         How the members of a cluster are averaged in the end: docs/average.md. Those of one site count as one copy.
     """
@@ -57,7 +59,7 @@ class KMeans(Method):
     direction: Direction = "forward"
     restarts: int = 8
     max_iterations: int = 100
-    min_count: float = 1.0
+    min_matching_count: float = 1.0
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -67,7 +69,7 @@ class KMeans(Method):
             is_default = option == "n_components" and value is None
             yield (option, is_default or is_count(value), "a positive integer")
         yield from (
-            ("min_count", is_number(self.min_count), "a number that is not negative"),
+            ("min_matching_count", is_number(self.min_matching_count), "a number that is not negative"),
             ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
         )
 
@@ -84,7 +86,7 @@ class KMeans(Method):
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Alternate nearest centres and barycenters from several starts and keep the lowest objective."""
         return match_informed(
-            ensemble, self.min_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+            ensemble, self.min_matching_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
         )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

@@ -13,8 +13,11 @@ from typing import Any
 
 from consilience.core.status import Status
 
-_NO_DETAILS = ("n_components", "status", "objective", "history")
+_NO_DETAILS = ("n_components", "status", "objective", "history", "site_digests")
 """Keys of a result that every method has, so that they are no details."""
+
+_MAX_NAMED = 20
+"""Components, models or numbers that one detail lists at most; more are counted. Chosen by hand."""
 
 _VARIANCES = ("within_variance", "between_variance", "atom_variance")
 """Keys of the three mean variances of methods that estimate them."""
@@ -229,7 +232,7 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     shown_details |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
     other_details = {
         name: value for name, value in result.items() if name not in _NO_DETAILS and not shown_details.get(name)
-    }
+    } | _site_statements(result)
     scalar_details = {
         name: value for name, value in other_details.items() if isinstance(value, str | int | float | None)
     }
@@ -252,6 +255,34 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
             sorted(name for name, value in other_details.items() if name not in scalar_details and value)
         ),
     )
+
+
+def _site_statements(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return what was left out and what was said of the sites, each as a text; nothing of what is of another form."""
+    withheld, statements = result.get("withheld"), {}
+    if isinstance(withheld, Mapping) and isinstance(withheld.get("components"), list):
+        records = [record for record in withheld["components"] if isinstance(record, Mapping)]
+        texts = [
+            f"{record.get('model')}: component {record.get('component')} ({numbers[0]:.3g})"
+            for record in records
+            if (numbers := _numbers([record.get("observations")]))
+        ]
+        statements["withheld"] = _listed(texts)
+    for name in ("n_observations", "unusable"):
+        values = result.get(name)
+        if isinstance(values, Mapping):
+            texts = [
+                f"{model}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
+                for model, value in sorted(values.items(), key=lambda item: str(item[0]))
+            ]
+            statements[name] = _listed(texts)
+    return {name: text for name, text in statements.items() if text}
+
+
+def _listed(texts: list[str]) -> str:
+    """Return the first texts, and how many more there are."""
+    more = f"; {len(texts) - _MAX_NAMED} more" if len(texts) > _MAX_NAMED else ""
+    return "; ".join(texts[:_MAX_NAMED]) + more
 
 
 def _finite(value: object) -> float | None:

@@ -31,8 +31,11 @@ SECTIONS = (
 _MEANINGS = {
     "certified_gap": "largest part by which a relaxed matching may miss its optimum",
     "left_out": "local components left out, having too few observations",
+    "n_observations": "as whoever fused said of models that do not record them",
     "regularization": "price of a component, in spreads",
     "spread": "standard deviation of cross-site divergences",
+    "unusable": "components without parameters, which were left out",
+    "withheld": "components with fewer observations than min_count, which were left out",
     "violations": "local components that share a cluster with another of their own site",
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,19 @@ from consilience.core.provenance import file_digest, make_provenance
 from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.remote import is_remote
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.fuse import fuse_described, history_values, recommended_method
+from consilience.posteriors.files import read_summary
+from consilience.posteriors.fuse import checked_min_count, fuse_described, history_values, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inputs import DescribedInput
+from consilience.posteriors.inputs import DescribedInput, ancestors_of, counted_twice
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
+from consilience.posteriors.observation_counts import EQUAL, unknown_number
 from consilience.posteriors.rebuild import adapter_of_source, rebuild
 from consilience.posteriors.robust.minority import GroupHolders
 from consilience.posteriors.sharded.gathered import gather
@@ -54,13 +57,20 @@ from consilience.posteriors.sharded.totals import (
     shard_holders,
     shard_totals,
 )
+from consilience.posteriors.thin_components import (
+    MAX_NAMED,
+    MIN_COUNT,
+    nothing_left,
+    remaining_components,
+    without_components,
+)
 from consilience.posteriors.verdict import judge_fusion
 
 PILOT_SITES = 256
 """Sites in the pilot sample; as many or fewer are fused in memory. Chosen by hand; nobody has measured other values."""
 
-_MAX_LISTED_DUPLICATES = 20
-"""Duplicate sites that a message names at most. Chosen by hand."""
+_MAX_LISTED_SITES = 20
+"""Sites that a message names at most. Chosen by hand."""
 
 OPTIONS = ("pilot_sites", "shard_bytes")
 """Options of ``fuse`` that are for shards only."""
@@ -79,7 +89,7 @@ def prepare_shards(request: Request) -> Prepared:
     """Open shards and check them where they lie; see ``Kind.prepare``. Every shard is loaded, one at a time."""
     if request.method is not None and not isinstance(request.method, str | Method):
         raise OptionError(f"{type(request.method).__name__} fuses networks, and shards hold posteriors")
-    if request.n_observations is not None:
+    if request.n_observations is not None and request.n_observations != EQUAL:
         raise OptionError("n_observations", "for fitted models only; files say how many observations they had")
     if request.only_check:
         return Prepared.checked(_check_shards(request.source, request))
@@ -103,6 +113,10 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     """
     rng, seed, progress = request.rng, request.seed, request.progress
     shards, pilot_sites, method_options = _open_shards(models, request.options)
+    min_count = checked_min_count(method_options.pop("min_count", MIN_COUNT))
+    if number_problems := _number_problems(shards, request.n_observations):
+        raise InputError(number_problems)
+    stated = {} if request.n_observations is None else {"n_observations": request.n_observations}
     method = recommended_method(request.method, method_options, shards.kind.source)
     adapter = adapter_of_source(shards.kind.source)
     with running(request.engine) as engine:
@@ -118,12 +132,18 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         if duplicates := _duplicate_problems(sample, shards):
             raise InputError(duplicates)
         if sample.n_sites <= pilot_sites:
-            return _fuse_in_memory(shards, method, site_weights, rng, seed, progress)
+            return _fuse_in_memory(shards, method, site_weights, rng, seed, progress, stated, min_count)
+        withheld = reduce(_add_thin, engine.map(_thin_sites, columns, min_count))
+        if withheld.empty:
+            raise InputError(withheld.empty)
         reasons = refusals(method) + _adapter_refusals(adapter)
         if reasons:
             raise InputError(reasons)
         sample_weights = None if site_weights is None else site_weights[sample.sample_sites]
-        pilot = Ensemble.of(sample.posteriors, sample_weights)
+        pilot = Ensemble.of(
+            [without_components(site, remaining_components(site, min_count)) for site in sample.posteriors],
+            sample_weights,
+        )
         of_sample = method
         if isinstance(method, KLFusion) and (method.n_components or 0) > len(pilot.natural):
             of_sample = replace(
@@ -132,10 +152,10 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         if problems := of_sample.refuse(pilot):
             raise InputError(problems)
         direction = method.average_direction
-        min_count = float(getattr(method, "min_count", 0.0))
+        min_active_count = max(min_count, float(getattr(method, "min_matching_count", 0.0)))
         centre = pilot.natural.mean(axis=0)  # (P,)
         placed: Placed[PreparedShard] = engine.derive(
-            prepare, columns, centre, direction, min_count, each=shard_weights
+            prepare, columns, centre, direction, min_active_count, each=shard_weights
         )
         tangent = engine.map(_tangent, placed)[0]  # the same in every shard: all have the same centre
         n_components = int(sample.rows_by_shard.sum())
@@ -162,7 +182,11 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     new_labels = np.append(np.argsort(order), -1)  # (G + 1,)
     labels = new_labels[labels]  # (L,)
     owner = np.repeat(np.arange(len(components_of_site), dtype=np.int64), components_of_site)  # (L,)
-    details = {"sites": sample.n_sites, "shards": len(shards.sources), **fit.details, **record.details()}
+    details = {"sites": sample.n_sites, "shards": len(shards.sources), **fit.details, **record.details(), **stated}
+    if withheld.count:
+        details["withheld"] = {
+            "min_count": min_count, "count": withheld.count, "components": list(withheld.records[:MAX_NAMED])
+        }  # fmt: skip
     if minority := holders.records(holders_by_name):
         renumbered = [{**record, "component": int(new_labels[record["component"]])} for record in minority]
         details["minority"] = sorted(renumbered, key=itemgetter("component"))
@@ -174,7 +198,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         "history": history_values(fit.history),
         **details,
     }
-    recorded_options = {**asdict(method), "pilot_sites": pilot_sites}
+    recorded_options = {**asdict(method), "pilot_sites": pilot_sites, "min_count": float(min_count)}
     inputs = _input_records(shards, sample, site_weights, digests)
     return PosteriorFusion(
         posterior=posterior,
@@ -251,15 +275,73 @@ def _without_minority(shards: PreparedShards, fit: ShardedFit) -> ShardedFit:
     )
 
 
+@dataclass(frozen=True)
+class _ThinSites:
+    """Components of shards with too few observations: records of the first, how many, and sites of nothing else."""
+
+    records: tuple[dict[str, Any], ...]
+    count: int
+    empty: tuple[Problem, ...]
+
+
+def _thin_sites(columns: ComponentColumns, min_count: float) -> _ThinSites:
+    """Return what of one shard's sites is too thin; see ``thin_components``."""
+    if columns.counts is None or columns.kind.source.get("samples") == "assumed":
+        return _ThinSites((), 0, ())
+    rows = np.flatnonzero(columns.counts < min_count)  # (n,)
+    n_thin = np.bincount(columns.owner[rows], minlength=columns.n_sites)
+    starts, names, counts = columns.offsets, columns.names or tuple(map(str, range(columns.n_sites))), columns.counts
+    records = tuple(
+        {
+            "model": names[columns.owner[row]],
+            "component": int(row - starts[columns.owner[row]]),
+            "observations": float(counts[row]),
+        }
+        for row in rows[:MAX_NAMED]
+    )
+    empty = [
+        nothing_left(names[site], int(n_thin[site]), float(counts[starts[site] : starts[site + 1]].max()), min_count)
+        for site in np.flatnonzero(n_thin == columns.sizes)[:_MAX_LISTED_SITES]
+    ]
+    return _ThinSites(records, len(rows), tuple(empty))
+
+
+def _add_thin(first: _ThinSites, second: _ThinSites) -> _ThinSites:
+    return _ThinSites(
+        (*first.records, *second.records)[:MAX_NAMED], first.count + second.count, first.empty + second.empty
+    )
+
+
+def _number_problems(shards: Shards, n_observations: Any) -> list[Problem]:
+    """Return why the sites' numbers of observations forbid a fusion: all files share one source, which says of them."""
+    adapter = adapter_of_source(shards.kind.source)
+    if adapter is None or (adapter.records_n_observations and n_observations is None):
+        return []
+    is_assumed = shards.kind.source.get("samples") == "assumed"
+    if is_assumed == (n_observations is not None):
+        return []
+    if is_assumed:
+        return [unknown_number(shards.files[0], adapter.kind)]
+    return [
+        Problem(
+            "n_observations",
+            f"is {EQUAL!r}, but the files say how many observations they had",
+            "leave it out, and give weights if sites are to count otherwise",
+        )
+    ]
+
+
 def _check_shards(models: Any, request: Request) -> list[str]:
     """Return everything that would go wrong in fusing shards, a line each."""
     try:
         shards, pilot_sites, method_options = _open_shards(models, request.options)
     except InputError as error:
         return list(error.problems)
+    min_count = checked_min_count(method_options.pop("min_count", MIN_COUNT))
     method = recommended_method(request.method, method_options, shards.kind.source)
     adapter = adapter_of_source(shards.kind.source)
-    problems = refusals(method) + _adapter_refusals(adapter) if shards.n_sites > pilot_sites else []
+    problems: list[str] = [*_number_problems(shards, request.n_observations)]
+    problems += refusals(method) + _adapter_refusals(adapter) if shards.n_sites > pilot_sites else []
     problems += [
         f"{need.subject} needs every model's {need.field}, which the shards do not state"
         for need in method.site_needs()
@@ -269,6 +351,11 @@ def _check_shards(models: Any, request: Request) -> list[str]:
         sources = engine.place(_identity, shards.sources)
         for shard_problems in engine.map(_load_problems, sources):
             problems += shard_problems
+        if not problems and shards.n_sites <= pilot_sites:
+            problems += counted_twice(_described_sites(shards))
+        if not problems:
+            columns = engine.place(_LoadComponents(), shards.sources)
+            problems += reduce(_add_thin, engine.map(_thin_sites, columns, min_count)).empty
     if not problems and request.weights is not None:
         try:
             as_weights(request.weights, shards.n_sites, "weights of the models")
@@ -330,7 +417,7 @@ def _weights_by_shard(
 
 def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[Problem]:
     """Return a line for each site that has the contents of an earlier one, by name."""
-    pairs = sample.duplicates()[:_MAX_LISTED_DUPLICATES]
+    pairs = sample.duplicates()[:_MAX_LISTED_SITES]
     starts = np.cumsum([0, *sample.sites_by_shard.tolist()])  # first site of each shard (S + 1,)
     names = {}
     for site in {site for pair in pairs for site in pair}:
@@ -379,14 +466,36 @@ def _fuse_in_memory(
     rng: np.random.Generator,
     seed: int | None,
     progress: Progress,
+    stated: Mapping[str, Any],
+    min_count: float,
 ) -> PosteriorFusion:
     """Fuse sites as if they had been handed in one by one."""
+    described = _described_sites(shards)
+    if problems := counted_twice(described):
+        raise InputError(problems)
+    return fuse_described(described, method, None, site_weights, rng, seed, progress, stated, min_count)
+
+
+def _described_sites(shards: Shards) -> list[DescribedInput]:
+    """Return all sites, few enough for memory, as if they had been handed in one by one.
+
+    Packed files say nothing of how their sites came about; single files that were fused say from what.
+    """
     described = []
-    for shard in map(load_shard, shards.sources):
+    for source in shards.sources:
+        shard = load_shard(source)
         for site, (name, digest) in enumerate(zip(shard.names, shard.digests, strict=True)):
             sha256 = digest.tobytes().hex() if digest.any() else None
-            described.append(DescribedInput(name, name, shard.components.site(site), sha256))
-    return fuse_described(described, method, None, site_weights, rng, seed, progress)
+            ancestors: dict[str, str] = {}
+            if not source.packed and not is_remote(source.paths[site]):
+                file = SafetensorsFile(Path(source.location(source.paths[site])), source.paths[site])
+                made = read_summary(file).header.provenance
+                ancestors = ancestors_of(None if made is None else made.model_dump(exclude_unset=True))
+            posterior = shard.components.site(site)
+            described.append(
+                DescribedInput(name, name, posterior, sha256, content=posterior.digest, ancestors=ancestors)
+            )
+    return described
 
 
 def _file_digests(shards: Shards, engine: Engine) -> dict[str, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,6 @@ class ShardedPosteriors(Posteriors):
         """Open shards and check them where they lie."""
         return prepare_shards(request)
 
-    def save(self, model: Any, path: Path, *, n_observations: Any, features: Any, symmetry: Any) -> None:
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Refuse: many posteriors are packed."""
         raise UnsupportedError("shards are written by consilience.pack, not by save")

@@ -8,11 +8,12 @@ Beside them travel the Dirichlet concentrations of every entry, ``start_prior`` 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
@@ -79,46 +80,90 @@ class HmmlearnAdapter(Adapter):
 class PointEstimateAdapter(HmmlearnAdapter):
     """Models of point estimates, taken as frequencies in counts that hmmlearn does not record.
 
-    A model is taken to be fitted to ONE sequence of ``samples`` rows, or of 1000. State k counts as often as such a
-    sequence is expected to be in it: n_k = samples times the mean of pi A^t over time, which is the stationary law but
-    for the start; less than once counts as once. So the start counts one sequence, transitions are n_k times the rows
-    of ``transmat_``, and priors are flat, with concentrations of one. What regularised the fit (``startprob_prior``,
-    ``covars_prior`` and the like) is part of the estimates already, and the rebuilt model has hmmlearn's defaults. In a
-    left-to-right model the last state takes all rows that the one sequence has left.
+    A model is taken to be fitted to ONE sequence of n rows; hmmlearn does not record n, which is therefore asked for.
+    State k counts as often as such a sequence is expected to be in it: n_k = n times the mean of pi A^t over time,
+    which is the stationary law but for the start; less than once counts as once. So the start counts one sequence,
+    transitions are n_k times the rows of ``transmat_``, and priors are flat, with concentrations of one. What
+    regularised the fit (``startprob_prior``, ``covars_prior`` and the like) is part of the estimates already, and the
+    rebuilt model has hmmlearn's defaults. In a left-to-right model the last state takes all rows that the one sequence
+    has left.
+
+    A state without usable emissions (hmmlearn leaves NaN in one that was never visited, and a covariance that is not
+    positive definite where rows are too few) has nothing to be matched by. It is left out, a warning names it, and
+    transitions among the other states are kept.
 
     The fused start and transitions are the frequencies in the summed counts, zeros included. Where no site could see a
     transition (none has both states, or the state was never left) one pseudo-count, spread evenly over all states,
     stands in. Where nothing was counted at all, probabilities are uniform.
     """
 
+    records_n_observations: ClassVar[bool] = False
+    counts_are_rows: ClassVar[bool] = True
+
     @abstractmethod
-    def describe_emissions(self, model: Any, counts: Array) -> Posterior:
-        """Return the posterior of the emissions under a flat prior, from the number of rows in each state (K,)."""
+    def describe_emissions(self, model: Any, counts: Array, states: Labels) -> Posterior:
+        """Return the posterior of the emissions of some states under a flat prior.
+
+        Parameters
+        ----------
+        model : object
+            The fitted model of K states.
+        counts : ndarray of shape (K,)
+            Number of rows in every state.
+        states : ndarray of int of shape (k,)
+            The states to describe.
+        """
 
     @final
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of ``samples`` rows; see the class."""
         self.require_parameters(model)
-        if samples is not None and not 0 < samples < float("inf"):
-            raise InputError("samples", f"expected a positive number of observations, found {samples}")
         start, transitions = _start(model), _transitions(model)
         has_left = np.repeat(transitions.sum(axis=1, keepdims=True) > 0.0, len(start), axis=1)  # (K, K)
-        n_rows = ASSUMED_SAMPLES if samples is None else samples
-        counts = np.maximum(expected_visits(start, normalised_counts(transitions), n_rows), 1.0)  # n_k (K,)
-        emissions = self.describe_emissions(model, counts)
+        counts = self._state_counts(start, transitions, samples)
+        states = np.setdiff1d(np.arange(len(start)), self.unusable_components(model))
+        emissions = self.describe_emissions(model, counts, states)
+        attached = {
+            "start_counts": Attached(start, ("component",), "sum"),
+            "transition_counts": Attached(counts[:, None] * transitions, ("component", "component"), "sum"),
+            "transition_seen": Attached(has_left, ("component", "component"), "mean"),
+            "start_prior": Attached(np.array(1.0), (), "mean"),
+            "transition_prior": Attached(np.array(1.0), (), "mean"),
+        }
         return Posterior(
             emissions.family,
             emissions.natural,
             prior=emissions.prior,
+            counts=counts[states],
+            attached={name: array.take(states) for name, array in attached.items()},
+            source={"kind": self.kind, **emissions.source, "samples": "assumed" if samples is None else "given"},
+        )
+
+    @staticmethod
+    def _state_counts(start: Array, transitions: Array, n_observations: float | None) -> Array:
+        """Return the rows that each state is expected to have (K,), one at least."""
+        n_rows = ASSUMED_SAMPLES if n_observations is None else n_observations
+        counts: Array = np.maximum(expected_visits(start, normalised_counts(transitions), n_rows), 1.0)
+        return counts
+
+    @final
+    def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:
+        """Return the posterior of another number of rows: natural parameters are counts times moments."""
+        start, transition_counts = (posterior.attached[name] for name in ("start_counts", "transition_counts"))
+        if posterior.counts is None:
+            raise InputError("", "states no counts, so its observations cannot be counted anew")
+        transitions = transition_counts.values / posterior.counts[:, None]
+        counts = self._state_counts(normalised_counts(start.values), transitions, n_observations)
+        prior = np.zeros(posterior.family.size) if posterior.prior is None else posterior.prior
+        return replace(
+            posterior,
+            natural=prior + (posterior.natural - prior) * (counts / posterior.counts)[:, None],
             counts=counts,
             attached={
-                "start_counts": Attached(start, ("component",), "sum"),
-                "transition_counts": Attached(counts[:, None] * transitions, ("component", "component"), "sum"),
-                "transition_seen": Attached(has_left, ("component", "component"), "mean"),
-                "start_prior": Attached(np.array(1.0), (), "mean"),
-                "transition_prior": Attached(np.array(1.0), (), "mean"),
+                **posterior.attached,
+                "transition_counts": replace(transition_counts, values=counts[:, None] * transitions),
             },
-            source={"kind": self.kind, **emissions.source, "samples": "assumed" if samples is None else "given"},
+            source={**posterior.source, "samples": "assumed" if n_observations is None else "given"},
         )
 
     @final

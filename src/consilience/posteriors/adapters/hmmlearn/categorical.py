@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families import Dirichlet
 from consilience.posteriors.adapters.hmmlearn.base import PointEstimateAdapter, VariationalAdapter
@@ -34,11 +34,11 @@ class CategoricalHMMAdapter(PointEstimateAdapter):
     class_name: ClassVar[str] = "CategoricalHMM"
     emission: ClassVar[str] = "emissionprob_"
 
-    def describe_emissions(self, model: Any, counts: Array) -> Posterior:
+    def describe_emissions(self, model: Any, counts: Array, states: Labels) -> Posterior:
         """Return the posterior of the probabilities of symbols."""
         n_symbols = np.atleast_2d(model.emissionprob_).shape[-1]
         symbol_probabilities = as_probabilities("emissionprob_", model.emissionprob_, (len(counts), n_symbols))
-        natural = counts[:, None] * symbol_probabilities  # eta = alpha - 1 = n_k p_k, (K, V)
+        natural = (counts[:, None] * symbol_probabilities)[states]  # eta = alpha - 1 = n_k p_k, (K, V)
         return Posterior(Dirichlet(n_symbols), natural, prior=np.zeros(n_symbols), source={"symbols": n_symbols})
 
     def rebuild_emissions(self, posterior: Posterior) -> Any:
@@ -66,6 +66,7 @@ class VariationalCategoricalHMMAdapter(VariationalAdapter):
 
     kind: ClassVar[str] = "hmmlearn.VariationalCategoricalHMM"
     class_name: ClassVar[str] = "VariationalCategoricalHMM"
+    counts_are_rows: ClassVar[bool] = True
     emission: ClassVar[str] = "emissionprob_posterior_"
 
     def describe_emissions(self, model: Any) -> Posterior:

@@ -20,6 +20,14 @@ _RELATIVE_ROUNDING = 1e-9
 rounding of float64."""
 
 
+def as_shape(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return values of this shape in float64, or raise naming `name`."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != shape:
+        raise InputError(name, f"expected an array of shape {shape}, found {array.shape}")
+    return array
+
+
 def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return finite values of this shape in float64, or raise naming `name`.
 
@@ -28,9 +36,7 @@ def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     >>> as_finite("means_", [[0, 1], [2, 3]], (2, 2)).dtype
     dtype('float64')
     """
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape != shape:
-        raise InputError(name, f"expected an array of shape {shape}, found {array.shape}")
+    array = as_shape(name, values, shape)
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         raise InputError(

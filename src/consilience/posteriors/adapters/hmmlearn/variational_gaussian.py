@@ -41,6 +41,9 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
 
     kind: ClassVar[str] = "hmmlearn.VariationalGaussianHMM"
     class_name: ClassVar[str] = "VariationalGaussianHMM"
+    follows_units: ClassVar[bool] = True
+    in_squared_units: ClassVar[tuple[str, ...]] = ("scale_prior",)
+    counts_are_rows: ClassVar[bool] = True
     emission: ClassVar[str] = "means_posterior_"
 
     def describe_emissions(self, model: Any) -> Posterior:

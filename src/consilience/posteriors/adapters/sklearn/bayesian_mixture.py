@@ -37,6 +37,8 @@ class BayesianGaussianMixtureAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.BayesianGaussianMixture"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "BayesianGaussianMixture"
+    follows_units: ClassVar[bool] = True
+    counts_are_rows: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior; `samples` is not needed, the model records its counts."""

@@ -29,6 +29,9 @@ class KMeansAdapter(Adapter):
     kind: ClassVar[str] = "sklearn.KMeans"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "KMeans"
+    follows_units: ClassVar[bool] = True
+    in_squared_units: ClassVar[tuple[str, ...]] = ("inertia",)
+    counts_are_rows: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the centres; the model records its counts."""

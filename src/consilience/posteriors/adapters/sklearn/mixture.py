@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features, sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
@@ -29,23 +31,24 @@ class GaussianMixtureAdapter(Adapter):
     A component with weight w out of n samples stands for n_k = n w observations with its mean and covariance S. Under a
     flat prior (all natural parameters zero) the posterior of that component has exactly their sufficient statistics as
     natural parameters: kappa = n_k and W^-1 = n_k S. Fused means and covariances are then those of the pooled
-    responsibilities, between-site scatter included, whichever way they are combined. scikit-learn does not record n:
-    give it as ``samples``, or all models are taken to have seen 1000. Less than one observation counts as one.
+    responsibilities, between-site scatter included, whichever way they are combined. scikit-learn does not record n,
+    which is therefore asked for. Less than one observation counts as one.
     """
 
     kind: ClassVar[str] = "sklearn.GaussianMixture"
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "GaussianMixture"
+    follows_units: ClassVar[bool] = True
+    records_n_observations: ClassVar[bool] = False
+    counts_are_rows: ClassVar[bool] = True
 
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of counts ``samples * weights_`` under a flat prior."""
         self.require_fitted(model, "means_")
-        if samples is not None and not 0 < samples < float("inf"):
-            raise InputError("samples", f"expected a positive number of observations, found {samples}")
         covariance_type = str(model.covariance_type)
         n_components, dim = model.means_.shape
         family = family_of(covariance_type, dim)
-        counts = np.maximum((ASSUMED_SAMPLES if samples is None else samples) * model.weights_, 1.0)  # n_k (K,)
+        counts = self._component_counts(model.weights_, samples)  # n_k (K,)
         covariances = np.asarray(model.covariances_, dtype=np.float64)
         if covariance_type == "tied":
             covariances = np.broadcast_to(covariances, (n_components, dim, dim))
@@ -65,6 +68,22 @@ class GaussianMixtureAdapter(Adapter):
                 "samples": "assumed" if samples is None else "given",
             },
         )
+
+    @staticmethod
+    def _component_counts(weights: Array, n_observations: float | None) -> Array:
+        """Return the observations behind each component (K,), one at least."""
+        n_rows = ASSUMED_SAMPLES if n_observations is None else n_observations
+        counts: Array = np.maximum(n_rows * weights, 1.0)
+        return counts
+
+    def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:
+        """Return the posterior of another number of observations: its natural parameters are counts times moments."""
+        if posterior.counts is None or posterior.weights is None:
+            raise InputError("", "states no counts or no weights, so its observations cannot be counted anew")
+        counts = self._component_counts(posterior.weights, n_observations)
+        natural = posterior.natural * (counts / posterior.counts)[:, None]  # the prior is flat: zeros
+        source = {**posterior.source, "samples": "assumed" if n_observations is None else "given"}
+        return replace(posterior, natural=natural, counts=counts, source=source)
 
     def rebuild(self, posterior: Posterior) -> Any:
         """Return a fitted GaussianMixture."""

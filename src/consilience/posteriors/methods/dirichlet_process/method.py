@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -44,6 +44,7 @@ REFINE_BEST_ROWS = 512
 """Components up to which the best start is refined, and every other start grown. Chosen by hand for its cost."""
 
 
+@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class DirichletProcess(Method):
     """Cluster all local components under a Dirichlet process, their number not known.
@@ -74,8 +75,9 @@ class DirichletProcess(Method):
         Starts from other seeds or orders; the lowest objective wins.
     max_iterations : int, default 1000
         Steps at most in one start.
-    min_count : float, default 1.0
-        Local components with fewer effective observations are left out (label -1).
+    min_matching_count : float, default 1.0
+        Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
+        lets in.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         How the members of a cluster are averaged in the end: docs/average.md. Those of one site count as one copy.
 
@@ -99,7 +101,7 @@ class DirichletProcess(Method):
     direction: Direction = "forward"
     restarts: int = 8
     max_iterations: int = 1000
-    min_count: float = 1.0
+    min_matching_count: float = 1.0
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -113,7 +115,7 @@ class DirichletProcess(Method):
         limit = self.max_components
         yield from (
             ("max_components", limit is None or is_count(limit), "a positive integer or None"),
-            ("min_count", is_number(self.min_count), "a number that is not negative"),
+            ("min_matching_count", is_number(self.min_matching_count), "a number that is not negative"),
             ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
             ("assignment", self.assignment in ("variational", "means"), "'variational' or 'means'"),
             ("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'"),
@@ -135,7 +137,7 @@ class DirichletProcess(Method):
         """Fit from several starts and keep the best."""
         match = self._fit_dp_means if self.assignment == "means" else self._fit_mixtures
         return match_informed(
-            ensemble, self.min_count, lambda informed_ensemble: match(informed_ensemble, rng, progress)
+            ensemble, self.min_matching_count, lambda informed_ensemble: match(informed_ensemble, rng, progress)
         )
 
     def _limit(self, ensemble: Ensemble) -> int:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
@@ -38,6 +38,7 @@ SITE_SIZE_RATIO = 3
 """Groups that a start under a price has, in sizes of the largest site; the price leaves as many as pay."""
 
 
+@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class KLFusion(Method):
     """Fuse components under equation (9), or (6) and (3) when their number is given.
@@ -75,8 +76,9 @@ class KLFusion(Method):
         Relative decrease of the objective below which a start has converged.
     gap : float, default 0.0001
         Certified relative gap of a relaxed matching step.
-    min_count : float, default 1.0
-        Local components with fewer effective observations are left out (label -1); they say little but the prior. With
+    min_matching_count : float, default 1.0
+        Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
+        lets in; they say little but the prior. With
         ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
@@ -95,7 +97,7 @@ class KLFusion(Method):
     paper: ClassVar[str] = "claici2020"
     takes_labels: ClassVar[bool] = True
     matching_options: ClassVar[tuple[str, ...]] = (
-        "n_components", "max_components", "regularization", "assignment", "min_count"
+        "n_components", "max_components", "regularization", "assignment", "min_matching_count"
     )  # fmt: skip
 
     n_components: int | None = None
@@ -109,7 +111,7 @@ class KLFusion(Method):
     max_iterations: int = 100
     tolerance: float = 1e-6
     gap: float = 1e-4
-    min_count: float = 1.0
+    min_matching_count: float = 1.0
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -122,7 +124,7 @@ class KLFusion(Method):
             *((name, is_count(getattr(self, name)), "a positive integer") for name in ("restarts", "max_iterations")),
             *(
                 (option, is_number(getattr(self, option)), "a number that is not negative")
-                for option in ("tolerance", "gap", "min_count")
+                for option in ("tolerance", "gap", "min_matching_count")
             ),
             ("regularization", is_auto or is_number(regularization), "'auto' or a number that is not negative"),
             ("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'"),
@@ -153,7 +155,7 @@ class KLFusion(Method):
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Also refuse a number of components below that of the largest model."""
         reasons = super().refuse(ensemble) + refusals(self.divergence, ensemble.family)
-        ensemble = informed(ensemble.voting(), self.min_count)[0]
+        ensemble = informed(ensemble.voting(), self.min_matching_count)[0]
         largest = int(ensemble.sizes.max())
         for option in ("n_components", "max_components"):
             value = getattr(self, option)
@@ -180,7 +182,7 @@ class KLFusion(Method):
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""
         return match_informed(
-            ensemble, self.min_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+            ensemble, self.min_matching_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
         )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.options import Requirement, renamed_options
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
@@ -46,6 +46,7 @@ MAX_DIAGNOSED_ROWS = 2000
 """Components up to which the confidence of matches is computed. Chosen by hand for its cost."""
 
 
+@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class SPAHM(Method):
     """Match points under a Beta-Bernoulli process: equations (8) to (10), algorithm 1.
@@ -88,8 +89,9 @@ class SPAHM(Method):
         Sharing sites beyond which sharing grows no likelier; None sets no limit, the published code has 10.
     factorial : bool, default False
         Whether the k-th component that a site opens costs log k more, as published; the posterior may fall then.
-    min_count : float, default 1.0
-        Local components with fewer effective observations are left out (label -1).
+    min_matching_count : float, default 1.0
+        Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
+        lets in.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
         (docs/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is as wide as one site's posterior.
@@ -120,7 +122,7 @@ class SPAHM(Method):
     max_iterations: int = 20
     clip: int | None = None
     factorial: bool = False
-    min_count: float = 1.0
+    min_matching_count: float = 1.0
 
     def __post_init__(self) -> None:
         for option in ("within_variance", "between_variance"):
@@ -151,7 +153,7 @@ class SPAHM(Method):
         for option in ("max_components", "clip"):
             value = getattr(self, option)
             yield (option, value is None or is_count(value), "a positive integer or None")
-        yield ("min_count", is_number(self.min_count), "a number that is not negative")
+        yield ("min_matching_count", is_number(self.min_matching_count), "a number that is not negative")
         are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
         yield ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False")
 
@@ -170,7 +172,7 @@ class SPAHM(Method):
             if isinstance(value, tuple) and len(value) != dim:
                 text = f"{option} has {len(value)} values, but the components' points have {dim} dimensions"
                 reasons.append(Problem("", text))
-        largest = int(informed(ensemble.voting(), self.min_count)[0].sizes.max())
+        largest = int(informed(ensemble.voting(), self.min_matching_count)[0].sizes.max())
         if self.max_components is not None and self.max_components < largest:
             text = (
                 f"max_components is {self.max_components}, but one model has {largest} components, and no two of one "
@@ -182,7 +184,7 @@ class SPAHM(Method):
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend on the log posterior from several starts and keep the highest; the objective is minus that."""
         return match_informed(
-            ensemble, self.min_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+            ensemble, self.min_matching_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
         )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

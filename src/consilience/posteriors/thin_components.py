@@ -1,0 +1,158 @@
+"""Components behind which there are too few observations: withheld by a site, left out of a fusion.
+
+A component of few rows can betray them, and says little. One number decides, ``min_count`` of ``describe``, ``save``
+and ``fuse``: a component with fewer effective observations does not leave its site, and takes no part in a fusion
+(label -1). What is attached to a model follows the components that remain. Of hidden Markov models these are counts of
+transitions: rows and columns of thin states are dropped, and rebuilt rows are normalised, which makes them transitions
+given that no thin state is entered. (Following the chain through the thin states instead would add their visits to
+transitions that were never seen; there are fewer of these than `min_count` for each such state.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Labels
+from consilience.errors import Problem
+from consilience.matching.result import Matching
+from consilience.posteriors.labels import has_labels
+from consilience.posteriors.observation_counts import is_stated
+from consilience.posteriors.posterior import Posterior
+
+MIN_COUNT = 5.0
+"""Effective observations from which on a component leaves a site, and takes part in a fusion.
+
+A usual smallest cell of published statistics on people; nobody has measured other values."""
+
+MAX_NAMED = 20
+"""Components that the record of a fusion over shards names at most; more are counted. Chosen by hand."""
+
+
+def thin_components(posterior: Posterior, min_count: float) -> Labels:
+    """Return which components have fewer than `min_count` effective observations, as far as these are known.
+
+    A model that does not say how many observations it was fitted to has no counts, only shares.
+    """
+    if posterior.counts is None or not is_stated(posterior):
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(posterior.counts < min_count)
+
+
+def remaining_components(posterior: Posterior, min_count: float) -> Labels:
+    """Return which components have at least `min_count` effective observations, or do not say."""
+    return np.setdiff1d(np.arange(posterior.n_components), thin_components(posterior, min_count))
+
+
+def without_components(posterior: Posterior, remaining: Labels) -> Posterior:
+    """Return a posterior of its `remaining` components, with their labels; the same object where these are all."""
+    if len(remaining) == posterior.n_components:
+        return posterior
+    taken, labels = posterior.take(remaining), posterior.features.classes
+    if labels is None or len(labels) != posterior.n_components or not has_labels(posterior):
+        return taken
+    classes = tuple(labels[component] for component in remaining)
+    return replace(taken, features=replace(posterior.features, classes=classes))
+
+
+def nothing_left(label: object, n_components: int, largest: float, min_count: float) -> Problem:
+    """Return that every component of a model is thin, and what to do about it.
+
+    Parameters
+    ----------
+    label : object
+        The model.
+    n_components : int
+        Its number of components.
+    largest : float
+        Effective observations of the largest.
+    min_count : float
+        What each should have.
+    """
+    return Problem(
+        label,
+        f"none of its {n_components} components has {min_count:g} effective observations, the largest has"
+        f" {largest:.3g}",
+        "fit fewer components to more data, or give a smaller min_count",
+    )
+
+
+def nothing_left_in(label: object, posterior: Posterior, min_count: float) -> list[Problem]:
+    """Return that nothing of a posterior remains, where it is so."""
+    thin = thin_components(posterior, min_count)
+    if len(thin) < posterior.n_components or posterior.counts is None:
+        return []
+    return [nothing_left(label, posterior.n_components, float(posterior.counts.max()), min_count)]
+
+
+def left_out_record(
+    names: Sequence[str], posteriors: Sequence[Posterior], remaining: Sequence[Labels], min_count: float
+) -> dict[str, Any]:
+    """Return the record of the components that a fusion leaves out, for its details; empty where there are none.
+
+    Parameters
+    ----------
+    names : sequence of str of length J
+        The models.
+    posteriors : sequence of Posterior of length J
+        All that they have.
+    remaining : sequence of Labels
+        Which components of each take part.
+    min_count : float
+        Why the others do not.
+
+    Returns
+    -------
+    dict
+        Under ``withheld``: ``min_count``, the ``count`` of components that are left out, and of each, under
+        ``components``, the ``model``, the number of the ``component`` there, and its ``observations``.
+    """
+    records = [
+        {"model": name, "component": int(component), "observations": float(posterior.counts[component])}
+        for name, posterior, rows in zip(names, posteriors, remaining, strict=True)
+        for component in np.setdiff1d(np.arange(posterior.n_components), rows)
+        if posterior.counts is not None
+    ]
+    if not records:
+        return {}
+    records.sort(key=lambda record: (str(record["model"]), record["component"]))
+    return {"withheld": {"min_count": float(min_count), "count": len(records), "components": records}}
+
+
+def rows_of(posteriors: Sequence[Posterior], remaining: Sequence[Labels]) -> Labels:
+    """Return the rows of the remaining components of every model among all components, model by model."""
+    starts = np.cumsum([0, *(posterior.n_components for posterior in posteriors)])[:-1]
+    return np.concatenate([start + kept for start, kept in zip(starts, remaining, strict=True)])
+
+
+def matching_of_all(matching: Matching, posteriors: Sequence[Posterior], remaining: Sequence[Labels]) -> Matching:
+    """Return the matching of the remaining components as one of all: those left out have label -1.
+
+    Parameters
+    ----------
+    matching : Matching
+        Of the remaining components, model by model.
+    posteriors : sequence of Posterior of length J
+        All components.
+    remaining : sequence of Labels
+        Which components of each model remain.
+    """
+    sizes = [posterior.n_components for posterior in posteriors]
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    if len(matching.labels) == starts[-1]:
+        return matching
+    rows = rows_of(posteriors, remaining)
+    labels = np.full(starts[-1], -1, dtype=np.int64)
+    labels[rows] = matching.labels
+    coupling = confidence = None
+    if matching.coupling is not None:
+        coupling = np.zeros((starts[-1], matching.coupling.shape[1]))
+        coupling[rows] = matching.coupling
+    if matching.confidence is not None:
+        confidence = np.full(starts[-1], np.nan)
+        confidence[rows] = matching.confidence
+    owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    return Matching(labels, owner, matching.n_components, coupling, confidence, names=matching.names)
