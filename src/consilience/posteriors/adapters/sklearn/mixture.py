@@ -45,7 +45,7 @@ class GaussianMixtureAdapter(Adapter):
         covariances = np.asarray(model.covariances_, dtype=np.float64)
         if covariance_type == "tied":
             covariances = np.broadcast_to(covariances, (n_components, dim, dim))
-        flat_dof = self._flat_dof(covariance_type, dim)
+        flat_dof = self.flat_dof(covariance_type, dim)
         spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))  # W^-1 = n_k S
         return Posterior(
             family,
@@ -62,7 +62,7 @@ class GaussianMixtureAdapter(Adapter):
         )
 
     @staticmethod
-    def _flat_dof(covariance_type: str, dim: int) -> float:
+    def flat_dof(covariance_type: str, dim: int) -> float:
         """Return the degrees of freedom at which the last natural parameter, the exponent of the precision, is zero.
 
         (nu - D) / 2 for a Wishart; nu / 2 - 1/2 and D nu / 2 - 1 + D / 2 for Gammas of one and of D dimensions.
