@@ -231,12 +231,17 @@ class FlowerLink:
         return True
 
     def _fetch_answer(self, site: str, node: int, number: int) -> Announcement | None:
-        """Wait for a site's answer to a request and fetch it; None where the round is over or the site gone."""
-        while self.online(node) and self._open_request() == (number, False) and not self.closing.is_set():
+        """Wait for a site's answer to a request and fetch it, also when the round is over meanwhile: it counts as late.
+
+        None where the site is gone, or has none to a request that is over.
+        """
+        while self.online(node) and not self.closing.is_set():
             # A site that computes answers nothing: the question is asked again.
             offer = self.ask(node, {"ask": "answer", "number": number})
             if offer is not None and "digest" in offer:
                 return self._accept(site, node, offer, number)
+            if offer is not None and self._open_request() != (number, False):
+                return None
             time.sleep(_PAUSE)
         return None
 

@@ -70,8 +70,9 @@ class ExpectationMaximization(RequestKind):
 
     def start(self, fusion: Any) -> Content:
         """Return the fused mixture as a state; see `RequestKind.start`."""
-        posterior = getattr(fusion, "posterior", fusion)
-        return _content_of(_start_state(posterior))
+        if getattr(fusion, "keeps_models", False):
+            raise _unsupported("this fusion keeps all models side by side")
+        return _content_of(_start_state(getattr(fusion, "posterior", fusion)))
 
     def request_problems(self, request: Request) -> list[Problem]:
         """Return what is wrong with a state; see `RequestKind.request_problems`."""
@@ -224,7 +225,8 @@ class ExpectationMaximization(RequestKind):
             labels = np.where(matching.labels >= 0, number[matching.labels], -1)
             coupling = None if matching.coupling is None else matching.coupling[:, state.counts > 0.0]
             matching = replace(matching, labels=labels, n_components=posterior.n_components, coupling=coupling)
-        return replace(fusion, posterior=posterior, matching=matching)
+        # The points that stand for components were those of the components before.
+        return replace(fusion, posterior=posterior, matching=matching, atoms=None)
 
 
 def _start_state(posterior: Any) -> MixtureState:

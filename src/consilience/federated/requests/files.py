@@ -124,7 +124,7 @@ def read_request(where: Path | SafetensorsFile) -> Request:
         For anything but the file of a request, or one of a later version.
     """
     file = as_file(where)
-    header, content = _read(file, RequestHeader, "a request", "`consilience serve --then` publishes it")
+    header, content = _read(file, RequestHeader, REQUEST_FORMAT, "`consilience serve --then` publishes it")
     features = Features(**header.features.model_dump())
     return Request(header.kind, header.number, header.rounds, content, features)
 
@@ -138,12 +138,15 @@ def read_answer(where: Path | SafetensorsFile) -> Answer:
         For anything but the file of an answer, or one of a later version.
     """
     file = as_file(where)
-    header, content = _read(file, AnswerHeader, "an answer", "`consilience answer` writes it")
+    header, content = _read(file, AnswerHeader, ANSWER_FORMAT, "`consilience answer` writes it")
     return Answer(header.kind, header.number, header.request, header.n_observations, header.min_count, content)
 
 
-def _read(file: SafetensorsFile, schema: type[Header], what: str, remedy: str) -> tuple[Header, Content]:
+def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy: str) -> tuple[Header, Content]:
     """Return the document and the content of a message's file."""
+    what = "a request" if format_name == REQUEST_FORMAT else "an answer"
+    if file.header(remedy).text is not None and file.format != format_name:
+        raise FileFormatError(file.label, f"is a {file.format!r:.80} file, expected {what}", remedy)
     (parsed,) = validate_documents([file], schema, FORMAT_VERSION, what)
     if isinstance(parsed, FileFormatError):
         raise parsed

@@ -251,8 +251,7 @@ def _roots(covariance: Array, dim: int) -> tuple[Array, Array]:
     """Return R with R^T R = C^-1, and -log|C| (K,), of covariances (K, D, D), (K, D) or (K,)."""
     if covariance.ndim == 3:
         factor = cholesky(covariance, "covariance")
-        inverse: Array = np.linalg.inv(factor)
-        return inverse, -log_determinant(factor)
+        return np.asarray(np.linalg.inv(factor), dtype=np.float64), -log_determinant(factor)
     if not np.all(covariance > 0.0):
         raise InputError("a component has a variance that is not positive")
     log_det = -np.log(covariance).sum(axis=1) if covariance.ndim == 2 else -dim * np.log(covariance)
