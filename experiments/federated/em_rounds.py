@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +83,21 @@ def density(posterior, rows):
     return float(logsumexp(np.array(logs).T + np.log(weights), axis=1).mean())
 
 
+def answers_of(message, data, min_count):
+    """Return the answers of sites; one whose components all have fewer rows than `min_count` does not answer."""
+    answers = {}
+    for site, rows in data.items():
+        with suppress(cs.InputError):
+            answers[site] = cs.federated.answer(message, rows, min_count=min_count)
+    return answers
+
+
 def scores_of_rounds(start, data, held_out, min_count=5.0):
     """Return the score of a start, and after each number of requests in `ROUNDS`; raise where the objective falls."""
     message, done = cs.federated.request("em", start, rounds=max(ROUNDS)), []
     standing, scores = {}, {0: density(getattr(start, "posterior", start), held_out)}
     while message is not None:
-        answers = {site: cs.federated.answer(message, rows, min_count=min_count) for site, rows in data.items()}
+        answers = answers_of(message, data, min_count)
         done.append(cs.federated.reduce(message, answers, standing))
         message, standing = done[-1].next_request, done[-1].reduction.standing
         if len(done) in ROUNDS:

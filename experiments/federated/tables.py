@@ -1,9 +1,13 @@
-"""The table of the documentation, from the results of ``rounds.py``."""
+"""The tables of the documentation, from the results of ``rounds.py`` and ``em_rounds.py``."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean, stdev
+
+_T_QUANTILES = {5: 2.776, 10: 2.262}
+"""Of Student's t at 97.5 %, by number of seeds."""
 
 _NAMES = {
     "kl": ("mixture, KL-fusion: log likelihood of a held-out row, nats", 3),
@@ -59,4 +63,31 @@ def change_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"federated-rounds": rounds_table, "federated-change": change_table}
+def em_table() -> str:
+    """Return the gain in held-out nats of requests of federated EM, by number, and what they are compared with."""
+    results = json.loads((Path(__file__).parent / "em_rounds.json").read_text())
+    lines = [
+        "| | start | em:1 | em:2 | em:3 | em:5 | em:5, `min_count=0` | pooled fit |",
+        "| --- |" + " ---: |" * 7,
+    ]
+    for name, runs in results.items():
+        for start, label in (("from fused", "fused"), ("from best site", "best site")):
+            before = [run[start]["scores"]["0"] for run in runs]
+
+            def gain(values: list[float], before: list[float] = before) -> str:
+                differences = [one - other for one, other in zip(values, before, strict=True)]
+                half = _T_QUANTILES[len(runs)] * stdev(differences) / len(differences) ** 0.5  # noqa: B023
+                text = f"{mean(differences):+.3f} ± {half:.3f}"
+                return f"**{text}**" if abs(mean(differences)) > half else text
+
+            rounds = [gain([run[start]["scores"][count] for run in runs]) for count in ("1", "2", "3", "5")]
+            others = [""]
+            if start == "from fused":
+                others = [gain([run["from fused, nothing withheld"]["scores"]["5"] for run in runs])]
+            others.append(gain([run["pooled"] for run in runs]))
+            cells = [f"{label}: {mean(before):.3f}", *rounds, *others]
+            lines.append(f"| {name if label == 'fused' else ''} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"federated-rounds": rounds_table, "federated-change": change_table, "federated-em": em_table}

@@ -168,18 +168,17 @@ def test_components_with_few_rows_of_a_site_are_withheld_and_its_other_rows_coun
     counts = answer.content.arrays["counts"]
     assert set(np.flatnonzero(counts)) == set(np.flatnonzero(counts >= 5.0))
     assert answer.content.fields["withheld"] >= 1
-    assert counts.sum() == pytest.approx(43)
+    assert 40 <= counts.sum() < 43
     empty = counts == 0.0
     assert not answer.content.arrays["first"][empty].any()
     assert not answer.content.arrays["second"][empty].any()
     assert np.all(cs.federated.answer(request, few, min_count=0).content.arrays["counts"] > 0.0)
 
 
-def test_no_component_with_enough_rows_gives_all_to_the_largest():
+def test_a_site_whose_components_all_have_few_rows_does_not_answer():
     request = cs.federated.request("em", fused())
-    six = np.repeat(CENTRES, 2, axis=0)
-    counts = cs.federated.answer(request, six).content.arrays["counts"]
-    assert sorted(counts.round(9)) == [0.0, 0.0, 6.0]
+    with pytest.raises(InputError, match="has no component with 5 rows or more"):
+        cs.federated.answer(request, np.repeat(CENTRES, 2, axis=0))
 
 
 def test_a_site_with_fewer_rows_than_the_least_count_does_not_answer():

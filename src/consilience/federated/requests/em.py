@@ -58,7 +58,6 @@ class EMAnswerFields(StrictModel):
 
 
 _COMPONENT_ARRAYS = ("mean", "kappa", "dof", "spread")
-_SUMS = ("counts", "first", "second", "entropy")
 
 
 class ExpectationMaximization(RequestKind):
@@ -72,7 +71,8 @@ class ExpectationMaximization(RequestKind):
         """Return the fused mixture as a state; see `RequestKind.start`."""
         if getattr(fusion, "keeps_models", False):
             raise _unsupported("this fusion keeps all models side by side")
-        return _content_of(_start_state(getattr(fusion, "posterior", fusion)))
+        state = _start_state(getattr(fusion, "posterior", fusion))
+        return _content_of(state, state)
 
     def request_problems(self, request: Request) -> list[Problem]:
         """Return what is wrong with a state; see `RequestKind.request_problems`."""
@@ -87,17 +87,20 @@ class ExpectationMaximization(RequestKind):
         problems = _shape_problems("request", arrays, shapes)
         if problems:
             return problems
-        positive = ["kappa", "dof", *([] if fields.estimate == "likelihood" else ["prior.kappa", "prior.dof"])]
+        positive = ["kappa", "start.kappa"]
+        if fields.estimate == "variational":  # the degrees of freedom of a flat prior may be negative
+            positive += ["dof", "start.dof", "prior.kappa", "prior.dof"]
         problems = [Problem("request", f"{name} must be positive") for name in positive if np.any(arrays[name] <= 0.0)]
-        if np.any(arrays["counts"] < 0.0) or arrays["counts"].sum() <= 0.0:
-            problems.append(Problem("request", "counts must not be negative, nor all zero"))
+        for name in ("counts", "start.counts"):
+            if np.any(arrays[name] < 0.0) or arrays[name].sum() <= 0.0:
+                problems.append(Problem("request", f"{name} must not be negative, nor all zero"))
         if problems:
             return problems
         try:
-            expected = expectations(_state_of(request.content))
+            offsets = [expectations(_state_of(request.content, prefix)).offset for prefix in ("", "start.")]
         except InputError as error:
             return [problem.about("request") for problem in error.problems]
-        if not np.all(np.isfinite(expected.offset)):
+        if not np.all(np.isfinite(offsets)):
             return [Problem("request", "a component has no finite log determinant")]
         return []
 
@@ -113,8 +116,14 @@ class ExpectationMaximization(RequestKind):
                 f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site",
                 "answer with more rows, or take a lower --min-count",
             )
-        step = e_step(state, rows, min_count)
+        step = e_step(state, _state_of(request.content, "start."), rows, min_count)
         sums = step.sums
+        if not sums.counts.any():
+            raise InputError(
+                data if isinstance(data, str) else "data",
+                f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site",
+                "answer with more rows, or take a lower --min-count",
+            )
         arrays = {
             "counts": sums.counts,
             "first": sums.first,
@@ -142,7 +151,10 @@ class ExpectationMaximization(RequestKind):
         sums, n = _sums_of(answer.content), answer.n_observations
         if negative := np.flatnonzero(sums.counts < 0.0).tolist():
             return [Problem("answer", f"component {negative[0]} has a count of {sums.counts[negative[0]]:.6g}")]
-        if abs(sums.counts.sum() - n) > _COUNT_ROUNDING * n:
+        # What withheld components take of the rows is in no count.
+        absent = sums.counts == 0.0
+        excess = sums.counts.sum() - n
+        if excess > _COUNT_ROUNDING * n or (excess < -_COUNT_ROUNDING * n and not absent.any()):
             problems.append(Problem("answer", f"its counts sum to {sums.counts.sum():.10g}, and it states {n} rows"))
         few = np.flatnonzero((sums.counts > 0.0) & (sums.counts < answer.min_count * (1.0 - _COUNT_ROUNDING)))
         if few.size:
@@ -153,10 +165,13 @@ class ExpectationMaximization(RequestKind):
                     f"those of fewer than {answer.min_count:g}",
                 )
             )
-        highest = n * np.log(state.n_components)
-        if not -_COUNT_ROUNDING * n <= sums.entropy <= highest + _COUNT_ROUNDING * n:
+        # Of withheld components it has the log densities, too: at most those at their modes.
+        start = expectations(_state_of(request.content, "start."))
+        modes = np.maximum(start.log_weights + 0.5 * start.offset, 0.0)[absent]
+        highest = n * np.log(state.n_components) + n * modes.sum() + _COUNT_ROUNDING * n
+        if sums.entropy > highest or (not absent.any() and sums.entropy < -_COUNT_ROUNDING * n):
             problems.append(
-                Problem("answer", f"its entropy is {sums.entropy:.6g}, expected 0 to n log K = {highest:.6g}")
+                Problem("answer", f"its entropy is {sums.entropy:.6g}, expected 0 to {highest:.6g} of {n} rows")
             )
         return problems + _scatter_problems(sums)
 
@@ -166,7 +181,7 @@ class ExpectationMaximization(RequestKind):
         """Return the M-step of the sums that stand; see `RequestKind.reduce`.
 
         The sums of a site that did not answer are carried on from its last answer. New sums of a site may fit the
-        published state less well than its last ones, where it withholds more than before or answers late: then the last
+        published state less well than its last ones, where it withholds other components or answers late: then the last
         ones are carried on, too, so that the objective does not fall.
         """
         state = _state_of(request.content)
@@ -199,7 +214,7 @@ class ExpectationMaximization(RequestKind):
         except InputError as error:
             raise InputError(problem.about("the sums of all sites") for problem in error.problems) from error
         return Reduction(
-            _content_of(new_state),
+            _content_of(new_state, _state_of(request.content, "start.")),
             objective,
             objective_before,
             {site: chosen[site] for site in sites},
@@ -286,12 +301,13 @@ def _total_variance(components: ConjugateParameters, counts: Array, covariance_t
     return (np.diag(total) if covariance_type in ("full", "tied") else total)[None]
 
 
-def _content_of(state: MixtureState) -> Content:
-    """Return a state as a message's content."""
-    components, prior = state.components, state.prior
-    arrays = {"counts": state.counts}
-    arrays |= {name: getattr(components, name) for name in _COMPONENT_ARRAYS}
-    arrays |= {f"prior.{name}": getattr(prior, name) for name in _COMPONENT_ARRAYS}
+def _content_of(state: MixtureState, start: MixtureState) -> Content:
+    """Return a state, with the one of the first request, as a message's content."""
+    arrays: dict[str, Array] = {}
+    for prefix, one in (("", state), ("start.", start)):
+        arrays[f"{prefix}counts"] = one.counts
+        arrays |= {f"{prefix}{name}": getattr(one.components, name) for name in _COMPONENT_ARRAYS}
+    arrays |= {f"prior.{name}": getattr(state.prior, name) for name in _COMPONENT_ARRAYS}
     fields = {
         "covariance_type": state.covariance_type,
         "estimate": state.estimate,
@@ -301,16 +317,16 @@ def _content_of(state: MixtureState) -> Content:
     return Content(fields, arrays)
 
 
-def _state_of(content: Content) -> MixtureState:
-    """Return the state that a message's content is."""
+def _state_of(content: Content, prefix: str = "") -> MixtureState:
+    """Return the state in a message's content; with the prefix "start." that of the first request."""
     fields, arrays = content.fields, content.arrays
     return MixtureState(
         str(fields["covariance_type"]),
         str(fields["estimate"]),
         str(fields["weight_prior"]),
         float(fields["concentration"]),
-        ConjugateParameters(*(arrays[name] for name in _COMPONENT_ARRAYS)),
-        arrays["counts"],
+        ConjugateParameters(*(arrays[f"{prefix}{name}"] for name in _COMPONENT_ARRAYS)),
+        arrays[f"{prefix}counts"],
         ConjugateParameters(*(arrays[f"prior.{name}"] for name in _COMPONENT_ARRAYS)),
     )
 
@@ -321,8 +337,8 @@ def _state_shapes(content: Content, covariance_type: str) -> dict[str, tuple[int
     if n_components < 1 or dim < 1:
         raise ValueError("it has no components, or no columns")
     spread = {"full": (dim, dim), "tied": (dim, dim), "diag": (dim,), "spherical": ()}[covariance_type]
-    shapes: dict[str, tuple[int, ...]] = {"counts": (n_components,)}
-    for prefix, count in (("", n_components), ("prior.", 1)):
+    shapes: dict[str, tuple[int, ...]] = {"counts": (n_components,), "start.counts": (n_components,)}
+    for prefix, count in (("", n_components), ("start.", n_components), ("prior.", 1)):
         shapes |= {f"{prefix}mean": (count, dim), f"{prefix}spread": (count, *spread)}
         shapes |= {f"{prefix}{name}": (count,) for name in ("kappa", "dof")}
     return shapes

@@ -21,6 +21,11 @@ F is a function of the responsibilities of every site and of the parameters, and
 So it does not fall where only some sites renew theirs and the sums of the others are carried on: incremental EM (Neal
 and Hinton, 1998, "A view of the EM algorithm that justifies incremental, sparse, and other variants", section 3).
 
+A component that has fewer rows of a site than its least count is *withheld* there: no sum of it leaves, and for these
+rows its density stays the one that the first request published. F then is the bound for that density, with what it
+takes of the rows inside H, a number. A site whose withheld components change may find a lower F than with its last
+sums; `em` then keeps those.
+
 A tied covariance is one precision matrix that all components share: with the prior of every component, q of it is the
 Wishart with K W_0^-1 + sum_k S_k and K nu_0 + N, whose mean is the one that scikit-learn's update has. Every
 component carries one K-th of it (docs/adr/0002).
@@ -50,6 +55,9 @@ of a row changes no component that has some, and bounds the likelihood of one th
 
 _ROWS_AT_ONCE = 2**14
 """Rows of an E-step whose responsibilities are in memory at once. Chosen by hand: 16 MB for 128 components."""
+
+_PRESENT = 0.5
+"""Rows of a site that a withheld component must have to be named as withheld: fewer are the tails of others."""
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
@@ -347,63 +355,83 @@ class EStep:
     sums : MixtureSums
         Sums about the means of the published components.
     withheld : ndarray of int
-        Components that have some of the site's rows, but fewer than `min_count`; their sums are zero.
+        Components that some of the site's rows are nearest to, but fewer than `min_count`: their sums are zero.
     """
 
     sums: MixtureSums
     withheld: Labels
 
 
-def e_step(state: MixtureState, rows: Array, min_count: float) -> EStep:
+def e_step(state: MixtureState, start: MixtureState, rows: Array, min_count: float) -> EStep:
     """Return the sums of a site's rows under a published state.
 
-    A component with fewer effective rows than `min_count` takes none: responsibilities are those of the others alone.
-    They are then the best among those that give every component no rows or enough, so F stays a lower bound of the
-    evidence of all rows.
+    A component with fewer effective rows of the site than `min_count` is *withheld*: its density for these rows is the
+    one that the first request published, which nothing that the site says can change, so no sum of it has to leave.
+    What it takes of the rows, no other component takes. With the same components withheld in every round this is the
+    E-step of a mixture some of whose components are known, and F rises as it does for others.
 
     Parameters
     ----------
-    state : MixtureState
-        The published state.
+    state, start : MixtureState
+        The published state, and the one of the first request.
     rows : ndarray of shape (n, D)
-        Rows of the site, at least `min_count`.
+        Rows of the site.
     min_count : float
         Least sum of responsibilities of a component that leaves the site.
     """
-    expected = expectations(state)
-    log_weights = expected.log_weights.copy()
+    current, first = expectations(state), expectations(start)
+    withheld = ~np.isfinite(current.log_weights)  # nobody has these
     while True:
-        allowed = replace(expected, log_weights=log_weights)
-        counts = np.sum([weights.sum(axis=0) for _, weights in _blocks(allowed, rows)], axis=0)
-        small = np.isfinite(log_weights) & (counts < min_count)
+        published = _partly(first, current, withheld)
+        counts = np.sum([weights.sum(axis=0) for _, weights, _ in _blocks(published, rows)], axis=0)
+        small = ~withheld & (counts < min_count)
         if not small.any():
             break
-        if np.all(small == np.isfinite(log_weights)):  # no component has enough: the largest one takes all
-            small[np.argmax(counts)] = False
-        log_weights[small] = -np.inf
-    sums = _weighted_sums(allowed, rows, state.components.spread.ndim)
-    withheld = np.flatnonzero(np.isfinite(expected.log_weights) & ~np.isfinite(log_weights))
-    return EStep(sums, withheld)
+        withheld |= small
+    sums = _weighted_sums(published, current.mean, rows, withheld, state.components.spread.ndim)
+    return EStep(sums, np.flatnonzero(withheld & (counts >= _PRESENT)))
 
 
-def _blocks(expected: MixtureExpectations, rows: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield rows, some at a time, with their responsibilities."""
+def _partly(first: MixtureExpectations, current: MixtureExpectations, withheld: Labels) -> MixtureExpectations:
+    """Return the expectations of a state, but for withheld components those of the first one."""
+
+    def chosen(old: Array, new: Array) -> Array:
+        return np.where(withheld.reshape(-1, *[1] * (new.ndim - 1)), old, new)
+
+    return MixtureExpectations(
+        chosen(first.log_weights, current.log_weights),
+        chosen(first.mean, current.mean),
+        chosen(first.root, current.root),
+        chosen(first.offset, current.offset),
+    )
+
+
+def _blocks(expected: MixtureExpectations, rows: Array) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield rows, some at a time, with their responsibilities and the logarithms of these before they are scaled."""
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         block = rows[start : start + _ROWS_AT_ONCE]
         joint = expected.log_joint(block)
-        yield block, np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+        yield block, np.exp(joint - logsumexp(joint, axis=1, keepdims=True)), joint
 
 
-def _weighted_sums(expected: MixtureExpectations, rows: Array, ndim: int) -> MixtureSums:
-    """Return the sums of rows about the means, with second moments of `ndim` axes."""
-    n_components, dim = expected.mean.shape
+def _weighted_sums(
+    expected: MixtureExpectations, centres: Array, rows: Array, withheld: Labels, ndim: int
+) -> MixtureSums:
+    """Return the sums of rows about centres, with second moments of `ndim` axes; those of withheld components are zero.
+
+    What withheld components add to F, sum_ik r_ik E[log pi_k N(x_i | theta_k)], is constant for the server: it is added
+    to the entropy.
+    """
+    n_components, dim = centres.shape
     counts, first = np.zeros(n_components), np.zeros((n_components, dim))
     second, entropy = np.zeros((n_components, *[dim] * (ndim - 1))), 0.0
-    for block, responsibilities in _blocks(expected, rows):
-        counts += responsibilities.sum(axis=0)
+    for block, responsibilities, joint in _blocks(expected, rows):
         entropy += float(entr(responsibilities).sum())
-        for k in np.flatnonzero(np.isfinite(expected.log_weights)):
-            centred = block - expected.mean[k]
+        known = withheld & np.isfinite(expected.log_weights)
+        entropy += float(np.sum(responsibilities[:, known] * joint[:, known]))
+        for k in np.flatnonzero(~withheld):
+            counts[k] += responsibilities[:, k].sum()
+            centred = block - centres[k]
             weighted = responsibilities[:, k, None] * centred
             first[k] += weighted.sum(axis=0)
             if ndim == 3:
