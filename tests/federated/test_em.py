@@ -275,7 +275,7 @@ UNFIT = {
     "has a count of": ("counts", lambda values: -values),
     "its counts sum to": ("counts", lambda values: 2.0 * values),
     "second has shape": ("second", lambda values: values[:, :1]),
-    "NaN or infinite": ("first", lambda values: np.where(values == values.max(), np.nan, values)),
+    "NaN or infinite, or beyond": ("first", lambda values: np.where(values == values.max(), np.nan, values)),
     "its entropy is": ("entropy", lambda values: values + 1e6),
     "sums of no observations": ("counts", lambda values: np.where(values == values.min(), 0.0, values)),
 }

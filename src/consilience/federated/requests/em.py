@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from consilience.checks import Array
+from consilience.checks import Array, symmetric_part
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
 from consilience.federated.requests.gaussian_mixture import (
@@ -22,7 +22,7 @@ from consilience.federated.requests.gaussian_mixture import (
     m_step,
     mean_weights,
 )
-from consilience.files.schemas import StrictModel
+from consilience.files.schemas import StrictModel, first_problem
 from consilience.posteriors.adapters.sklearn.covariance_types import ConjugateParameters, family_of, from_natural
 from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
 from consilience.posteriors.observations import ExpectedColumns, read_observations
@@ -42,6 +42,10 @@ _ASCENT_ROUNDING = 1e-9
 """Relative fall of a site's part of the objective that is taken for rounding."""
 
 
+_LARGEST = 1e75
+"""Largest number in a message: products of four such numbers are finite in float64."""
+
+
 class EMRequestFields(StrictModel):
     """JSON values of a request."""
 
@@ -54,7 +58,7 @@ class EMRequestFields(StrictModel):
 class EMAnswerFields(StrictModel):
     """JSON values of an answer."""
 
-    withheld: int = Field(ge=0)
+    withheld: int = Field(ge=0, le=2**31)
 
 
 _COMPONENT_ARRAYS = ("mean", "kappa", "dof", "spread")
@@ -81,8 +85,10 @@ class ExpectationMaximization(RequestKind):
             if (fields.estimate == "likelihood") != (fields.weight_prior == "none"):
                 raise ValueError("its weight prior does not fit its estimate")
             shapes = _state_shapes(request.content, fields.covariance_type)
-        except (ValueError, KeyError, IndexError) as error:
-            return [Problem("request", f"is no state of a Gaussian mixture: {str(error).splitlines()[0]}")]
+        except ValidationError as error:
+            return [Problem("request", f"is no state of a Gaussian mixture: {_first_problem(error)}")]
+        except (ValueError, KeyError) as error:
+            return [Problem("request", f"is no state of a Gaussian mixture: {error}")]
         arrays = request.content.arrays
         problems = _shape_problems("request", arrays, shapes)
         if problems:
@@ -97,7 +103,8 @@ class ExpectationMaximization(RequestKind):
         if problems:
             return problems
         try:
-            offsets = [expectations(_state_of(request.content, prefix)).offset for prefix in ("", "start.")]
+            with np.errstate(all="ignore"):  # of numbers that no fit has: what comes of them is looked at
+                offsets = [expectations(_state_of(request.content, prefix)).offset for prefix in ("", "start.")]
         except InputError as error:
             return [problem.about("request") for problem in error.problems]
         if not np.all(np.isfinite(offsets)):
@@ -116,8 +123,11 @@ class ExpectationMaximization(RequestKind):
                 f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site",
                 "answer with more rows, or take a lower --min-count",
             )
-        step = e_step(state, _state_of(request.content, "start."), rows, min_count)
+        with np.errstate(all="ignore"):
+            step = e_step(state, _state_of(request.content, "start."), rows, min_count)
         sums = step.sums
+        if not all(np.all(np.isfinite(values)) for values in (sums.counts, sums.first, sums.second, sums.entropy)):
+            raise InputError("request", "its state gives these rows no finite sums; do the units of its columns fit?")
         if not sums.counts.any():
             raise InputError(
                 data if isinstance(data, str) else "data",
@@ -136,8 +146,8 @@ class ExpectationMaximization(RequestKind):
         """Return what is wrong with sums; see `RequestKind.answer_problems`."""
         try:
             EMAnswerFields.model_validate(dict(answer.content.fields))
-        except ValueError as error:
-            return [Problem("answer", f"is no answer to an em request: {str(error).splitlines()[0]}")]
+        except ValidationError as error:
+            return [Problem("answer", f"is no answer to an em request: {_first_problem(error)}")]
         arrays, state = answer.content.arrays, _state_of(request.content)
         shapes = {
             "counts": (state.n_components,),
@@ -206,13 +216,16 @@ class ExpectationMaximization(RequestKind):
         total = sums[sites[0]]
         for site in sites[1:]:  # in the order of names, so that the bytes do not depend on arrival
             total = total + sums[site]
-        objective_before = expected.free_energy(total) - divergence_from_prior(state)
-        new_state = m_step(state, total)
         try:
-            moved = total.about(centres, new_state.components.mean)
-            objective = expectations(new_state).free_energy(moved) - divergence_from_prior(new_state)
+            with np.errstate(all="ignore"):
+                objective_before = expected.free_energy(total) - divergence_from_prior(state)
+                new_state = m_step(state, total)
+                moved = total.about(centres, new_state.components.mean)
+                objective = expectations(new_state).free_energy(moved) - divergence_from_prior(new_state)
         except InputError as error:
             raise InputError(problem.about("the sums of all sites") for problem in error.problems) from error
+        if not np.isfinite(objective):
+            raise InputError("the sums of all sites", "are so large that no mixture has them")
         return Reduction(
             _content_of(new_state, _state_of(request.content, "start.")),
             objective,
@@ -344,6 +357,12 @@ def _state_shapes(content: Content, covariance_type: str) -> dict[str, tuple[int
     return shapes
 
 
+def _first_problem(error: ValidationError) -> str:
+    """Return the first thing that is wrong with a document."""
+    location, reason = first_problem(error)
+    return f"{location or 'the whole'}: {reason}"
+
+
 def _shape_problems(subject: str, arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:
     """Return which arrays are missing, unknown, of another shape, or not finite."""
     if set(arrays) != set(shapes):
@@ -353,8 +372,8 @@ def _shape_problems(subject: str, arrays: Mapping[str, Array], shapes: Mapping[s
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             problems.append(Problem(subject, f"{name} has shape {arrays[name].shape}, expected {shape}"))
-        elif not np.all(np.isfinite(arrays[name])):
-            problems.append(Problem(subject, f"{name} has NaN or infinite values"))
+        elif not np.all(np.abs(arrays[name]) <= _LARGEST):  # NaN is not
+            problems.append(Problem(subject, f"{name} has values that are NaN or infinite, or beyond {_LARGEST:g}"))
     return problems
 
 
@@ -385,21 +404,30 @@ def _scatter_problems(sums: MixtureSums) -> list[Problem]:
         if not np.allclose(sums.second, np.swapaxes(sums.second, 1, 2), rtol=0.0, atol=_SCATTER_ROUNDING * scale):
             return [*problems, Problem("answer", "second has a matrix that is not symmetric")]
     counts = np.where(present, sums.counts, 1.0)
-    mean = sums.first / counts[:, None]
+    with np.errstate(all="ignore"):
+        scatter = sums.second - _outer_of_means(sums.first, counts, sums.second.ndim)
+    overflowing = ~np.isfinite(scatter.reshape(len(counts), -1)).all(axis=1)
+    scatter = np.where(overflowing.reshape(-1, *[1] * (scatter.ndim - 1)), 0.0, scatter)
     if sums.second.ndim == 3:
-        scatter = sums.second - counts[:, None, None] * mean[:, :, None] * mean[:, None, :]
-        smallest = np.linalg.eigvalsh(0.5 * (scatter + np.swapaxes(scatter, 1, 2)))[:, 0]
+        smallest = np.linalg.eigvalsh(symmetric_part(scatter))[:, 0]
         size = np.trace(sums.second, axis1=1, axis2=2)
     else:
-        squares = mean**2 if sums.second.ndim == 2 else (mean**2).mean(axis=1)
-        scatter = sums.second - counts.reshape(-1, *[1] * (squares.ndim - 1)) * squares
         smallest = scatter.reshape(len(counts), -1).min(axis=1)
         size = sums.second.reshape(len(counts), -1).sum(axis=1)
-    bad = np.flatnonzero(present & ((smallest < -_SCATTER_ROUNDING * np.abs(size)) | (size < 0.0)))
+    bad = np.flatnonzero(present & (overflowing | (smallest < -_SCATTER_ROUNDING * np.abs(size)) | (size < 0.0)))
     return problems + [
         Problem("answer", f"component {k} has a scatter matrix that is not positive semidefinite: no rows have it")
         for k in bad
     ]
+
+
+def _outer_of_means(first: Array, counts: Array, ndim: int) -> Array:
+    """Return s s^T / N as second moments of `ndim` axes."""
+    scaled = first / counts[:, None]
+    if ndim == 3:
+        products: Array = first[:, :, None] * scaled[:, None, :]
+        return products
+    return first * scaled if ndim == 2 else (first * scaled).mean(axis=1)
 
 
 def _posterior_of(state: MixtureState, old: Posterior) -> Posterior:

@@ -59,7 +59,7 @@ class AnswerHeader(StrictModel):
     kind: str
     number: int = Field(ge=1, le=MAX_ROUNDS)
     request: str = Field(pattern=_DIGEST)
-    n_observations: int = Field(ge=1)
+    n_observations: int = Field(ge=1, le=2**53)  # what float64 counts
     min_count: float = Field(ge=0.0, allow_inf_nan=False)
     content: FiniteJSON = Field(default_factory=dict)
 
@@ -146,7 +146,8 @@ def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy:
     """Return the document and the content of a message's file."""
     what = "a request" if format_name == REQUEST_FORMAT else "an answer"
     if file.header(remedy).text is not None and file.format != format_name:
-        raise FileFormatError(file.label, f"is a {file.format!r:.80} file, expected {what}", remedy)
+        found = "is no file of this library" if file.format is None else f"is a {file.format!r:.80} file"
+        raise FileFormatError(file.label, f"{found}, expected {what}", remedy)
     (parsed,) = validate_documents([file], schema, FORMAT_VERSION, what)
     if isinstance(parsed, FileFormatError):
         raise parsed
