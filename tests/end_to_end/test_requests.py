@@ -156,6 +156,21 @@ def test_the_command_says_what_was_withheld_and_is_quiet_when_told(room, tmp_pat
     assert isinstance(module, OptionError)
 
 
+def test_requests_and_answers_are_inspected(room):
+    request = cs.federated.request("em", cs.fuse([cs.load(room / site) for site in SITES]), rounds=2)
+    cs.federated.write_message(room / "request", request)
+    cs.federated.write_message(room / "answer", cs.federated.answer(request, room / "ada.npy"))
+    said = run("inspect", "request").output
+    assert "em, request 1 of 2" in said
+    assert "covariance_type full" in said
+    said = run("inspect", "answer").output
+    assert f"em, request 1, sha256 {request.digest}" in said
+    assert "sums over 90 rows, none over fewer than 5" in said
+    assert json.loads(run("inspect", "answer", "--json").output)["shapes"]["first"] == [3, 2]
+    (room / "short").write_bytes(request.data[:-9])
+    assert isinstance(run("inspect", "short").exception, InputError)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -21,8 +21,8 @@ from consilience.errors import FileFormatError, InputError, Problem
 from consilience.federated.requests.base import Answer, Content, Request
 from consilience.files.atomic import write_bytes
 from consilience.files.budget import pad_text
-from consilience.files.document import METADATA_KEY
-from consilience.files.safetensors_file import SafetensorsFile, as_file, validate_documents
+from consilience.files.document import METADATA_KEY, REMEDY
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file, validate_documents
 from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.posteriors.files import FeaturesHeader
 from consilience.posteriors.posterior import Features
@@ -142,8 +142,23 @@ def read_answer(where: Path | SafetensorsFile) -> Answer:
     return Answer(header.kind, header.number, header.request, header.n_observations, header.min_count, content)
 
 
-def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy: str) -> tuple[Header, Content]:
-    """Return the document and the content of a message's file."""
+def read_header(file: SafetensorsFile) -> tuple[RequestHeader | AnswerHeader, TensorHeader]:
+    """Return the document of a message, and what its header says of tensors, which are not read.
+
+    Raises
+    ------
+    FileFormatError
+        For anything but the file of a request or an answer.
+    """
+    if file.format == ANSWER_FORMAT:
+        return _validated(file, AnswerHeader, ANSWER_FORMAT, REMEDY)
+    return _validated(file, RequestHeader, REQUEST_FORMAT, REMEDY)
+
+
+def _validated(
+    file: SafetensorsFile, schema: type[Header], format_name: str, remedy: str
+) -> tuple[Header, TensorHeader]:
+    """Return the document of a message's file, of this format, and what its header says of tensors."""
     what = "a request" if format_name == REQUEST_FORMAT else "an answer"
     if file.header(remedy).text is not None and file.format != format_name:
         found = "is no file of this library" if file.format is None else f"is a {file.format!r:.80} file"
@@ -151,7 +166,12 @@ def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy:
     (parsed,) = validate_documents([file], schema, FORMAT_VERSION, what)
     if isinstance(parsed, FileFormatError):
         raise parsed
-    header, tensors = parsed
+    return parsed
+
+
+def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy: str) -> tuple[Header, Content]:
+    """Return the document and the content of a message's file."""
+    header, tensors = _validated(file, schema, format_name, remedy)
     for name, dtype in tensors.dtypes.items():
         if dtype != "float64":
             raise FileFormatError(file.label, f"tensor {name!r} has type {dtype}, expected float64", remedy)
