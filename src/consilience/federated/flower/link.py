@@ -37,6 +37,10 @@ _PAUSE = 0.1
 _BEAT_SECONDS = 5.0
 """Time between heartbeats of the run. Chosen by hand."""
 
+_LEAVE_SECONDS = 3.0
+"""Time in which a site leaves that has what it came for. One that leaves and comes again between two looks is never seen
+to be gone, and would not be asked. Chosen by hand."""
+
 _EXIT_SECONDS = 2.0
 """Time for open requests when the process ends. Chosen by hand."""
 
@@ -173,7 +177,12 @@ class FlowerLink:
             receipt = self.ask(node, {"ask": "taken", "attempt": announcement.attempt})
             if receipt is not None and wants_fused and self._send_fused(node):
                 (self.waiting / site).unlink(missing_ok=True)
-        while self.online(node) and not self.closing.is_set():  # a site leaves when it has what it came for
+        self._wait_until_gone(node)
+
+    def _wait_until_gone(self, node: int) -> None:
+        """Wait until a site that has what it came for leaves; one that is still online after that has come again."""
+        ends = time.monotonic() + _LEAVE_SECONDS
+        while self.online(node) and not self.closing.is_set() and time.monotonic() < ends:
             time.sleep(_PAUSE)
 
     def _attend_answers(self, site: str, node: int, offer: dict[str, Any]) -> None:
@@ -184,11 +193,12 @@ class FlowerLink:
         while self.online(node) and not self.closing.is_set():
             number, is_over = self._open_request()
             if is_over:
+                # Anew: the site may have left and come again for something else between two looks.
+                offer = self.ask(node, {"ask": "offer", "limit": self.max_file_bytes}) or offer
                 if self.ask(node, {"ask": "over", "number": number}) is not None:
                     if offer.get("receive") is not True or self._send_fused(node, self._last_good(number)):
                         (self.waiting / site).unlink(missing_ok=True)
-                    while self.online(node) and not self.closing.is_set():  # a site leaves when it has what it came for
-                        time.sleep(_PAUSE)
+                    self._wait_until_gone(node)
                 return
             file = self.spool / request_name(number)
             if number == taken or not file.exists():
