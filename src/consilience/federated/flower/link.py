@@ -38,8 +38,8 @@ _BEAT_SECONDS = 5.0
 """Time between heartbeats of the run. Chosen by hand."""
 
 _LEAVE_SECONDS = 3.0
-"""Time in which a site leaves that has what it came for. One that leaves and comes again between two looks is never seen
-to be gone, and would not be asked. Chosen by hand."""
+"""Time in which a site leaves that has what it came for. One that comes again between two looks is never seen to be
+gone, and would not be asked. Chosen by hand."""
 
 _EXIT_SECONDS = 2.0
 """Time for open requests when the process ends. Chosen by hand."""
