@@ -16,6 +16,7 @@ from tests.bayesian import methods_zoo as bayesian_methods
 from tests.bayesian import readers_zoo
 from tests.checkpoints import methods_zoo as checkpoint_methods
 from tests.families import zoo as families
+from tests.federated import request_kinds_zoo as request_kinds
 from tests.networks import methods_zoo as network_methods
 from tests.posteriors import adapters_zoo
 from tests.posteriors import methods_zoo as posterior_methods
@@ -31,6 +32,7 @@ TABLES = {
     "bayesian.readers.table.BAYESIAN_ADAPTERS": (readers_zoo.KINDS, readers_zoo.SPECIMENS),
     "api.kinds.KINDS": (kinds_zoo.KIND_NAMES, kinds_zoo.OBJECTS),
     "api.kinds.FORMATS": (kinds_zoo.FORMAT_NAMES, kinds_zoo.FILES),
+    "federated.requests.table.REQUEST_KINDS": (request_kinds.NAMES, request_kinds.SPECIMENS),
 }
 SOURCES = Path(consilience.__file__).parent
 SAYS_SO = re.compile(r"\bnew (one|method|\w+) is one file and one (line|entry) here|^Every (kind|format of files)\b")

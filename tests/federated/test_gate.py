@@ -2,12 +2,16 @@
 
 import asyncio
 import hashlib
+import io
+import json
+import threading
 from types import SimpleNamespace
 
 import pytest
 
+from consilience.federated.flower.answer import _RequestAnswers
 from consilience.federated.flower.gate import OPEN, FleetGate
-from consilience.federated.flower.link import FlowerLink, _offered_announcement
+from consilience.federated.flower.link import FlowerLink, _offered_announcement, _replaced_digests
 from consilience.federated.flower.messages import (
     MAX_BODY_BYTES,
     PIECE_BYTES,
@@ -17,6 +21,7 @@ from consilience.federated.flower.messages import (
     quiet_flower,
     records,
 )
+from consilience.federated.flower.site import ReceivedModel
 
 KEY = (b"flwr-public-key", b"a key")
 PUSH = "/v1/fleet/push-object"
@@ -198,3 +203,69 @@ def test_messages_of_strangers_are_bounded_before_they_are_put_together(monkeypa
 def _many():
     leaf = SimpleNamespace(object_id="x", children=[])
     return SimpleNamespace(object_id="root", children=[leaf] * 100)
+
+
+def answered_late(tmp_path, offers, reports=()):
+    """Return a link whose rounds have ended so far, and whose site answers a question as told."""
+    link = answering(offers)
+    link.spool, link.closing = tmp_path, threading.Event()
+    link.online = lambda _node: True
+    for number, report in enumerate(reports, 1):
+        (tmp_path / "server" / str(number)).mkdir(parents=True)
+        (tmp_path / "server" / str(number) / "round.json").write_text(json.dumps(report))
+    return link
+
+
+def test_an_answer_is_fetched_also_when_its_round_is_over_meanwhile(tmp_path):
+    data = b"sums over rows"
+    digest = hashlib.sha256(data).hexdigest()
+    offers = [None, {"digest": digest, "size": len(data), "attempt": 0}, {"data": data}]  # it computes, then answers
+    link = answered_late(tmp_path, offers, [{"then": "em:2"}, {"continues": True}])
+    announcement = link._fetch_answer("a", 1, 2)
+    assert (announcement.number, announcement.attempt, announcement.digest) == (2, 1, digest)
+    assert (tmp_path / "sites" / "a" / digest).read_bytes() == data
+    assert (tmp_path / "sites" / "a" / announcement.name).exists()
+
+
+def test_a_site_without_an_answer_to_a_request_that_is_over_gets_the_next(tmp_path):
+    link = answered_late(tmp_path, [{"ok": True}], [{"then": "em:2"}, {"continues": True}])
+    assert link._fetch_answer("a", 1, 2) is None
+    assert link._open_request() == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([], (2, False)),
+        ([{"then": "em:1"}], (2, False)),
+        ([{"then": "em:1"}, {"continues": False}], (2, True)),
+        ([{"continues": False}], (1, True)),
+        ([{"problems": ["nobody came"]}], (1, True)),
+        ([{"then": "em:2"}, {"continues": True}, {"problems": ["too few"], "continues": True}], (3, True)),
+    ],
+)
+def test_the_open_request_follows_from_the_reports(tmp_path, reports, expected):
+    assert answered_late(tmp_path, [], reports)._open_request() == expected
+
+
+def test_a_new_attempt_replaces_the_files_of_its_own_round_alone(tmp_path):
+    for number, digest in ((1, ZEROS), (2, ONES), (2, "2" * 64)):
+        announcement = _offered_announcement("a", {"digest": digest}, tmp_path, number)
+        (tmp_path / announcement.name).touch()
+    assert announcement.attempt == 2
+    assert _replaced_digests(announcement, tmp_path) == {ONES}
+
+
+def test_a_site_takes_a_request_in_pieces_and_none_that_is_too_long():
+    site = _RequestAnswers(True, False, ReceivedModel(io.BytesIO()))
+    piece = {"ask": "request", "number": 2, "size": 6}
+    assert site.answer({**piece, "offset": 0, "data": b"abc"}) == {"ok": True}
+    assert site.pending is None
+    assert site.answer({**piece, "offset": 9, "data": b"abc"}) == {"ok": False}
+    assert site.answer({**piece, "offset": 3, "data": b"def"}) == {"ok": True}
+    assert (site.pending, bytes(site.request)) == (2, b"abcdef")
+    assert site.answer({"ask": "answer", "number": 2}) == {"ok": True}  # it has none yet
+    for size in (0, -1, 10**12, "many"):
+        refused = _RequestAnswers(True, False, ReceivedModel(io.BytesIO()))
+        assert refused.answer({**piece, "size": size, "offset": 0, "data": b"x"}) == {"ok": False}
+        assert refused.is_done

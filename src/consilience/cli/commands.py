@@ -11,6 +11,7 @@ import click
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.cli.answer import answer
 from consilience.cli.evaluate import evaluate
 from consilience.cli.fisher import fisher
 from consilience.cli.fuse import check, fuse
@@ -34,7 +35,7 @@ def cli() -> None:
     click.get_current_context().with_resource(short_warnings())
 
 
-for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send):
+for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer):
     cli.add_command(_command)
 
 

@@ -9,12 +9,15 @@ import click
 
 from consilience.api.kinds import inspect_file
 from consilience.core.inspection import table
+from consilience.federated.requests.inspect import MESSAGE_FORMATS, inspect_message
+from consilience.files.safetensors_file import open_files
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(file: Path, as_json: bool) -> None:
-    """Say what is inside FILE: a posterior, network (Bayesian too), checkpoint, symmetry or Fisher information."""
-    inspection = inspect_file(file)
+    """Say what is inside FILE: posterior, network (Bayesian too), checkpoint, symmetry, Fisher information, request."""
+    (opened,) = open_files([file], [str(file)])  # what is wrong with a broken one, its reader says
+    inspection = inspect_message(opened) if opened.stated_format in MESSAGE_FORMATS else inspect_file(file)
     click.echo(json.dumps(inspection.document, indent=2, sort_keys=True) if as_json else table(inspection.rows))

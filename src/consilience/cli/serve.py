@@ -45,6 +45,11 @@ from consilience.files.limits import Limits
 @click.option("--max-components", default=1000, show_default=True, type=click.IntRange(1), help="Of a posterior.")
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(1), help="Rounds at most.")
 @click.option("--tolerance", default=TOLERANCE, show_default=True, help="Rounds end below this relative change.")
+@click.option(
+    "--then",
+    metavar="KIND[:N]",
+    help="Requests that follow, and that sites answer with `consilience answer`, such as em:3.",
+)
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
 @click.option("--work", type=click.Path(path_type=Path), help="The server's own folder.  [default: OUTPUT.work]")
 @click.option("--poll", default=1.0, show_default=True, help="Seconds between looks into the place.")
@@ -94,7 +99,7 @@ def serve(
     if flower:
         if place is not None or address is None or site_keys is None:
             raise click.UsageError("--flower takes --address and --site-keys, and no PLACE.")
-        _warn_of_insecure(insecure)
+        warn_of_insecure(insecure)
         connection: dict[str, Any] = {
             "site_keys": site_keys,
             "certificates": certificates,
@@ -114,7 +119,7 @@ def serve(
         _print_result(result, output)
 
 
-def _warn_of_insecure(insecure: bool) -> None:
+def warn_of_insecure(insecure: bool) -> None:
     """Warn on stderr where a round runs without TLS."""
     if insecure:
         _warn("--insecure: whoever is between reads and changes everything, and can send in a site's place")
@@ -181,7 +186,7 @@ def send(
     if flower is not None:
         if place is not None or site is not None or refine is not None or key is None or file is None:
             raise click.UsageError("--flower takes FILE and --key, and no --to, --site (its key says who) or --refine.")
-        _warn_of_insecure(insecure)
+        warn_of_insecure(insecure)
         connection: dict[str, Any] = {
             "key": key,
             "root_certificates": root_certificates,

@@ -1,28 +1,53 @@
 """Federated rounds: sites send their models, a server fuses them, over a folder, a bucket or Flower."""
 
 from consilience.federated.contribution import Announcement, Contribution
+from consilience.federated.flower.answer import answer_flower
 from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
+from consilience.federated.folder.answer import Answered, answer_folder
 from consilience.federated.folder.server import serve_folder
 from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
+from consilience.federated.requests.base import Answer, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.exchange import Round, answer, exchange, finish, reduce, request
+from consilience.federated.requests.files import read_answer, read_request, write_message
+from consilience.federated.requests.table import REQUEST_KINDS, Then
 from consilience.federated.round import RoundResult, run_round
 
 __all__ = [
+    "REQUEST_KINDS",
     "Announcement",
+    "Answer",
+    "Answered",
     "Contribution",
     "Record",
+    "Reduction",
+    "Request",
+    "RequestKind",
+    "Round",
     "RoundError",
     "RoundPlan",
     "RoundReport",
     "RoundResult",
     "Sent",
+    "StandingAnswer",
+    "Then",
+    "answer",
+    "answer_flower",
+    "answer_folder",
+    "exchange",
+    "finish",
+    "read_answer",
+    "read_request",
     "receive_folder",
+    "reduce",
+    "request",
     "run_round",
     "send_flower",
     "send_folder",
     "serve_flower",
     "serve_folder",
     "take_part",
+    "write_message",
 ]

@@ -19,6 +19,8 @@ from consilience.files.document import check_version, parse_document
 
 _FILE_KEYS = {"format", "format_version", "library_version", "status"}
 """Keys of the document that are no fields of the report."""
+_OF_REQUESTS = {"then", "request", "carried"}
+"""Fields that only rounds with requests have in the document."""
 _REMEDY = "`consilience serve` writes it"
 FORMAT, VERSION = "consilience-round", 1
 
@@ -89,6 +91,13 @@ class RoundReport:
         Change of the fused model, where there are several rounds; see `consilience.federated.convergence`.
     continues : bool
         Whether another round follows.
+    then : str, optional
+        Requests that follow this round of models, such as "em:3". Default: None.
+    request : mapping, optional
+        Kind, number and digest of the request that was answered, and how many there are. Default: None, for a round of
+        models.
+    carried : tuple of Record
+        Sites whose answer to an earlier request was carried on, with the reason.
     """
 
     name: str
@@ -109,6 +118,14 @@ class RoundReport:
     fused: Mapping[str, Any] | None = None
     convergence: Mapping[str, Any] | None = field(default=None)
     continues: bool = False
+    then: str | None = None
+    request: Mapping[str, Any] | None = None
+    carried: tuple[Record, ...] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything follows: another round of models, or a request."""
+        return self.continues or self.then is not None
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -124,6 +141,8 @@ class RoundReport:
             "status": "failed" if self.problems else "fused",
         }
         for key, value in asdict(self).items():
+            if key in _OF_REQUESTS and not value:
+                continue
             has_records = isinstance(value, tuple) and value and isinstance(value[0], dict)
             document[key] = [_without_empty(record) for record in value] if has_records else value
         return document
@@ -165,8 +184,12 @@ class RoundReport:
         """Return the report as lines of text."""
         has_weights = len({record.weight for record in self.took_part}) > 1
         names = [record.site + (f" (weight {record.weight:g})" if has_weights else "") for record in self.took_part]
-        lines = [f"round {self.number} closed ({self.closed}): {len(names)} of {len(self.expected)} sites took part"]
-        lines += [f"took part: {', '.join(names)}"] if names else []
+        asked = "" if self.request is None else " (request {kind} {number} of {rounds})".format(**self.request)
+        took_part = "took part" if self.request is None else "answered"
+        counts = f"{len(names)} of {len(self.expected)} sites {took_part}"
+        lines = [f"round {self.number}{asked} closed ({self.closed}): {counts}"]
+        lines += [f"{took_part}: {', '.join(names)}"] if names else []
+        lines += [f"carried on: {record.site}: {printable('; '.join(record.reasons))}" for record in self.carried]
         lines += [
             f"left out: {record.site}: {printable(reason)}" for record in self.left_out for reason in record.reasons
         ]

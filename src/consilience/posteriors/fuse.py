@@ -229,9 +229,7 @@ def fuse_described(
         _judge=partial(
             judge_fusion,
             ensemble,
-            outcome.posterior,
             labels,
-            outcome.details,
             is_mixture=adapter is None or adapter.mixture(outcome.posterior) is not None,
             matches=method.matches,
             trusts_sites=method.robust is None,

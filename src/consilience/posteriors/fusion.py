@@ -82,7 +82,7 @@ class PosteriorFusion(Fusion):
     provenance: Mapping[str, Any]
     inputs: tuple[FusionInput, ...] = field(repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
-    _judge: Callable[[Status], Verdict] | None = field(default=None, repr=False)
+    _judge: Callable[[Posterior, Mapping[str, Any], Status], Verdict] | None = field(default=None, repr=False)
     keeps_models: bool = False
     atoms: Posterior | None = field(default=None, repr=False)
 
@@ -106,7 +106,7 @@ class PosteriorFusion(Fusion):
 
         It is computed from parameters alone; see ``consilience.posteriors.verdict``.
         """
-        return super().verdict if self._judge is None else self._judge(self.status)
+        return super().verdict if self._judge is None else self._judge(self.posterior, self.details, self.status)
 
     @property
     def record(self) -> dict[str, Any]:

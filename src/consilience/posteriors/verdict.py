@@ -207,8 +207,8 @@ def shared_mass(ensemble: Ensemble, labels: Labels) -> float:
 
 def judge_fusion(
     ensemble: Ensemble,
-    fused: Posterior,
     labels: Labels,
+    fused: Posterior,
     details: Mapping[str, Any],
     status: Status,
     *,
@@ -223,10 +223,10 @@ def judge_fusion(
     ----------
     ensemble : Ensemble
         The models that went in, in the order of the labels.
-    fused : Posterior
-        The fused components.
     labels : Labels of shape (L,)
         Fused component of each local one; -1 for one left out.
+    fused : Posterior
+        The fused components.
     details : mapping of str to object
         What the method found: outliers, heterogeneity.
     status : Status

@@ -23,6 +23,7 @@ from typing import Any
 from consilience.federated.contribution import Announcement, parse_announcement
 from consilience.federated.flower.gate import FleetGate
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
+from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
 
 _ANSWER_SECONDS = 20.0
 """Time for the answer to a question without a file. Chosen by hand."""
@@ -35,6 +36,10 @@ _PAUSE = 0.1
 
 _BEAT_SECONDS = 5.0
 """Time between heartbeats of the run. Chosen by hand."""
+
+_LEAVE_SECONDS = 3.0
+"""Time in which a site leaves that has what it came for. One that comes again between two looks is never seen to be
+gone, and would not be asked. Chosen by hand."""
 
 _EXIT_SECONDS = 2.0
 """Time for open requests when the process ends. Chosen by hand."""
@@ -156,6 +161,9 @@ class FlowerLink:
         offer = self.ask(node, {"ask": "offer", "limit": self.max_file_bytes})
         if offer is None:
             return
+        if offer.get("answers") is True:
+            self._attend_answers(site, node, offer)
+            return
         # After the end of the round, only sites that took part may come back, for the fused model.
         if self.report.exists() and offer.get("digest") not in self._took_part():
             self.ask(node, {"ask": "refused", "why": "the round is over; nothing was taken"})
@@ -169,18 +177,93 @@ class FlowerLink:
             receipt = self.ask(node, {"ask": "taken", "attempt": announcement.attempt})
             if receipt is not None and wants_fused and self._send_fused(node):
                 (self.waiting / site).unlink(missing_ok=True)
-        while self.online(node) and not self.closing.is_set():  # a site leaves when it has what it came for
+        self._wait_until_gone(node)
+
+    def _wait_until_gone(self, node: int) -> None:
+        """Wait until a site that has what it came for leaves; one that is still online after that has come again."""
+        ends = time.monotonic() + _LEAVE_SECONDS
+        while self.online(node) and not self.closing.is_set() and time.monotonic() < ends:
             time.sleep(_PAUSE)
+
+    def _attend_answers(self, site: str, node: int, offer: dict[str, Any]) -> None:
+        """Send a site the open request and fetch its answer, until it leaves or all requests are over."""
+        if offer.get("follow") is True:
+            (self.waiting / site).touch()
+        taken = 0
+        while self.online(node) and not self.closing.is_set():
+            number, is_over = self._open_request()
+            if is_over:
+                # Anew: the site may have left and come again for something else between two looks.
+                offer = self.ask(node, {"ask": "offer", "limit": self.max_file_bytes}) or offer
+                if self.ask(node, {"ask": "over", "number": number}) is not None:
+                    if offer.get("receive") is not True or self._send_fused(node, self._last_good(number)):
+                        (self.waiting / site).unlink(missing_ok=True)
+                    self._wait_until_gone(node)
+                return
+            file = self.spool / request_name(number)
+            if number == taken or not file.exists():
+                time.sleep(_PAUSE)
+                continue
+            if not self._send_request(node, number, file.read_bytes()):
+                return
+            announcement = self._fetch_answer(site, node, number)
+            if announcement is None:
+                continue
+            self.ask(node, {"ask": "taken", "attempt": announcement.attempt, "number": number})
+            taken = number
+
+    def _report_of(self, number: int) -> dict[str, Any] | None:
+        """Return the report of a round; None while it is open."""
+        path = self.spool / "server" / str(number) / "round.json"
+        return json.loads(path.read_bytes()) if path.exists() else None
+
+    def _open_request(self) -> tuple[int, bool]:
+        """Return the number of the round whose request is open or comes next, or the last one and that all are over."""
+        number = 1
+        while (report := self._report_of(number)) is not None:
+            if report.get("problems") or not (report.get("continues") or report.get("then")):
+                return number, True
+            number += 1
+        return max(number, FIRST_REQUEST), False
+
+    def _last_good(self, number: int) -> int:
+        """Return the last round that has a model."""
+        report = self._report_of(number)
+        return number - 1 if report is not None and report.get("problems") and number > 1 else number
+
+    def _send_request(self, node: int, number: int, data: bytes) -> bool:
+        """Send a request piece by piece; return whether the site has it."""
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            question = {"ask": "request", "number": number, "offset": start, "size": len(data), "data": piece}
+            if self.ask(node, question, _PIECE_SECONDS) is None:
+                return False
+        return True
+
+    def _fetch_answer(self, site: str, node: int, number: int) -> Announcement | None:
+        """Wait for a site's answer to a request and fetch it, also when the round is over meanwhile: it counts as late.
+
+        None where the site is gone, or has none to a request that is over.
+        """
+        while self.online(node) and not self.closing.is_set():
+            # A site that computes answers nothing: the question is asked again.
+            offer = self.ask(node, {"ask": "answer", "number": number})
+            if offer is not None and "digest" in offer:
+                return self._accept(site, node, offer, number)
+            if offer is not None and self._open_request() != (number, False):
+                return None
+            time.sleep(_PAUSE)
+        return None
 
     def _took_part(self) -> set[str]:
         """Return the digests of the contributions that were fused."""
         return {record["sha256"] for record in json.loads(self.report.read_bytes())["took_part"]}
 
-    def _accept(self, site: str, node: int, offer: dict[str, Any]) -> Announcement | None:
+    def _accept(self, site: str, node: int, offer: dict[str, Any], number: int = 1) -> Announcement | None:
         """Return the announcement of an offer, once its files are in the site's folder; None if they did not come."""
         folder = self.spool / "sites" / site
         folder.mkdir(parents=True, exist_ok=True)
-        announcement = _offered_announcement(site, offer, folder)
+        announcement = _offered_announcement(site, offer, folder, number)
         if announcement is None:
             return None
         for digest, field in zip(announcement.digests, ("size", "fisher_size"), strict=False):
@@ -190,9 +273,8 @@ class FlowerLink:
             if not (folder / digest).exists() and not self._fetch(node, folder / digest, digest, size):
                 return None
         (folder / announcement.name).touch()
-        for path in folder.iterdir():  # files, called by a digest, of attempts that this one replaces
-            if len(path.name) == len(announcement.digest) and path.name not in announcement.digests:
-                path.unlink()
+        for digest in _replaced_digests(announcement, folder):
+            (folder / digest).unlink(missing_ok=True)
         return announcement
 
     def _fetch(self, node: int, target: Path, digest: str, size: int) -> bool:
@@ -219,13 +301,14 @@ class FlowerLink:
         partial.replace(target)
         return True
 
-    def _send_fused(self, node: int) -> bool:
-        """Wait for the end of the round and give a site its report and the fused model; return whether it has them."""
-        while not self.report.exists():
+    def _send_fused(self, node: int, number: int = 1) -> bool:
+        """Wait for the end of a round and give a site its report and the fused model; return whether it has them."""
+        report = self.spool / "server" / str(number) / "round.json"
+        while not report.exists():
             if not self.online(node):
                 return False
             time.sleep(_PAUSE)
-        text, fused = self.report.read_bytes(), self.report.with_name("fused.safetensors")
+        text, fused = report.read_bytes(), report.with_name("fused.safetensors")
         is_fused = fused.exists() and not json.loads(text).get("problems")
         size = fused.stat().st_size if is_fused else 0
         for start in range(0, len(text), PIECE_BYTES):
@@ -246,14 +329,25 @@ class FlowerLink:
             time.sleep(_BEAT_SECONDS)
 
 
-def _offered_announcement(site: str, offer: dict[str, Any], folder: Path) -> Announcement | None:
+def _announcements(site: str, folder: Path, number: int) -> list[Announcement]:
+    """Return the announcements of a round in a site's folder, sorted."""
+    parsed = (parse_announcement(site, path.name) for path in folder.iterdir())
+    return sorted(one for one in parsed if one is not None and one.number == number)
+
+
+def _replaced_digests(announcement: Announcement, folder: Path) -> set[str]:
+    """Return the digests of files of attempts that this one replaces: those of its own round alone."""
+    earlier = _announcements(announcement.site, folder, announcement.number)
+    return {digest for one in earlier for digest in one.digests} - set(announcement.digests)
+
+
+def _offered_announcement(site: str, offer: dict[str, Any], folder: Path, number: int = 1) -> Announcement | None:
     """Return the announcement of an offer; without an attempt in it, the next, or the last one of the same files."""
     digest, fisher, attempt = offer.get("digest"), offer.get("fisher", ""), offer.get("attempt", 0)
-    parsed = (parse_announcement(site, path.name) for path in folder.iterdir())
-    earlier = sorted(announcement for announcement in parsed if announcement is not None)
+    earlier = _announcements(site, folder, number)
     if attempt == 0 and earlier:
         attempt = earlier[-1].attempt + ((earlier[-1].digest, earlier[-1].fisher) != (digest, fisher))
-    name = "-".join([f"1-{attempt or 1}", str(digest), *([str(fisher)] if fisher else [])])
+    name = "-".join([f"{number}-{attempt or 1}", str(digest), *([str(fisher)] if fisher else [])])
     return parse_announcement(site, name)  # which is None for anything but numbers and digests
 
 

@@ -23,6 +23,7 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.flower.messages import quiet_flower
 from consilience.federated.folder.server import serve_folder
 from consilience.federated.plan import NAME_RULE, is_name
+from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
 
@@ -94,13 +95,16 @@ def serve_flower(
     spool = work_folder / "flower"
     (spool / "sites").mkdir(parents=True, exist_ok=True)
     max_file_bytes = (limits or Limits()).file_bytes
+    then = options.get("then")
+    requests = Then.parse(then) if isinstance(then, str) else then
+    n_answers = 0 if requests is None else requests.rounds
     settings = {
         "host": host,
         "port": port,
         "spool": str(spool.absolute()),
         "max_file_bytes": max_file_bytes,
-        # Two files for each contribution: the model and its Fisher information.
-        "quota": _MAX_CONTRIBUTIONS * 2 * max_file_bytes + _QUOTA_SLACK,
+        # Two files for each contribution, the model and its Fisher information, and one for each answer.
+        "quota": (_MAX_CONTRIBUTIONS * 2 + n_answers) * max_file_bytes + _QUOTA_SLACK,
         "keys": {name: str(path.absolute()) for name, path in keys.items() if sites is None or name in sites},
         "certificate": None if pair is None else str(pair[0].absolute()),
         "key": None if pair is None else str(pair[1].absolute()),

@@ -115,36 +115,87 @@ def send_flower(
     deadline = time.monotonic() + timeout
     with (
         tempfile.TemporaryFile() as fused,
-        _connect(address, Path(key), root_certificates, insecure, deadline) as node,
+        connect(address, Path(key), root_certificates, insecure, deadline) as node,
     ):
-        site = _SiteAnswers(offer, files_by_digest, fused)
-        while not site.is_done:
+        site = _SiteAnswers(offer, files_by_digest, ReceivedModel(fused))
+        while not site.model.is_done:
             if time.monotonic() > deadline:
                 raise InputError(
                     address, f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s"
                 )
             node.answer_one(site.answer)
-        if site.refusal is not None:
-            raise InputError(address, f"{site.refusal}")
+        if site.model.refusal is not None:
+            raise InputError(address, site.model.refusal)
         announcement = Announcement("", 1, site.attempt, str(offer["digest"]), str(offer.get("fisher", "")))
         if receive is None:
             return Sent(announcement, warnings=warnings)
-        return Sent(announcement, warnings=warnings, report=_write_fused(address, site, Path(receive)))
+        return Sent(announcement, warnings=warnings, report=write_fused(address, site.model, Path(receive)))
 
 
-def _write_fused(address: str, site: _SiteAnswers, target: Path) -> RoundReport:
+def write_fused(address: str, model: ReceivedModel, target: Path) -> RoundReport:
     """Write the received fused model, checked against the digest in the report; return the report."""
-    report = RoundReport.from_bytes(bytes(site.report))
+    report = RoundReport.from_bytes(bytes(model.report))
     if report.problems or report.fused is None:
         raise InputError([Problem(address, "the round failed"), *report.lines()])
     with write_atomically(target) as partial, partial.open("wb") as stream:
-        site.fused.seek(0)
-        while data := site.fused.read(PIECE_BYTES):
+        model.stream.seek(0)
+        while data := model.stream.read(PIECE_BYTES):
             stream.write(data)
         stream.flush()
         if file_digest(partial) != report.fused.get("sha256"):
             raise InputError(address, "the fused model is not what the round's report says")
     return report
+
+
+@dataclass
+class ReceivedModel:
+    """The report and the fused model as they come from the server, piece by piece.
+
+    Parameters
+    ----------
+    stream : file
+        Where the fused model goes.
+    report : bytearray
+        The report of the round.
+    fused_bytes : int
+        Length of the fused model, as the server states it.
+    is_done : bool
+        Whether all has come, or the site was refused.
+    refusal : str, optional
+        Why it was refused.
+    """
+
+    stream: BinaryIO | Any
+    report: bytearray = field(default_factory=bytearray)
+    fused_bytes: int = 0
+    is_done: bool = False
+    refusal: str | None = None
+
+    def refuse(self, reason: str) -> None:
+        """Note that the site was refused."""
+        self.refusal, self.is_done = reason[:_MAX_REASON], True
+
+    def begin(self) -> None:
+        """Forget what came: a server that was killed while it sent the fused model begins anew."""
+        self.report.clear()
+        self.stream.seek(0)
+        self.stream.truncate()
+
+    def take(self, kind: Any, question: dict[str, Any]) -> None:
+        """Take a piece of the report or of the model, or a refusal."""
+        data = question.get("data", b"")
+        if kind == "refused":
+            self.refuse(str(question.get("why")))
+        elif kind == "report":
+            self.report += data
+            self.fused_bytes = int(question.get("size", 0))
+            if len(self.report) > MAX_REPORT_BYTES:
+                self.refuse("sent a report that is too long")
+            elif question.get("last") and not self.fused_bytes:  # of a round that failed there is no model
+                self.is_done = True
+        elif kind == "fused":
+            self.stream.write(data)
+            self.is_done = self.stream.tell() >= self.fused_bytes
 
 
 @dataclass
@@ -157,28 +208,16 @@ class _SiteAnswers:
         Digests and lengths of the site's files, the attempt, and whether it waits for the fused model.
     files_by_digest : dict of str to Path
         Its files.
-    fused : file
-        Where the fused model goes.
+    model : ReceivedModel
+        Where the report and the fused model go.
     attempt : int
         The attempt that the server has taken; 0 before.
-    report : bytearray
-        The report of the round.
-    fused_bytes : int
-        Length of the fused model, as the server states it.
-    is_done : bool
-        Whether the site has what it came for, or was refused.
-    refusal : str, optional
-        Why it was refused.
     """
 
     offer: dict[str, Any]
     files_by_digest: dict[str, Path]
-    fused: BinaryIO | Any
+    model: ReceivedModel
     attempt: int = 0
-    report: bytearray = field(default_factory=bytearray)
-    fused_bytes: int = 0
-    is_done: bool = False
-    refusal: str | None = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a question of the server; an empty receipt for one that is not known."""
@@ -187,38 +226,18 @@ class _SiteAnswers:
             limit = question.get("limit")
             size = max(self.offer["size"], self.offer.get("fisher_size", 0))
             if isinstance(limit, int) and size > limit:
-                self.refusal = f"takes files of at most {limit} bytes, and this one has {size}"
-                self.is_done = True
+                self.model.refuse(f"takes files of at most {limit} bytes, and this one has {size}")
             return self.offer
         if kind == "piece" and question.get("digest") in self.files_by_digest:
             with self.files_by_digest[question["digest"]].open("rb") as stream:
                 stream.seek(max(0, int(question.get("offset", 0))))
                 return {"data": stream.read(min(PIECE_BYTES, max(0, int(question.get("length", 0)))))}
-        if kind == "refused":
-            self.refusal, self.is_done = str(question.get("why"))[:_MAX_REASON], True
-            return {"ok": True}
         if kind == "taken":
-            # A server that was killed while it sent the fused model begins anew.
-            self.report.clear()
-            self.fused.seek(0)
-            self.fused.truncate()
+            self.model.begin()
             self.attempt = int(question.get("attempt", 0))
-            self.is_done = not self.offer["receive"]
-            return {"ok": True}
-        return self._receive(kind, question)
-
-    def _receive(self, kind: Any, question: dict[str, Any]) -> dict[str, Any]:
-        data = question.get("data", b"")
-        if kind == "report":
-            self.report += data
-            self.fused_bytes = int(question.get("size", 0))
-            if len(self.report) > MAX_REPORT_BYTES:
-                self.refusal, self.is_done = "sent a report that is too long", True
-            elif question.get("last") and not self.fused_bytes:  # of a round that failed there is no model
-                self.is_done = True
-        elif kind == "fused":
-            self.fused.write(data)
-            self.is_done = self.fused.tell() >= self.fused_bytes
+            self.model.is_done = not self.offer["receive"]
+        else:
+            self.model.take(kind, question)
         return {"ok": True}
 
 
@@ -335,7 +354,7 @@ def _retry(action: Callable[[], Any], deadline: float) -> Any:
 
 
 @contextmanager
-def _connect(address: str, key: Path, root: str | Path | None, insecure: bool, deadline: float) -> Iterator[_SuperNode]:
+def connect(address: str, key: Path, root: str | Path | None, insecure: bool, deadline: float) -> Iterator[_SuperNode]:
     """Yield this site's node, authenticated by its key; it goes offline at the end."""
     import httpx
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor

@@ -17,15 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checks import is_count
+from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest, library_versions
-from consilience.errors import InputError, OptionError
+from consilience.errors import ConsilienceError, InputError, OptionError
 from consilience.federated.check import CheckedContribution, check_alone
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.folder.inbox import Inbox, site_folder
+from consilience.federated.folder.request_server import RequestServer
 from consilience.federated.folder.storage import MAX_REPORT_BYTES, LocalStorage, Storage, retry, storage_of
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
 from consilience.federated.report import Record, RoundError, RoundReport
+from consilience.federated.requests.exchange import request
+from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult, refuse_options, run_round
 from consilience.files.atomic import refuse_unwritable, write_atomically, write_bytes
 from consilience.files.limits import Limits
@@ -60,6 +64,7 @@ def serve_folder(
     rng: int = 0,
     rounds: int = 1,
     tolerance: float = TOLERANCE,
+    then: str | Then | None = None,
     work: str | Path | None = None,
     poll: float = 1.0,
     say: Say | None = None,
@@ -85,6 +90,9 @@ def serve_folder(
         Default: 1.
     tolerance : float
         Rounds end early when the relative change of the fused parameters is below it. Default: 1e-3.
+    then : str, optional
+        Requests that follow the round, as ``KIND`` or ``KIND:N``: ``"em:3"``. Each is published, and sites answer it
+        from their own data (`answer_folder`) until the deadline, which begins anew with every request. Default: none.
     work : path, optional
         The server's own folder, which no site can reach. A server that was killed resumes from there. Default: a folder
         beside `output`, removed when the round is over.
@@ -131,6 +139,9 @@ def serve_folder(
     ):
         if not is_valid:
             raise OptionError(name, f"expected a positive number, found {value!r}")
+    requests = Then.parse(then) if isinstance(then, str) else then
+    if requests is not None and rounds != 1:
+        raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
     refuse_options(plan)
     target = Path(output)
     refuse_unwritable(target)
@@ -140,7 +151,7 @@ def serve_folder(
         raise InputError(
             work_folder, f"lies in {place}, where sites may write", "give a folder of the server's own as --work"
         )
-    server = _Server(storage, plan, work_folder, target, poll, say or (lambda _line: None))
+    server = _Server(storage, plan, work_folder, target, poll, say or (lambda _line: None), requests)
     result = server.run(rounds, tolerance)
     if work is None:
         shutil.rmtree(work_folder, ignore_errors=True)
@@ -162,11 +173,14 @@ class _Server:
     output: Path
     poll: float
     say: Say
+    then: Then | None
 
     def run(self, rounds: int, tolerance: float) -> RoundResult:
         """Run the rounds that have not ended."""
         self._refuse_ended()
         reports = self._begin(rounds)
+        if self.then is not None and reports:
+            return self._answer_requests(self._fuse_again(reports[0]), reports)
         fusion = None
         while True:
             number = len(reports) + 1
@@ -188,15 +202,53 @@ class _Server:
             change = change_between(previous, file, fusion.objective) if rounds > 1 else None
             relative_change = None if change is None else change["change"]
             is_last = number >= rounds or (relative_change is not None and relative_change < tolerance)
+            refusal = self._refusal_of_requests(fusion)
             report = replace(
                 report,
                 fused={"sha256": file_digest(file), "bytes": file.stat().st_size},
                 convergence=change,
                 continues=not is_last,
+                then=None if self.then is None or refusal is not None else str(self.then),
             )
             reports.append(self._end(report, file))
+            if refusal is not None:
+                raise refusal
+            if self.then is not None:
+                return self._answer_requests(fusion, reports)
             if is_last:
                 return RoundResult(fusion, tuple(reports))
+
+    def _answer_requests(self, fusion: Fusion, reports: list[RoundReport]) -> RoundResult:
+        """Run the requests that follow the round of models and have not ended."""
+        assert self.then is not None  # noqa: S101  (narrows the type)
+        server = RequestServer(self.storage, self.plan, self.work, self.then, self.say, self._wait, self._end)
+        fusion, reports = server.run(fusion, reports)
+        return RoundResult(fusion, tuple(reports))
+
+    def _refusal_of_requests(self, fusion: Fusion) -> ConsilienceError | None:
+        """Return why there are no such requests of this model, which the sites get all the same."""
+        if self.then is None:
+            return None
+        try:
+            request(self.then.kind, fusion, rounds=self.then.rounds)
+        except ConsilienceError as error:
+            return error
+        return None
+
+    def _fuse_again(self, report: RoundReport) -> Fusion:
+        """Return the fusion of round 1 from the copies that a killed server had fused, which has the same bytes."""
+        inbox, used = Inbox(self.storage, self.plan, 1, self.work), {record.sha256 for record in report.took_part}
+        contributions = [one for one in inbox.contributions() if one.announcement.digest in used]
+        fusion = run_round(self.plan, contributions, closed=report.closed).fusion
+        file = self.work / "1" / "again.safetensors"
+        fusion.save(file)
+        if report.fused is None or file_digest(file) != report.fused["sha256"]:
+            raise InputError(
+                self.work,
+                "fuses to another model than before, and sites may have answered a request from that one",
+                "go on with the version that began, or begin a new round",
+            )
+        return fusion
 
     def _refuse_ended(self) -> None:
         """Raise when the place has a finished round that is not this server's own."""
@@ -210,7 +262,8 @@ class _Server:
     def _begin(self, rounds: int) -> list[RoundReport]:
         """Return the reports of rounds that a killed server had ended, and publish the plan for the sites."""
         self.work.mkdir(parents=True, exist_ok=True)
-        fingerprint = {**self.plan.fingerprint(), "rounds": rounds, "place": self.storage.where}
+        then = None if self.then is None else str(self.then)
+        fingerprint = {**self.plan.fingerprint(), "rounds": rounds, "then": then, "place": self.storage.where}
         state = self.work / "state.json"
         reports: list[RoundReport] = []
         if state.exists():
@@ -225,7 +278,7 @@ class _Server:
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))
             if reports:  # the server may have been killed before it published the last one
                 self._publish(reports[-1], self.work / str(len(reports)) / "fused.safetensors")
-                if not reports[-1].continues:
+                if not reports[-1].goes_on:
                     raise InputError(
                         self.work, f"the round had ended, and {self.output} is its model", "remove this folder"
                     )
@@ -242,6 +295,7 @@ class _Server:
             "sites": list(self.plan.sites),
             "rounds": rounds,
             "limits": fingerprint["limits"],
+            **({} if then is None else {"then": then}),
         }
         retry(lambda: self.storage.put("server/plan.json", (json.dumps(public_plan, indent=1) + "\n").encode()))
         write_bytes(state, json.dumps(fingerprint).encode())
@@ -276,7 +330,7 @@ class _Server:
             raise RoundError(_with_late(error.report, inbox)) from error
         return RoundResult(result.fusion, (_with_late(result.report, inbox),))
 
-    def _wait(self, inbox: Inbox, check: Callable[[Contribution], CheckedContribution], number: int) -> str:
+    def _wait(self, inbox: Inbox, check: Callable[[Contribution], Any], number: int) -> str:
         """Wait until every site's contribution is in and good, or the deadline is past; return which.
 
         Time runs from the first start of the round, also while no server does.

@@ -29,10 +29,10 @@ MIN_COUNT = 5.0
 """A component with fewer observations behind it is warned about: it may tell of single persons. A convention, as
 `min_count` everywhere in this library; nobody has measured other values."""
 
-_FIRST_PAUSE, _MAX_PAUSE = 0.125, 4.0
+FIRST_PAUSE, MAX_PAUSE = 0.125, 4.0
 """Seconds between looks for the report: doubled from the first to the longest. Chosen by hand."""
 
-_TIMEOUT = 3600.0
+TIMEOUT = 3600.0
 """Seconds that a site waits for the fused model by default. Chosen by hand."""
 
 _MAX_ATTEMPT = 999_999
@@ -71,7 +71,7 @@ def send_folder(
     number: int = 1,
     min_count: float = MIN_COUNT,
     receive: str | Path | None = None,
-    timeout: float = _TIMEOUT,
+    timeout: float = TIMEOUT,
 ) -> Sent:
     """Check a file and put it into the place of a round, where the server finds it.
 
@@ -111,12 +111,12 @@ def send_folder(
         refuse_unwritable(Path(receive))
     path, information = Path(file), None if fisher is None else Path(fisher)
     files = [SafetensorsFile(part) for part in (path, information) if part is not None]
-    warnings = check_before_sending(files, _server_limits(storage, site), min_count)
-    earlier_report = _read_report(storage, number)
+    warnings = check_before_sending(files, server_limits(storage, site), min_count)
+    earlier_report = read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
         raise InputError(storage.where, f"round {number} in this place is over; nothing was sent")
     digests = [part.digest for part in files]
-    again, announcement = _next_announcement(storage, site, number, attempt, digests)
+    again, announcement = next_announcement(storage, site, number, attempt, digests)
     if not again:
         for part, digest in zip(files, digests, strict=True):
             retry(partial(storage.put, f"{site_folder(site)}/{digest}", part.path))
@@ -128,7 +128,7 @@ def send_folder(
     return Sent(announcement, again, warnings, report)
 
 
-def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, timeout: float = _TIMEOUT) -> RoundReport:
+def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, timeout: float = TIMEOUT) -> RoundReport:
     """Wait for the fused model of a round and write it to a file, checked against the digest in the round's report.
 
     Parameters
@@ -149,12 +149,12 @@ def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, ti
     """
     storage, target, deadline = storage_of(place), Path(output), time.monotonic() + timeout
     refuse_unwritable(target)
-    pause = _FIRST_PAUSE
-    while (report := _read_report(storage, number)) is None:
+    pause = FIRST_PAUSE
+    while (report := read_report(storage, number)) is None:
         if time.monotonic() >= deadline:
             raise InputError(storage.where, f"round {number} did not end within {timeout:g} seconds")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(2.0 * pause, _MAX_PAUSE)
+        pause = min(2.0 * pause, MAX_PAUSE)
     if report.problems or report.fused is None:
         raise InputError([Problem(storage.where, f"round {number} failed"), *report.lines()])
     size, digest = report.fused.get("bytes"), report.fused.get("sha256")
@@ -174,7 +174,7 @@ def take_part(
     site: str,
     refine: Callable[[Any, int], Any],
     *,
-    timeout: float = _TIMEOUT,
+    timeout: float = TIMEOUT,
     min_count: float = MIN_COUNT,
     say: Callable[[str], None] | None = None,
 ) -> tuple[Any, RoundReport]:
@@ -275,7 +275,7 @@ def check_before_sending(files: list[SafetensorsFile], limits: Limits, min_count
     )
 
 
-def _server_limits(storage: Storage, site: str) -> Limits:
+def server_limits(storage: Storage, site: str) -> Limits:
     """Return the server's limits; the defaults where it has not been started yet."""
     try:
         text = retry(lambda: storage.read("server/plan.json", MAX_REPORT_BYTES))
@@ -291,7 +291,7 @@ def _server_limits(storage: Storage, site: str) -> Limits:
         raise InputError(storage.where, "server/plan.json is no plan of a round") from error
 
 
-def _read_report(storage: Storage, number: int) -> RoundReport | None:
+def read_report(storage: Storage, number: int) -> RoundReport | None:
     """Return the report of a round; None while the round is open."""
     try:
         return RoundReport.from_bytes(storage.read(f"server/{number}/round.json", MAX_REPORT_BYTES))
@@ -301,7 +301,7 @@ def _read_report(storage: Storage, number: int) -> RoundReport | None:
         return None
 
 
-def _next_announcement(
+def next_announcement(
     storage: Storage, site: str, number: int, attempt: int | None, digests: list[str]
 ) -> tuple[bool, Announcement]:
     """Return whether the same was announced before, and the announcement."""

@@ -213,9 +213,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         _judge=partial(
             judge_fusion,
             pilot,
-            posterior,
             _labels_of_sites(labels, components_of_site, sample.sample_sites),
-            details,
             is_mixture=adapter is None or adapter.mixture(posterior) is not None,
             matches=method.matches,
             trusts_sites=method.robust is None,

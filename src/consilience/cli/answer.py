@@ -1,0 +1,82 @@
+"""The command ``answer``: a site answers the requests of a round from its own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from consilience.cli.modules import import_module
+from consilience.cli.serve import warn_of_insecure
+from consilience.federated.flower.answer import answer_flower
+from consilience.federated.folder.answer import Answered, answer_folder
+from consilience.federated.requests.base import MIN_COUNT
+
+
+@click.command()
+@click.argument("place", required=False)
+@click.option("--site", help="Name of this site.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Rows of this site: .csv, .npy or .npz.")
+@click.option(
+    "--module",
+    metavar="PKG.MOD:CALLABLE",
+    help="The torch module, for requests about networks. Importing it runs its code.",
+)
+@click.option("--follow", is_flag=True, help="Answer all requests of the round, not the open one alone.")
+@click.option("--receive", type=click.Path(path_type=Path), help="With --follow, write the model after the last one.")
+@click.option("--min-count", default=MIN_COUNT, show_default=True, help="Sums over fewer observations do not leave.")
+@click.option("--timeout", default=3600.0, show_default=True, help="Seconds to wait for a request, and for its end.")
+@click.option("--flower", metavar="HOST:PORT", help="Address of a server that runs with --flower.")
+@click.option("--key", type=click.Path(path_type=Path), help="Private key of this site, for --flower.")
+@click.option("--root-certificates", type=click.Path(path_type=Path), help="Certificate by which it is known, PEM.")
+@click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+def answer(
+    place: str | None,
+    site: str | None,
+    data: Path,
+    module: str | None,
+    flower: str | None,
+    key: Path | None,
+    root_certificates: Path | None,
+    insecure: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Answer the open request of the round in PLACE from this site's data; only sums over its rows leave.
+
+    A server that runs `consilience serve --then KIND:N` publishes the requests. Without --follow one is answered, the
+    open one or the next, and the command ends; called again, it answers the next.
+    """
+
+    def say(sent: Answered) -> None:
+        if quiet:
+            return
+        done = "had answered" if sent.again else "answered"
+        withheld = f"; {sent.withheld} components with fewer observations were withheld" if sent.withheld else ""
+        click.echo(
+            f"{done} request {sent.kind} {sent.number} of {sent.rounds} with sums over {sent.n_observations} rows "
+            f"({sent.announcement.digest[:12]}){withheld}"
+        )
+
+    arguments: dict[str, Any] = {
+        **options,
+        "say": say,
+        "module": None if module is None else import_module(module, "--module"),
+    }
+    if flower is not None:
+        if place is not None or site is not None or key is None:
+            raise click.UsageError("--flower takes --key, and no PLACE or --site (its key says who).")
+        warn_of_insecure(insecure)
+        connection: dict[str, Any] = {"key": key, "root_certificates": root_certificates, "insecure": insecure}
+        sent = answer_flower(flower, data, **connection, **arguments)
+    else:
+        if key is not None or root_certificates is not None or insecure:
+            raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
+        if place is None or site is None:
+            raise click.UsageError("Missing argument 'PLACE' or option '--site'.")
+        sent = answer_folder(place, site, data, **arguments)
+    if not quiet and options["follow"]:
+        received = options["receive"]
+        click.echo(f"answered {len(sent)} requests" + ("" if received is None else f"; wrote {received}"))

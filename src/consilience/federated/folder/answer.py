@@ -1,0 +1,220 @@
+"""Site of requests in a shared folder or a bucket: read the request, answer it from the site's own data, send."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from consilience.errors import InputError, OptionError, Problem
+from consilience.federated.contribution import Announcement
+from consilience.federated.folder.inbox import site_folder
+from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
+from consilience.federated.folder.site import (
+    FIRST_PAUSE,
+    MAX_PAUSE,
+    TIMEOUT,
+    next_announcement,
+    read_report,
+    receive_folder,
+    server_limits,
+)
+from consilience.federated.folder.storage import RefusedError, Storage, retry, storage_of
+from consilience.federated.plan import NAME_RULE, is_name
+from consilience.federated.report import RoundReport
+from consilience.federated.requests.base import MIN_COUNT, Answer, Request
+from consilience.federated.requests.exchange import answer, check_request
+from consilience.federated.requests.files import read_request
+from consilience.files.atomic import refuse_unwritable, write_bytes
+from consilience.files.limits import Limits, exceeded_limits
+from consilience.files.safetensors_file import SafetensorsFile
+
+MAX_REQUEST_BYTES = 2**28
+"""Bytes of a request that a site reads at most. Chosen by hand: some 1000 components in 150 columns."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A site's answer to one request, sent.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of the request.
+    number, rounds : int
+        Which request it is, from 1, and how many there are.
+    announcement : Announcement
+        The announcement, as the server sees it.
+    n_observations : int
+        Rows behind the sums.
+    withheld : int
+        Sums that were withheld, being of fewer rows than the least number.
+    again : bool
+        Whether the same had been sent before, so that nothing was done. Default: False.
+    """
+
+    kind: str
+    number: int
+    rounds: int
+    announcement: Announcement
+    n_observations: int
+    withheld: int
+    again: bool = False
+
+
+def answer_folder(
+    place: str | Path,
+    site: str,
+    data: Any,
+    *,
+    module: Any = None,
+    min_count: float = MIN_COUNT,
+    follow: bool = False,
+    timeout: float = TIMEOUT,
+    receive: str | Path | None = None,
+    say: Callable[[Answered], None] | None = None,
+) -> tuple[Answered, ...]:
+    """Answer the requests of a round from this site's own data; only sums leave.
+
+    The open request is answered, or the first one that is published within `timeout`. With `follow` the later ones are
+    answered too, until the last is over.
+
+    Parameters
+    ----------
+    place : path or URL
+        The folder or URL of the round.
+    site : str
+        Name of this site, as the server expects it.
+    data : array_like, DataFrame, str or Path
+        The rows of the site: an array, a table, or the path of a .csv, .npy or .npz.
+    module : object, optional
+        The module of a network, for kinds that need one.
+    min_count : float
+        A sum over fewer observations does not leave the site. Default: 5.
+    follow : bool
+        Whether to answer all requests that follow. Default: False.
+    timeout : float
+        Seconds to wait for a request, and for what comes after an answer. Default: 3600.
+    receive : path, optional
+        File for the model after the last request, for which `follow` is needed. Default: none.
+    say : callable, optional
+        Called with each answer once it is sent.
+
+    Returns
+    -------
+    tuple of Answered
+        What was answered, in order; empty with `follow` where all requests were over.
+
+    Raises
+    ------
+    InputError
+        For data that do not fit, a request that is none, a round without requests or whose requests are over, and where
+        none came in time.
+    """
+    storage = storage_of(place)
+    if not is_name(site):
+        raise OptionError("site", f"expected a name of {NAME_RULE}; found {site!r}")
+    if receive is not None:
+        if not follow:
+            raise OptionError("receive", "the model after the last request comes with follow", "give both")
+        refuse_unwritable(Path(receive))
+    done: list[Answered] = []
+    number, deadline = FIRST_REQUEST, time.monotonic() + timeout
+    while True:
+        number, message = _next_request(storage, site, number, deadline)
+        if message is None:
+            if not follow:
+                raise InputError(storage.where, "all requests of this round are over; nothing was sent")
+            if receive is not None:
+                last = read_report(storage, number)
+                is_failed = last is not None and bool(last.problems)  # then the model of the round before stays
+                receive_folder(place, receive, number=number - is_failed, timeout=timeout)
+            return tuple(done)
+        done.append(_send(storage, site, number, answer(message, data, min_count=min_count, module=module), message))
+        if say is not None:
+            say(done[-1])
+        if not follow:
+            return tuple(done)
+        number, deadline = number + 1, time.monotonic() + timeout
+        _wait_for_end(storage, number - 1, deadline)
+
+
+def _next_request(storage: Storage, site: str, number: int, deadline: float) -> tuple[int, Request | None]:
+    """Return the round of the open request, and the request; None, with the last round, where all are over."""
+    pause = FIRST_PAUSE
+    while True:
+        limits = server_limits(storage, site)  # which refuses a site that is not expected
+        previous = read_report(storage, number - 1)
+        if previous is not None and (previous.problems or not previous.goes_on):
+            if number == FIRST_REQUEST:
+                _refuse_without_requests(storage, previous)
+            return number - 1, None
+        if read_report(storage, number) is not None:  # this one is over
+            number += 1
+            continue
+        message = _fetch_request(storage, number, limits)
+        if message is not None:
+            return number, message
+        if time.monotonic() >= deadline:
+            raise InputError(storage.where, "published no request in time", "is `consilience serve --then` running?")
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(2.0 * pause, MAX_PAUSE)
+
+
+def _refuse_without_requests(storage: Storage, report: RoundReport) -> None:
+    """Raise for a round after whose models nothing follows."""
+    if report.problems:
+        raise InputError([Problem(storage.where, "round 1 failed, so there is no request"), *report.problems])
+    raise InputError(storage.where, "this round has no requests: nothing follows its models")
+
+
+def _fetch_request(storage: Storage, number: int, limits: Limits) -> Request | None:
+    """Return the request of a round, checked; None while there is none."""
+    label = f"{storage.where}: {request_name(number)}"
+    try:
+        data = storage.read(request_name(number), MAX_REQUEST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except RefusedError as error:
+        raise InputError(label, f"{error}") from error
+    except OSError:  # may pass; the caller looks again
+        return None
+    if len(data) > MAX_REQUEST_BYTES:
+        raise InputError(label, f"is longer than the {MAX_REQUEST_BYTES} bytes that a site reads")
+    with tempfile.TemporaryDirectory(prefix="consilience-site-") as folder:
+        path = Path(folder) / "request"
+        write_bytes(path, data)
+        file = SafetensorsFile(path, label)
+        if problems := exceeded_limits(file, limits):
+            raise InputError(problems)
+        message = check_request(read_request(file), label)
+    if message.number != number - FIRST_REQUEST + 1:
+        raise InputError(label, f"is request {message.number}, expected {number - FIRST_REQUEST + 1}")
+    return message
+
+
+def _send(storage: Storage, site: str, number: int, answered: Answer, message: Request) -> Answered:
+    """Put an answer and its announcement into the place."""
+    again, announcement = next_announcement(storage, site, number, None, [answered.digest])
+    if not again:
+        retry(partial(storage.put, f"{site_folder(site)}/{answered.digest}", answered.data))
+        # The announcement last: where it is, the file is whole.
+        retry(partial(storage.put, f"{site_folder(site)}/{announcement.name}", b""))
+    withheld = int(answered.content.fields.get("withheld", 0))
+    return Answered(
+        message.kind, message.number, message.rounds, announcement, answered.n_observations, withheld, again
+    )
+
+
+def _wait_for_end(storage: Storage, number: int, deadline: float) -> None:
+    """Wait for the report of a round."""
+    pause = FIRST_PAUSE
+    while read_report(storage, number) is None:
+        if time.monotonic() >= deadline:
+            raise InputError(storage.where, f"round {number} did not end in time")
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(2.0 * pause, MAX_PAUSE)

@@ -1,0 +1,219 @@
+"""Server of requests in a shared folder or a bucket: publish, wait, reduce, and resume after being killed.
+
+Requests follow the round of models in the same place, under the numbers after it, so that answers are announced as
+models are:
+
+    server/N/request.safetensors       the request of round N = 2, 3, ...
+    server/N/fused.safetensors         the model after it, and round.json, its report, written last
+    sites/NAME/SHA256                  a site's answer, and N-ATTEMPT-SHA256, its announcement
+
+Everything that decides the result of a round is in the server's work folder before its report is: the request, the
+copies of answers, and which of them counted (answers.json). A server that was killed reduces the same answers again,
+and its requests have the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from consilience.core.fusion import Fusion
+from consilience.core.provenance import file_digest
+from consilience.errors import InputError
+from consilience.federated.contribution import Announcement, Contribution, select_announcements
+from consilience.federated.convergence import change_between
+from consilience.federated.folder.inbox import Inbox
+from consilience.federated.folder.storage import Storage, retry
+from consilience.federated.plan import RoundPlan
+from consilience.federated.report import Record, RoundError, RoundReport
+from consilience.federated.requests.base import Request, StandingAnswer
+from consilience.federated.requests.exchange import Round, finish, reduce, request
+from consilience.federated.requests.files import read_answer, write_message
+from consilience.federated.requests.round import CheckedAnswer, check_answer, run_request
+from consilience.federated.requests.table import Then
+
+REQUEST_FILE = "request.safetensors"
+
+FIRST_REQUEST = 2
+"""Number of the round of the first request: the models come in round 1."""
+
+_LATE_SECONDS = 30.0
+"""Time in which answers to earlier requests are copied, after a round is over. Chosen by hand."""
+
+
+def request_name(number: int) -> str:
+    """Return the name of the request of a round in its place."""
+    return f"server/{number}/{REQUEST_FILE}"
+
+
+@dataclass(frozen=True, eq=False)
+class RequestServer:
+    """The requests of one call of `serve_folder`.
+
+    Parameters
+    ----------
+    storage : Storage
+        The place of the round.
+    plan : RoundPlan
+        What was fixed before it.
+    work : Path
+        The server's own folder.
+    then : Then
+        Kind and number of requests.
+    say : callable
+        Called with each line of the log.
+    wait : callable
+        Waits for the contributions of a round, given its inbox, its number and their check; returns what closed it.
+    end : callable
+        Writes the report and the model of a round for the server and for sites; returns the report.
+    """
+
+    storage: Storage
+    plan: RoundPlan
+    work: Path
+    then: Then
+    say: Callable[[str], None]
+    wait: Callable[[Inbox, Callable[[Contribution], Any], int], str]
+    end: Callable[[RoundReport, Path | None], RoundReport]
+
+    def run(self, fusion: Fusion, reports: list[RoundReport]) -> tuple[Fusion, list[RoundReport]]:
+        """Return the model after all requests, and the reports of all rounds.
+
+        Parameters
+        ----------
+        fusion : Fusion
+            The fusion of the models of round 1.
+        reports : list of RoundReport
+            Reports of the rounds that have ended: that of round 1, and after a restart others.
+        """
+        message: Request | None = request(self.then.kind, fusion, rounds=self.then.rounds)
+        done: list[Round] = []
+        for number in range(FIRST_REQUEST, len(reports) + 1):
+            message = self._replay(number, message, done)
+        while message is not None:
+            number = FIRST_REQUEST + message.number - 1
+            try:
+                reports.append(self._round(number, message, fusion, done))
+            except RoundError as error:
+                self.end(error.report, None)
+                (self.work / str(number) / "started").unlink(missing_ok=True)
+                self.say(f"round {number} failed; the model of round {number - 1} stays")
+                reports.append(error.report)
+                break
+            message = done[-1].next_request
+        return (finish(fusion, done) if done else fusion), reports
+
+    def _round(self, number: int, message: Request, fusion: Fusion, done: list[Round]) -> RoundReport:
+        """Publish a request, wait for answers, and write what they come to."""
+        folder = self.work / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write_request(folder / REQUEST_FILE, message)
+        retry(lambda: self.storage.remove(f"server/{number}/round.json"))  # of an earlier try, which failed
+        retry(lambda: self.storage.put(request_name(number), folder / REQUEST_FILE))
+        inbox = Inbox(self.storage, self.plan, number, self.work)
+        checked: dict[Announcement, CheckedAnswer] = {}
+
+        def check(contribution: Contribution) -> CheckedAnswer:
+            if contribution.path is None and contribution.problem is None:  # its file may still come
+                return check_answer(contribution, message, self.plan.limits)
+            if contribution.announcement not in checked:
+                checked[contribution.announcement] = check_answer(contribution, message, self.plan.limits)
+            return checked[contribution.announcement]
+
+        asked = f"{message.kind} {message.number} of {message.rounds}"
+        self.say(f"round {number}: request {asked}, waiting for {', '.join(self.plan.sites)} in {self.storage.where}")
+        closed = self.wait(inbox, check, number)
+        self.say(f"round {number}: closed ({closed}), reducing")
+        contributions = inbox.contributions()
+        by_announcement = {one.announcement: one for one in contributions}
+        chosen = select_announcements(one for one in by_announcement if one.site in self.plan.sites).chosen
+        results = {one: check(by_announcement[one]) for one in chosen.values()}
+        good = {site for site, one in chosen.items() if results[one].answer is not None}
+        late = self._late_answers(number, set(self.plan.sites) - good, done)
+        standing = done[-1].reduction.standing if done else {}
+        result, report = run_request(
+            self.plan,
+            message,
+            contributions,
+            results,
+            standing,
+            late,
+            number=number,
+            closed=closed,
+            unknown=inbox.unexpected_folders(),
+            blocked=inbox.blocked,
+        )
+        used = {record.site: record.sha256 for record in report.took_part}
+        late_used = {site: [FIRST_REQUEST + one.request.number - 1, by.digest] for site, (by, one) in late.items()}
+        record = json.dumps({"answers": used, "late": late_used})
+        (folder / "answers.json").write_text(record)
+        done.append(result)
+        finished, file = finish(fusion, done), folder / "fused.safetensors"
+        finished.save(file)
+        report = replace(
+            report,
+            late=tuple(Record.of(one) for one in inbox.late_announcements()),
+            fused={"sha256": file_digest(file), "bytes": file.stat().st_size},
+            convergence=change_between(self.work / str(number - 1) / "fused.safetensors", file, result.objective),
+            continues=result.next_request is not None,
+        )
+        return self.end(report, file)
+
+    def _write_request(self, file: Path, message: Request) -> None:
+        """Write a request into the work folder, or raise where a killed server had published another one."""
+        if file.exists() and file.read_bytes() != message.data:
+            raise InputError(
+                self.work,
+                f"has another request {message.number} than this version makes, and sites may have answered it",
+                "go on with the version that began, or begin a new round",
+            )
+        write_message(file, message)
+
+    def _late_answers(
+        self, number: int, sites: set[str], done: list[Round]
+    ) -> dict[str, tuple[Announcement, StandingAnswer]]:
+        """Return the last good answer to an earlier request of every site that did not answer this one.
+
+        They are copied into a folder of this round, so that what an earlier round has used stays there.
+        """
+        late: dict[str, tuple[Announcement, StandingAnswer]] = {}
+        standing: Mapping[str, StandingAnswer] = done[-1].reduction.standing if done else {}
+        for earlier in reversed(range(FIRST_REQUEST, number)):
+            message = done[earlier - FIRST_REQUEST].request
+            open_sites = {
+                site
+                for site in sites - set(late)
+                if site not in standing or standing[site].request.number < message.number
+            }
+            if not open_sites:
+                continue
+            inbox = Inbox(self.storage, self.plan, earlier, self.work / str(number) / "late")
+            inbox.poll(time.monotonic() + _LATE_SECONDS)
+            by_announcement = {one.announcement: one for one in inbox.contributions()}
+            for site, one in select_announcements(by_announcement).chosen.items():
+                if site in open_sites:
+                    answer = check_answer(by_announcement[one], message, self.plan.limits).answer
+                    if answer is not None:
+                        late[site] = (one, StandingAnswer(message, answer))
+        return late
+
+    def _replay(self, number: int, message: Request | None, done: list[Round]) -> Request | None:
+        """Reduce the answers of a round that had ended once more; return the request that follows."""
+        folder = self.work / str(number)
+        if message is None or (folder / REQUEST_FILE).read_bytes() != message.data:
+            raise InputError(self.work, f"has another request in round {number} than this version makes")
+        record = json.loads((folder / "answers.json").read_text())
+        answers = {site: read_answer(folder / "files" / site / digest) for site, digest in record["answers"].items()}
+        late = {
+            site: StandingAnswer(
+                done[earlier - FIRST_REQUEST].request,
+                read_answer(folder / "late" / str(earlier) / "files" / site / digest),
+            )
+            for site, (earlier, digest) in record["late"].items()
+        }
+        done.append(reduce(message, answers, done[-1].reduction.standing if done else {}, late))
+        return done[-1].next_request

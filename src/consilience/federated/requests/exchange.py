@@ -1,0 +1,250 @@
+"""Requests, answers and their reduction without a transport: what servers and sites call, and what experiments do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import is_count, is_number
+from consilience.core.fusion import Fusion
+from consilience.errors import InputError, OptionError, Problem
+from consilience.federated.requests.base import MIN_COUNT, Answer, Reduction, Request, StandingAnswer
+from consilience.federated.requests.files import binding_problems, read_answer, read_request, refuse
+from consilience.federated.requests.table import Then, request_kind
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.posteriors.posterior import Features
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One request with what came of it.
+
+    Parameters
+    ----------
+    request : Request
+        The request.
+    reduction : Reduction
+        What the answers came to.
+    """
+
+    request: Request
+    reduction: Reduction
+
+    @property
+    def next_request(self) -> Request | None:
+        """The request that follows; None after the last one."""
+        if self.request.number >= self.request.rounds:
+            return None
+        return replace(self.request, number=self.request.number + 1, content=self.reduction.content)
+
+    @property
+    def objective(self) -> float:
+        """Value of the objective at the new state."""
+        return self.reduction.objective
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record of the round that a fused file's provenance has."""
+        reduction = self.reduction
+        return {
+            "request": self.request.digest,
+            "number": self.request.number,
+            "answers": {site: one.answer.digest for site, one in reduction.standing.items()},
+            "n_observations": {site: one.answer.n_observations for site, one in reduction.standing.items()},
+            "carried": {site: reduction.standing[site].answer.number for site in reduction.carried},
+            "objective_before": reduction.objective_before,
+            "objective": reduction.objective,
+        }
+
+
+def request(kind: str, fusion: Any, *, rounds: int = 1) -> Request:
+    """Return the first request of a kind, from a fused model.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the kind; ``"em"``.
+    fusion : PosteriorFusion or Posterior
+        The fused model that it starts from.
+    rounds : int
+        Number of requests in all. Default: 1.
+
+    Raises
+    ------
+    OptionError
+        For an unknown kind, with a list of all.
+    UnsupportedError
+        For a fused model of which there is no such request.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.mixture import BayesianGaussianMixture
+    >>> import consilience as cs
+    >>> rng = np.random.default_rng(0)
+    >>> sites = {site: rng.normal(size=(60, 1)) + 5 * rng.integers(2, size=(60, 1)) for site in ("a", "b")}
+    >>> fit = BayesianGaussianMixture(n_components=2, random_state=0).fit
+    >>> fitted = {site: cs.describe(fit(rows)) for site, rows in sites.items()}
+    >>> first = cs.federated.request("em", cs.fuse(list(fitted.values())))
+    >>> answers = {site: cs.federated.answer(first, rows) for site, rows in sites.items()}
+    >>> cs.federated.reduce(first, answers).reduction.sites
+    ('a', 'b')
+    """
+    if not is_count(rounds):
+        raise OptionError("rounds", f"expected a positive whole number, found {rounds!r}")
+    then = Then(kind, int(rounds))
+    content = request_kind(kind).start(fusion)
+    posterior = getattr(fusion, "posterior", fusion)
+    return Request(kind, 1, then.rounds, content, getattr(posterior, "features", Features()))
+
+
+def check_request(message: Request, label: object = "") -> Request:
+    """Return a request whose kind finds nothing wrong with it.
+
+    Raises
+    ------
+    OptionError, InputError
+        For an unknown kind, and for what is wrong with the content.
+    """
+    kind = request_kind(message.kind)
+    if message.number > message.rounds:
+        raise InputError(label or "request", f"is number {message.number} of {message.rounds}")
+    refuse(kind.request_problems(message), label)
+    return message
+
+
+def answer(message: Request | str | Path, data: Any, *, min_count: float = MIN_COUNT, module: Any = None) -> Answer:
+    """Return a site's answer to a request, from its rows: sums, and no row.
+
+    Parameters
+    ----------
+    message : Request or path
+        The request, or its file.
+    data : array_like, DataFrame, str or Path
+        The rows of the site: an array, a table, or the path of a .csv, .npy or .npz.
+    min_count : float
+        A sum over fewer observations does not leave the site. Default: 5.
+    module : object, optional
+        The module of a network, for kinds that need one.
+
+    Raises
+    ------
+    InputError
+        For a request that is none, for data that do not fit it, and for fewer rows than `min_count`.
+    OptionError
+        For a kind that this version does not know, and a module that the kind has no use for.
+    """
+    label = "" if isinstance(message, Request) else message
+    message = check_request(message if isinstance(message, Request) else read_request(Path(message)), label)
+    kind = request_kind(message.kind)
+    if not is_number(min_count):
+        raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+    if (module is not None) and not kind.needs_module:
+        raise OptionError("module", f"is for networks, and {kind.name} asks for {kind.supports}")
+    if module is None and kind.needs_module:
+        raise OptionError("module", f"is needed: {kind.name} asks for {kind.supports}")
+    data = str(data) if isinstance(data, Path) else data
+    n_observations, content = kind.answer(message, data, min_count=float(min_count), module=module)
+    return Answer(kind.name, message.number, message.digest, n_observations, float(min_count), content)
+
+
+def answer_problems(message: Request, one: Answer) -> list[Problem]:
+    """Return why an answer is rejected: it is one to another request, or its sums are those of no rows."""
+    return binding_problems(message, one) or request_kind(message.kind).answer_problems(message, one)
+
+
+def reduce(
+    message: Request,
+    answers: Mapping[str, Answer | str | Path],
+    standing: Mapping[str, StandingAnswer] | None = None,
+    late: Mapping[str, StandingAnswer] | None = None,
+) -> Round:
+    """Return what the answers of sites to a request come to: the next state, its objective, and who counts in it.
+
+    Parameters
+    ----------
+    message : Request
+        The request.
+    answers : mapping of str to Answer or path
+        Answers to it, by site.
+    standing : mapping of str to StandingAnswer, optional
+        Answers to earlier requests, by site, which are carried on where there is none to this one:
+        ``reduce(...).reduction.standing`` of the round before. Default: none.
+    late : mapping of str to StandingAnswer, optional
+        Answers to earlier requests that came since, of sites that are not in `answers`. Default: none.
+
+    Raises
+    ------
+    InputError
+        Naming every answer that is rejected, with the reason; and where no site has answered.
+    """
+    read = {
+        site: one if isinstance(one, Answer) else read_answer(SafetensorsFile(one, site))
+        for site, one in sorted(answers.items())
+    }
+    problems = [problem.about(site) for site, one in read.items() for problem in answer_problems(message, one)]
+    if problems:
+        raise InputError(problems)
+    new = {**(late or {}), **{site: StandingAnswer(message, one) for site, one in read.items()}}
+    return Round(message, request_kind(message.kind).reduce(message, dict(sorted(new.items())), dict(standing or {})))
+
+
+def finish(fusion: Any, rounds: list[Round]) -> Any:
+    """Return the fused model after some rounds of requests; a fusion's provenance has them.
+
+    Parameters
+    ----------
+    fusion : PosteriorFusion or Posterior
+        What the first request was made from.
+    rounds : list of Round
+        The rounds, in order.
+    """
+    kind = request_kind(rounds[-1].request.kind)
+    finished = kind.finish(fusion, rounds[-1].reduction.content)
+    if not isinstance(fusion, Fusion):
+        return finished
+    history = np.array([rounds[0].reduction.objective_before, *(one.objective for one in rounds)])
+    record = {"kind": kind.name, "rounds": [one.to_json() for one in rounds]}
+    # How the components of the start were averaged says nothing of these.
+    result, details = (
+        {**{name: value for name, value in told.items() if name not in ("average", "hierarchical")}, "then": record}
+        for told in (fusion.provenance["result"], fusion.details)
+    )
+    provenance = {**fusion.provenance, "result": result}
+    return replace(finished, provenance=provenance, details=details, objective=float(history[-1]), history=history)
+
+
+def exchange(kind: str, fusion: Any, data: Mapping[str, Any], *, rounds: int = 1, min_count: float = MIN_COUNT) -> Any:
+    """Return the fused model after some rounds of requests, all sites in one memory: for experiments.
+
+    Parameters
+    ----------
+    kind, fusion, rounds
+        As for `request`.
+    data : mapping of str to array_like, DataFrame, str or Path
+        The rows of every site.
+    min_count : float
+        As for `answer`. Default: 5.
+
+    Returns
+    -------
+    PosteriorFusion or Posterior
+        As `fusion`. `history` is the objective at the start and after each round; ``provenance["result"]["then"]``
+        has the rounds.
+
+    Raises
+    ------
+    InputError, OptionError, UnsupportedError
+        As `request`, `answer` and `reduce`.
+    """
+    message: Request | None = request(kind, fusion, rounds=rounds)
+    done: list[Round] = []
+    standing: Mapping[str, StandingAnswer] = {}
+    while message is not None:
+        answers = {site: answer(message, rows, min_count=min_count) for site, rows in data.items()}
+        done.append(reduce(message, answers, standing))
+        message, standing = done[-1].next_request, done[-1].reduction.standing
+    return finish(fusion, done)

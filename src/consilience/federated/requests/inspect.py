@@ -1,0 +1,43 @@
+"""Inspection of the files of requests and answers, from headers alone."""
+
+from __future__ import annotations
+
+from consilience.core.inspection import listed
+from consilience.core.kind import Inspection
+from consilience.federated.requests.files import (
+    ANSWER_FORMAT,
+    REQUEST_FORMAT,
+    AnswerHeader,
+    RequestHeader,
+    read_header,
+)
+from consilience.files.safetensors_file import SafetensorsFile
+
+MESSAGE_FORMATS = (REQUEST_FORMAT, ANSWER_FORMAT)
+"""What the documents of these files state as their format."""
+
+
+def inspect_message(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a request or an answer says.
+
+    Raises
+    ------
+    FileFormatError
+        For any other file.
+    """
+    header, tensors = read_header(file)
+    rows = [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+    ]
+    if isinstance(header, RequestHeader):
+        rows.append(("asks for", f"{header.kind}, request {header.number} of {header.rounds}"))
+        if header.features.names:
+            rows.append(("features", listed(header.features.names)))
+    elif isinstance(header, AnswerHeader):
+        rows.append(("answers", f"{header.kind}, request {header.number}, sha256 {header.request}"))
+        rows.append(("says", f"sums over {header.n_observations} rows, none over fewer than {header.min_count:g}"))
+    rows.append(("content", ", ".join(f"{key} {value}" for key, value in header.content.items()) or "none"))
+    rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(tensors.shapes.items()))))
+    shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
+    return Inspection({"header": header.model_dump(), "shapes": shapes}, rows)

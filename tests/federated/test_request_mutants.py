@@ -1,0 +1,72 @@
+"""Requests and answers of strangers: whatever they hold, they are read or refused, and what is read does no harm."""
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+
+import consilience as cs
+from consilience.errors import ConsilienceError
+from tests.federated.rounds import mixture, rows
+from tests.fuzz import mutants
+
+
+@cache
+def messages():
+    """Return an honest request, and the answers of two sites."""
+    request = cs.federated.request("em", cs.fuse([mixture(seed) for seed in range(2)]), rounds=2)
+    return request, {site: cs.federated.answer(request, rows(seed)) for seed, site in enumerate("ab")}
+
+
+def mutant(content, number):
+    """Return a changed copy of a file, as `mutants.mutant` makes them of others."""
+    rng = np.random.default_rng([number, 27])
+    header, document, data = mutants.taken_apart(content)
+    match rng.integers(5):
+        case 0:
+            return mutants._in_bytes(content, rng)
+        case 1:
+            return mutants._in_tensors(header, document, data, rng, 300)
+        case 2 | 3:
+            return mutants._in_numbers(header, document, data, rng)
+        case _:
+            mutants._in_values(document, rng, 300)
+            return mutants.put_together(header, document, data)
+
+
+def said(action):
+    """Return what an action gives; None where it is refused."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)  # of numbers that overflow
+            return action()
+    except ConsilienceError:
+        return None
+
+
+@pytest.mark.parametrize("start", range(0, 300, 100))
+def test_a_mutated_request_is_answered_with_finite_sums_or_refused(start, tmp_path):
+    request, _ = messages()
+    path, n_answered = tmp_path / "request", 0
+    for number in range(start, start + 100):
+        path.write_bytes(mutant(request.data, number))
+        answer = said(lambda: cs.federated.answer(path, rows(0)))
+        if answer is not None:
+            n_answered += 1
+            assert all(np.isfinite(values).all() for values in answer.content.arrays.values()), number
+    assert n_answered < 100
+
+
+@pytest.mark.parametrize("start", range(0, 300, 100))
+def test_a_mutated_answer_is_reduced_to_a_valid_state_or_refused(start, tmp_path):
+    request, answers = messages()
+    path, n_reduced = tmp_path / "answer", 0
+    for number in range(start, start + 100):
+        path.write_bytes(mutant(answers["a"].data, number))
+        result = said(lambda: cs.federated.reduce(request, {"a": path, "b": answers["b"]}))
+        if result is not None:
+            n_reduced += 1
+            assert np.isfinite(result.objective), number
+            assert cs.federated.answer(result.next_request, rows(1)).n_observations == 90
+    assert n_reduced < 100
